@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cli.app.output import say
@@ -20,47 +21,34 @@ THROTTLED_LOOK_S: Final = 0.25
 @contextmanager
 def byte_progress(title: str, size: int) -> Iterator[Callable[[int, int], None]]:
     """Gives a function to call with the bytes that were read since the last call, and the records so far. `size` 0 is unknown."""
-    if not sys.stderr.isatty() or not size:
-        yield lambda read_bytes, records: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.fields[records]:,} records"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=size, records=0)
-
-        def advance(read_bytes: int, records: int) -> None:
-            progress.update(task, advance=read_bytes, records=records)
-
-        yield advance
+    with _bar(title, size, in_bytes=True) if size else nullcontext(_nothing) as update:
+        yield lambda read_bytes, records: update(advance=read_bytes, records=records)
 
 
 @contextmanager
 def offset_progress(title: str) -> Iterator[Callable[[int, int, int], None]]:
     """Gives a function to call with the offsets that are done, all that there are, and the records so far."""
+    with _bar(title, None, in_bytes=False) as update:
+        yield lambda done, total, records: update(completed=done, total=total, records=records)
+
+
+def _nothing(**_fields: int) -> None: ...
+
+
+@contextmanager
+def _bar(title: str, total: int | None, *, in_bytes: bool) -> Iterator[Callable[..., None]]:
+    """Gives `Progress.update` of the only bar, on a terminal."""
     if not sys.stderr.isatty():
-        yield lambda done, total, records: None
+        yield _nothing
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[records]:,} records"),
-        TimeRemainingColumn(),
-    )
+    measure = DownloadColumn() if in_bytes else TaskProgressColumn()
+    text, records = TextColumn("{task.description}"), TextColumn("{task.fields[records]:,} records")
+    columns = (text, BarColumn(), measure, records, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=None, records=0)
-        yield lambda done, total, records: progress.update(task, completed=done, total=total, records=records)
+        yield partial(progress.update, progress.add_task(title, total=total, records=0))
 
 
 async def tell_of_throttling(throttled: Callable[[], Throttled | None]) -> None:

@@ -49,10 +49,10 @@ def test_the_page_of_a_command_names_its_values_its_choices_and_its_defaults(
 ) -> None:
     run(["produce", "--help"])
     page = capsys.readouterr().out
-    assert page.startswith("Usage: tidelog produce [OPTIONS] TOPIC\n\nWrites records")
+    assert page.startswith("Usage: tidelog produce [OPTIONS] TOPIC\n\n  Writes records")
     assert "\n  echo hello | tidelog produce greetings\n" in page
     assert "  -k, --key FIELD           Field that is the key (ndjson, csv).\n" in page
-    assert "      --keep-partition      Envelopes: write" in page
+    assert "  --keep-partition          Envelopes: write" in page
     assert "[all, leader, none; default: all]" in " ".join(page.split())
     assert "[default: TIDELOG_URL, the current context, or http://localhost:8080]" in " ".join(page.split())
 
@@ -60,8 +60,9 @@ def test_the_page_of_a_command_names_its_values_its_choices_and_its_defaults(
 def test_the_first_page_groups_the_commands(columns: int, capsys: pytest.CaptureFixture[str]) -> None:
     run(["--help"])
     page = capsys.readouterr().out
-    headings = [line for line in page.splitlines() if re.fullmatch(r"[A-Z][a-z ]+", line)]
-    assert headings == ["Run a broker", "Use a cluster", "Say who may do what", "Look inside", "Settle in", "Options"]
+    headings = [line for line in page.splitlines() if re.fullmatch(r"[A-Z][A-Za-z ]+:", line)]
+    sections = ["Run a broker:", "Use a cluster:", "Process it with Spark:", "Say who may do what:", "Look inside:", "Settle in:"]
+    assert headings == [*sections, "Options:"]
     assert "TIDELOG_CONTEXT" in page
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 
 import pytest
 
 from metadata.errors import Throttled
 from tests.simulation.virtual_loop import run
-from tidelog.cli.app.progress import tell_of_throttling, tell_of_waiting
+from tidelog.cli.app.progress import byte_progress, offset_progress, tell_of_throttling, tell_of_waiting
 
 
 def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,3 +58,22 @@ def test_by_what_a_command_is_throttled_is_told_once_when_it_is_held_up(capsys: 
     assert capsys.readouterr().err.splitlines() == [
         "throttled: 10.0.0.7:9090: billing has used up its bytes_in_per_second of 1000; this goes on by itself, as fast as it may"
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stderr", "shown"), [(Terminal(), True), (io.StringIO(), False)])
+def test_a_bar_with_its_records_is_for_terminals(stderr: io.StringIO, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("COLUMNS", "120")
+    with byte_progress("produce orders", 1_000) as advance, byte_progress("of unknown size", 0) as advance_unknown:
+        advance(400, 7)
+        advance_unknown(400, 7)
+    with offset_progress("replay into orders-eu") as show:
+        show(5, 10, 4_321)
+    said = stderr.getvalue()
+    assert [text in said for text in ("0.4/1.0 kB", "7 records", "50%", "4,321 records")] == [shown] * 4
+    assert "unknown" not in said

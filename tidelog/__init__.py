@@ -11,11 +11,14 @@ Names are imported at first use, so that `import tidelog` (and the command line'
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tidelog.import_check import SDK, check_packages
 
-check_packages(*SDK)
+# pytest loads the fixtures of this package in every project of a Python that has it, also in those that do not use it.
+if "_pytest" not in sys.modules:
+    check_packages(*SDK)
 
 if TYPE_CHECKING:
     from metadata import errors
@@ -60,10 +63,11 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
+    check_packages(*SDK)
     if name == "errors":
         return importlib.import_module("metadata.errors")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 

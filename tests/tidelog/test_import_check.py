@@ -168,6 +168,30 @@ def test_the_packages_for_spark_end_with_one_sentence(name: str, tmp_path: Path)
         assert IN_SENTENCE.format(name) in done.stderr.splitlines()[-1], done.stderr
 
 
+USERS_TESTS = """
+import metadata, tidelog
+
+def test_of_something_else():
+    assert metadata.OWN
+
+def test_of_the_sdk():
+    tidelog.connect
+
+def test_of_a_broker(tidelog_broker):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_the_tests_of_a_project_run_and_those_that_need_the_package_name_the_file(tmp_path: Path) -> None:
+    """pytest loads Tidelog's fixtures in every project of a Python that has Tidelog."""
+    (tmp_path / "metadata.py").write_text("OWN = True\n")
+    (tmp_path / "test_of_user.py").write_text(USERS_TESTS)
+    done = ran(["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "test_of_user.py"], tmp_path)
+    assert done.stdout.splitlines()[-1].startswith("1 failed, 1 passed, 1 error"), done.stdout + done.stderr
+    assert done.stdout.count(f"PackageHidden: {tmp_path / 'metadata.py'} {IN_SENTENCE.format('metadata')}") >= 2
+
+
 QUERY = """
 import sys
 from pyspark.errors import PySparkException

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def tidelog_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A running broker: `http_url` and `grpc_address` say where."""
+    from tidelog.import_check import ALL, check_packages
+
+    check_packages(*ALL)
     from tidelog.testing.broker_process import (
         BrokerProcess,  # here: pytest loads this module in every project that has Tidelog installed
     )

@@ -34,6 +34,6 @@ def demo(
     It brings its own broker. Then Spark reads the bucket, with no broker running: most of the one to three minutes that all of
     it takes, and longer where the machine is slow. --no-spark leaves that out.
     """
-    from tidelog.demo.run import DemoOptions, run_demo
+    from tidelog.demo.run import run_demo
 
-    run_demo(DemoOptions(rows=rows, data_dir=data_dir, keep=keep, spark=spark, chart=chart))
+    run_demo(rows, data_dir=data_dir, keep=keep, spark=spark, chart=chart)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
-import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
 from rich.table import Table
 
 from tidelog.demo.producers import Half
@@ -26,6 +29,11 @@ WIDE_LEAST: Final = 124
 DELAYS_SHOWN: Final = 10
 # With bars of this width the table of hours fits 80 columns.
 BAR_WIDTH: Final = 22
+# The columns of a row that the results need.
+SHOWN: Final = pa.schema(
+    [(name, pa.int64()) for name in ("month", "day", "hour", "flight", "dep_delay")]
+    + [(name, pa.string()) for name in ("carrier", "origin", "dest")]
+)
 _LEGAL_FORM: Final = re.compile(r" (Inc\.|Co\.|Corporation)$")
 
 
@@ -43,25 +51,7 @@ class Kill:
     served_s: float
 
 
-class Flight(msgspec.Struct, frozen=True, gc=False):
-    """The columns of a row that the results need."""
-
-    month: int
-    day: int
-    hour: int
-    carrier: str
-    flight: int
-    origin: str
-    dest: str
-    dep_delay: int | None
-
-    @property
-    def delay(self) -> str:
-        minutes = self.dep_delay or 0
-        return f"{'-' if minutes < 0 else ''}{abs(minutes) // 60}:{abs(minutes) % 60:02}"
-
-
-class HourOfDay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HourOfDay(TypedDict):
     """The flights scheduled in this hour, as the pipeline hourly_delays prints them. `late` is by more than 15 minutes."""
 
     hour: int
@@ -70,22 +60,20 @@ class HourOfDay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay_minutes: int | None
     late: int
 
-    @property
-    def mean_delay(self) -> float:
-        return (self.delay_minutes or 0) / max(1, self.departed)
+
+def flown(values: Iterable[bytes]) -> pa.Table:
+    """Returns the rows of these JSON objects, which are flights."""
+    options = pyarrow.json.ParseOptions(explicit_schema=SHOWN, unexpected_field_behavior="ignore")
+    return pyarrow.json.read_json(io.BytesIO(b"\n".join(values)), parse_options=options)
 
 
-def delays_by_hour(flights: Iterable[Flight]) -> list[HourOfDay]:
-    """Adds up the flights in the order of the hours, to compare with what Spark makes of the same rows."""
-    delays: dict[int, list[int | None]] = {}
-    for flight in flights:
-        delays.setdefault(flight.hour, []).append(flight.dep_delay)
-    hours = []
-    for hour, found in sorted(delays.items()):
-        departed = [delay for delay in found if delay is not None]
-        late = sum(delay > 15 for delay in departed)
-        hours.append(HourOfDay(hour, len(found), len(departed), sum(departed) if departed else None, late))
-    return hours
+def delays_by_hour(flights: pa.Table) -> list[HourOfDay]:
+    """Adds the flights up in the order of the hours, to compare with what Spark makes of the same rows."""
+    late = pc.fill_null(pc.greater(flights["dep_delay"], 15), False).cast(pa.int64())
+    sums = [([], "count_all"), ("dep_delay", "count"), ("dep_delay", "sum"), ("late", "sum")]
+    hours = flights.append_column("late", late).group_by("hour").aggregate(sums).sort_by("hour")
+    found: list[HourOfDay] = hours.rename_columns(list(HourOfDay.__annotations__)).to_pylist()
+    return found
 
 
 # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,15 +102,16 @@ class Watch:
 
     @contextmanager
     def bars(self, bars: Mapping[str, tuple[int, Callable[[], int]]]) -> Iterator[None]:
-        """Shows a bar for each name, with its total and the function that counts; only the time that it takes for a total of 0."""
-        columns = [TextColumn("[bold]{task.description:<8}[/]"), TimeElapsedColumn()]
-        if all(total for total, _ in bars.values()):
-            columns[1:1] = [BarColumn(36), TextColumn("{task.completed:>9,.0f}")]
-        shown = self._console.is_terminal
-        with _Polling(*columns, console=self._console, disable=not shown, refresh_per_second=4) as progress:
+        """Shows a bar and the time for each name, which has a total and a function that counts."""
+        columns = (TextColumn("[bold]{task.description:<10}[/]"), BarColumn(36), TextColumn("{task.completed:>9,.0f}"))
+        with _Polling(*columns, TimeElapsedColumn(), console=self._console, disable=not self._console.is_terminal) as progress:
             for name, (total, count) in bars.items():
-                progress.add_task(name, total=total or None, count=count)
+                progress.add_task(name, total=total, count=count)
             yield
+
+    def elapsed(self, label: str) -> Status | nullcontext[None]:
+        """Shows that it works; nothing of it stays."""
+        return self._console.status(f"[bold]{label}[/]") if self._console.is_terminal else nullcontext()
 
 
 # ── in the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,27 +142,26 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def delays_table(flights: Mapping[str, Sequence[Flight]], airline_of: Mapping[str, str], *, width: int) -> Table:
+def delays_table(flights: pa.Table, airline_of: Mapping[str, str], *, width: int) -> Table:
     """Has one line for each carrier, those with the longest delay first."""
-    longest = {
-        carrier: heapq.nlargest(DELAYS_SHOWN, (flight for flight in own if flight.dep_delay is not None), key=_minutes)
-        for carrier, own in flights.items()
-    }
     table = _table("The ten longest departure delays of each carrier, in hours:minutes", "flights", "longest")
     table.add_column("and the nine after it", no_wrap=True)
     if wide := width >= WIDE_LEAST:
         table.add_column("the longest was", style="dim", no_wrap=True)
-    for carrier, worst in sorted(longest.items(), key=lambda item: [-_minutes(flight) for flight in item[1][:1]]):
+    worst_first = flights.sort_by([("dep_delay", "descending")])  # those that never left are the last
+    for carrier in pc.unique(worst_first["carrier"]).to_pylist():
+        own = worst_first.filter(pc.equal(worst_first["carrier"], carrier))
+        worst = own.drop_null().slice(0, DELAYS_SHOWN).to_pylist()
         name = f"{carrier}  {_LEGAL_FORM.sub('', airline_of.get(carrier, ''))}" if wide else carrier
-        delays = [flight.delay for flight in worst]
-        was = [f"{f.carrier} {f.flight} {f.origin}→{f.dest} {date(2013, f.month, f.day):%-d %b}" for f in worst[:1]]
+        delays = [_hours(flight["dep_delay"]) for flight in worst]
+        was = ["{carrier} {flight} {origin}→{dest} ".format(**f) + f"{date(2013, f['month'], f['day']):%-d %b}" for f in worst[:1]]
         nine = " ".join(f"{delay:>5}" for delay in delays[1:])
-        table.add_row(name, f"{len(flights[carrier]):,}", "".join(delays[:1]), nine, *(was if wide else []))
+        table.add_row(name, f"{len(own):,}", "".join(delays[:1]), nine, *(was if wide else []))
     return table
 
 
-def _minutes(flight: Flight) -> int:
-    return flight.dep_delay or 0
+def _hours(minutes: int) -> str:
+    return f"{'-' if minutes < 0 else ''}{abs(minutes) // 60}:{abs(minutes) % 60:02}"
 
 
 def figures_table(halves: Sequence[Half], kill: Kill, *, read_rows: int, read_s: float) -> Group:
@@ -242,9 +230,9 @@ def hours_table(hours: Sequence[HourOfDay]) -> Table:
     table = _table(title, "flights", "cancelled", "over 15 min late", "mean delay")
     table.columns[0].justify = "right"
     table.add_column("", style="cyan", no_wrap=True)
-    longest = max((row.mean_delay for row in hours), default=0.0)
-    for row in hours:
-        departed = [f"{row.late / row.departed:.0%}", f"{row.mean_delay:.1f} min"] if row.departed else ["", ""]
-        bar = "█" * round(BAR_WIDTH * max(0.0, row.mean_delay) / longest) if longest > 0 else ""
-        table.add_row(f"{row.hour}:00", f"{row.flights:,}", f"{row.flights - row.departed:,}", *departed, bar)
+    means = [(row["delay_minutes"] or 0) / max(1, row["departed"]) for row in hours]
+    for row, mean in zip(hours, means, strict=True):
+        departed = [f"{row['late'] / row['departed']:.0%}", f"{mean:.1f} min"] if row["departed"] else ["", ""]
+        bar = "█" * round(BAR_WIDTH * max(0.0, mean) / max(0.001, *means))
+        table.add_row(f"{row['hour']}:00", f"{row['flights']:,}", f"{row['flights'] - row['departed']:,}", *departed, bar)
     return table

@@ -23,12 +23,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import msgspec
 import uvloop
 from rich.console import Console
 
@@ -49,6 +47,7 @@ from tidelog.testing.broker_process import BrokerProcess
 TOPIC = "flights"
 PARTITIONS = 6
 ROWS_LEAST = 1_000
+CHART = Path("tidelog-demo-delays.png")
 NEXT_SEGMENT_TIMEOUT_S = 2.0
 
 
@@ -58,42 +57,34 @@ class DemoFailed(TidelogError):
     code = "DEMO_FAILED"
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the command line asks of the demo."""
+def run_demo(
+    rows: int | None = None, *, data_dir: Path | None = None, keep: bool = False, spark: bool = True, chart: Path = CHART
+) -> None:
+    """Raises DemoFailed when a row was lost, doubled, changed or misplaced; other TidelogErrors when it can't run at all.
 
-    # The first so many rows of the data set, or all.
-    rows: int | None = None
-    # An empty directory for the broker's files, or a temporary one. `keep` leaves it there in the end.
-    data_dir: Path | None = None
-    keep: bool = False
-    # Whether Spark reads the bucket in the end, and where its chart goes. A chart that is there is replaced.
-    spark: bool = True
-    chart: Path = Path("tidelog-demo-delays.png")
-
-
-def run_demo(options: DemoOptions) -> None:
-    """Raises DemoFailed when a row was lost, doubled, changed or misplaced; other TidelogErrors when it can't run at all."""
-    if options.rows is not None and options.rows < ROWS_LEAST:
-        raise InvalidArgument(f"the demo needs {ROWS_LEAST:,} rows or more; {options.rows:,} are asked for")
-    if options.spark and not missing() and (options.chart.is_dir() or not os.access(options.chart.parent, os.W_OK)):
+    `rows`: the first so many, or all. `data_dir`: an empty directory, or a temporary one; `keep` leaves it there. `chart`: replaced
+    by what Spark read.
+    """
+    if rows is not None and rows < ROWS_LEAST:
+        raise InvalidArgument(f"the demo needs {ROWS_LEAST:,} rows or more; {rows:,} are asked for")
+    if spark and not missing() and (chart.is_dir() or not os.access(chart.parent, os.W_OK)):
         raise InvalidArgument(
-            f"the chart can't be written to {options.chart}", hint="Name another file: --chart FILE; or leave Spark out: --no-spark"
+            f"the chart can't be written to {chart}", hint="Name another file: --chart FILE; or leave Spark out: --no-spark"
         )
     watch = Watch(Console(stderr=True, highlight=False))
     logging.getLogger("tidelog").setLevel(logging.ERROR)  # the SDK warns of a broker that is away, which is the point here
-    flights = load_flights(options.rows)
+    flights = load_flights(rows)
     broker_flags = ("--compact", "false")  # what is counted at the end are segments
-    with _directory(options, watch) as directory, BrokerProcess(directory, flags=broker_flags) as broker:
+    with _directory(data_dir, keep, watch) as directory, BrokerProcess(directory, flags=broker_flags) as broker:
         try:
-            uvloop.run(_demo(flights, broker, watch, options))
+            uvloop.run(_demo(flights, broker, watch, chart if spark else None))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None  # SIGTERM
         except BaseExceptionGroup as group:
             raise first_error(group) from group
 
 
-async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, options: DemoOptions) -> None:
+async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, chart: Path | None) -> None:
     me = asyncio.current_task()
     assert me is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
@@ -117,8 +108,7 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, options: 
         await bucket.close()
 
     check(flights, sent, read)
-    decode = msgspec.json.Decoder(report.Flight).decode
-    flown = {carrier: [decode(value) for value in values] for carrier, values in _by_carrier(_rows(read)).items()}
+    flown = report.flown(record.value or b"" for record in read)
     console = report.results_console()
     watch.space()
     report.show(
@@ -127,14 +117,14 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, options: 
         report.figures_table(sent, kill, read_rows=row_count, read_s=read_s),
         report.story(kill, objects, row_count),
     )
-    if not options.spark:
+    if chart is None:
         return
     watch.space()
-    hours = await _with_spark(broker, bucket.url, objects["segment_bytes"], options, watch)
+    hours = await _with_spark(broker, bucket.url, objects["segment_bytes"], chart, watch)
     if hours is not None:
-        check_delays(report.delays_by_hour(flight for own in flown.values() for flight in own), hours)
+        check_delays(report.delays_by_hour(flown), hours)
         watch.space()
-        report.show(console, report.hours_table(hours), report.spark_line(options.chart))
+        report.show(console, report.hours_table(hours), report.spark_line(chart))
 
 
 # ── produce, and the kill ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,59 +217,60 @@ def _difference(carrier: str, rows: Mapping[str, list[bytes]], read: Mapping[str
 
 
 async def _with_spark(
-    broker: BrokerProcess, bucket_url: str, segment_bytes: int, options: DemoOptions, watch: Watch
+    broker: BrokerProcess, bucket_url: str, segment_bytes: int, chart: Path, watch: Watch
 ) -> list[HourOfDay] | None:
     """Returns None, and says why, if Spark can't be run here. If it fails, names the command that finishes without the demo."""
     if what := missing():
         watch.say("spark", f"left out, since {what}")
         return None
     try:
-        with watch.bars({"compact": (0, int)}):
+        with watch.elapsed("compact"):
             partitions = await compact_part(broker.data_dir, segment_bytes=segment_bytes)
         watch.say(
             "compact",
             f"{partitions} of {PARTITIONS} partitions are Parquet now, the rest stays in segments; no broker runs any more",
         )
-        watch.say("spark", pipeline_command(bucket_url, options.chart))
+        watch.say("spark", pipeline_command(bucket_url, chart))
         started_s = time.perf_counter()
-        with watch.bars({"spark": (0, int)}):
-            hours = await delays_with_spark(bucket_url, options.chart, scratch=broker.data_dir / "spark")
+        with watch.elapsed("spark"):
+            hours = await delays_with_spark(bucket_url, chart, scratch=broker.data_dir / "spark")
     except NoSpark as missing_java:
         watch.say("spark", f"left out: {missing_java}")
         return None
     except (SparkFailed, OSError) as error:
-        watch.say("finish", pipeline_command(bucket_url, options.chart, python=sys.executable))
+        watch.say("finish", pipeline_command(bucket_url, chart, python=sys.executable))
         if isinstance(error, SparkFailed):
             raise
         raise SparkFailed(f"Spark could not be run: {error}") from error
-    rows = sum(hour.flights for hour in hours)
-    watch.say("spark", f"read {rows:,} rows and drew {options.chart}, in {time.perf_counter() - started_s:.0f} s with its start")
+    rows = sum(hour["flights"] for hour in hours)
+    watch.say("spark", f"read {rows:,} rows and drew {chart}, in {time.perf_counter() - started_s:.0f} s with its start")
     return hours
 
 
 def check_delays(read_back: Sequence[HourOfDay], by_spark: Sequence[HourOfDay]) -> None:
     """Raises DemoFailed unless Spark read from the bucket what was read through the broker."""
-    if different := sorted({*read_back} ^ {*by_spark}, key=lambda row: row.hour):
+    if different := [row for row in (*read_back, *by_spark) if (row in read_back) != (row in by_spark)]:
         raise DemoFailed(
             "the delays that Spark computed from the bucket are not those of the rows that were read back",
-            hint=f"They differ at {different[0].hour}:00.",
+            hint=f"They differ at {different[0]['hour']}:00.",
         )
+    if len(read_back) != len(by_spark):
+        raise DemoFailed("Spark has an hour twice")
 
 
 # ── its directory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
+def _directory(data_dir: Path | None, keep: bool, watch: Watch) -> Iterator[Path]:
     """Makes the directory of the broker's files, which stays if the demo fails. InvalidArgument if the chosen one is not empty."""
-    if options.data_dir is None:
+    if data_dir is None:
         directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     else:
-        directory = options.data_dir
+        directory = data_dir
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise InvalidArgument(f"{directory} is not empty", hint="Name an empty directory, or leave --data-dir out.")
-    keep = options.keep
     try:
         yield directory
     except (DemoFailed, SparkFailed):

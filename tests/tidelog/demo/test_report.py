@@ -7,15 +7,31 @@ import json
 from pathlib import Path
 from typing import cast
 
-import msgspec
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
 from tidelog.demo.producers import Half
-from tidelog.demo.report import Flight, HourOfDay, Kill, Watch, delays_by_hour, figures_table, hours_table, show, spark_line
+from tidelog.demo.report import (
+    HourOfDay,
+    Kill,
+    Watch,
+    delays_by_hour,
+    delays_table,
+    figures_table,
+    flown,
+    hours_table,
+    show,
+    spark_line,
+)
 from tidelog.demo.run import DemoFailed, check_delays
 
-HOURS = [HourOfDay(5, 3, 2, 30, 1), HourOfDay(6, 1, 0, None, 0)]
+
+def hour(hour: int, flights: int, departed: int, delay_minutes: int | None, late: int) -> HourOfDay:
+    return {"hour": hour, "flights": flights, "departed": departed, "delay_minutes": delay_minutes, "late": late}
+
+
+HOURS = [hour(5, 3, 2, 30, 1), hour(6, 1, 0, None, 0)]
 
 
 def written(console: Console) -> str:
@@ -23,11 +39,13 @@ def written(console: Console) -> str:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_bars_and_the_time_that_it_works_already_are_for_terminals(terminal: bool) -> None:
+def test_bars_and_what_it_works_at_are_for_terminals(terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
-    with Watch(console).bars({"spark": (0, int)}), Watch(console).bars({"read back": (7, lambda: 7)}):
+    with Watch(console).elapsed("spark"):
         pass
-    assert ("spark" in written(console) and "0:00:00" in written(console)) if terminal else written(console) == ""
+    with Watch(console).bars({"read back": (1_234, lambda: 1_234)}):
+        pass
+    assert [text in written(console) for text in ("spark", "read back", "1,234", "0:00:00")] == [terminal] * 4
 
 
 def test_the_line_of_spark_stands_under_those_of_the_kill() -> None:
@@ -47,18 +65,25 @@ def test_figures_leave_the_outage_out_of_the_rate_and_of_the_latencies() -> None
     assert ["read", "back", "4", "2"] in rows
 
 
-def flight(hour: int, delay: int | None) -> Flight:
-    row = {"year": 2013, "month": 1, "day": 1, "hour": hour, "carrier": "UA", "flight": 1, "origin": "EWR", "dest": "IAH"}
-    return msgspec.json.decode(json.dumps(row | {"dep_delay": delay}), type=Flight)
+def flights(*delays: tuple[int, int | None]) -> pa.Table:
+    row = {"year": 2013, "month": 1, "day": 1, "carrier": "UA", "flight": 1, "tailnum": None, "origin": "EWR", "dest": "IAH"}
+    return flown(json.dumps(row | {"hour": hour, "dep_delay": delay}).encode() for hour, delay in delays)
 
 
 def test_delays_are_added_up_by_hour_without_those_that_never_left() -> None:
-    flights = [flight(6, None), flight(5, 15), flight(5, None), flight(5, 15)]
-    assert delays_by_hour(flights) == [HourOfDay(5, 3, 2, 30, 0), HOURS[1]]
-    assert delays_by_hour([flight(5, 16), flight(5, -3)]) == [HourOfDay(5, 2, 2, 13, 1)]
+    assert delays_by_hour(flights((6, None), (5, 15), (5, None), (5, 15))) == [hour(5, 3, 2, 30, 0), HOURS[1]]
+    assert delays_by_hour(flights((5, 16), (5, -3))) == [hour(5, 2, 2, 13, 1)]
 
 
-@pytest.mark.parametrize("by_spark", [[HourOfDay(5, 3, 2, 31, 1), HOURS[1]], HOURS[1:], [*HOURS, HourOfDay(5, 1, 1, 1, 0)]])
+def test_the_longest_delays_of_a_carrier_stand_in_one_line() -> None:
+    console = Console(file=io.StringIO(), width=132)
+    table = delays_table(flights((5, 61), (6, None), (7, -2), (8, 1301)), {"UA": "United Air Lines Inc."}, width=132)
+    show(console, table)
+    line = written(console).splitlines()[-1].split()
+    assert line == ["UA", "United", "Air", "Lines", "4", "21:41", "1:01", "-0:02", "UA", "1", "EWR→IAH", "1", "Jan"]
+
+
+@pytest.mark.parametrize("by_spark", [[hour(5, 3, 2, 31, 1), HOURS[1]], HOURS[1:], [*HOURS, hour(5, 1, 1, 1, 0)]])
 def test_one_hour_that_spark_has_otherwise_fails_the_demo(by_spark: list[HourOfDay]) -> None:
     check_delays(HOURS, HOURS)
     with pytest.raises(DemoFailed, match="are not those of the rows that were read back") as caught:
@@ -68,7 +93,7 @@ def test_one_hour_that_spark_has_otherwise_fails_the_demo(by_spark: list[HourOfD
 
 def test_the_table_has_a_bar_for_each_mean_delay_and_fits_80_columns() -> None:
     shown = Console(file=io.StringIO(), width=80)
-    shown.print(hours_table([*HOURS, HourOfDay(7, 10, 10, -20, 0), HourOfDay(18, 2, 2, 15, 0)]))
+    shown.print(hours_table([*HOURS, hour(7, 10, 10, -20, 0), hour(18, 2, 2, 15, 0)]))
     assert [line.split() for line in written(shown).splitlines()[2:]] == [
         ["5:00", "3", "1", "50%", "15.0", "min", "█" * 22],
         ["6:00", "1", "1"],

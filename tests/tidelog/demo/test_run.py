@@ -19,7 +19,7 @@ import pytest
 from tests.kit.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
 from tidelog.demo.flights import Flights
 from tidelog.demo.producers import Half
-from tidelog.demo.run import DemoFailed, DemoOptions, check, run_demo
+from tidelog.demo.run import DemoFailed, check, run_demo
 from tidelog.demo.spark import pipeline_command
 from tidelog.records import Record
 
@@ -233,4 +233,4 @@ def test_two_acknowledgements_of_the_same_offset_fail_the_demo() -> None:
 
 def test_too_few_rows_are_refused_before_anything_runs() -> None:
     with pytest.raises(Exception, match="1,000 rows or more"):
-        run_demo(DemoOptions(rows=10))
+        run_demo(rows=10)

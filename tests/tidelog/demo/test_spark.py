@@ -16,7 +16,7 @@ from metadata.errors import InvalidArgument
 from tidelog.demo import run as demo_run
 from tidelog.demo import spark as demo_spark
 from tidelog.demo.report import HourOfDay
-from tidelog.demo.run import DemoOptions, run_demo
+from tidelog.demo.run import run_demo
 from tidelog.demo.spark import SparkFailed, delays_with_spark
 
 ROW = '{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}'
@@ -35,7 +35,7 @@ def delays_of(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lis
 
 def test_what_java_says_on_its_stdout_is_not_taken_for_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hours = delays_of(f"[0.003s][warning][os] Java has something to say\n{ROW}\n", tmp_path, monkeypatch)
-    assert hours == [HourOfDay(5, 3, 2, 30, 1)]
+    assert hours == [{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}]
 
 
 def test_rows_that_are_none_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,4 +94,4 @@ def test_a_chart_that_can_not_be_written_is_told_before_anything_is_done(tmp_pat
     monkeypatch.setattr(demo_run, "missing", lambda: "")
     for chart in (tmp_path, tmp_path / "nowhere" / "delays.png"):
         with pytest.raises(InvalidArgument, match="the chart can't be written"):
-            run_demo(DemoOptions(rows=1_000, chart=chart))
+            run_demo(rows=1_000, chart=chart)

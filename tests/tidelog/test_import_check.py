@@ -163,7 +163,8 @@ def test_the_sdk_ends_with_one_sentence_or_does_not_need_the_package(name: str, 
 @pytest.mark.parametrize("name", ALL)
 def test_the_packages_for_spark_end_with_one_sentence(name: str, tmp_path: Path) -> None:
     put(tmp_path, name)
-    for code in ("import pyspark_tidelog", "from tidelog.spark import spark_session"):
+    by_name = ["import spark.source.task_reader"] if name != "spark" else []  # as an executor does
+    for code in ("import pyspark_tidelog", "from tidelog.spark import spark_session", *by_name):
         done = ran(["-c", code], tmp_path)
         assert IN_SENTENCE.format(name) in done.stderr.splitlines()[-1], done.stderr
 

@@ -5,7 +5,8 @@
     the partitions' keys ─┘                                               ├─▶ judge ─▶ violations of "appointed"
     seals and proofs, with the revision at which each landed ── runs ─────┘
 
-What must hold: the epoch grows by one with each leader; only whoever is the controller at that instant gives a partition to
+What must hold: the epoch grows by one with each leader, by two past one that was to take over and was sealed;
+only whoever is the controller at that instant gives a partition to
 somebody or asks for it; a leader is replaced by its own release, or after its session was sealed; nobody is sealed by another
 while it is registered, and no session registers twice; a broker removes another only when that one has said that it can't write
 to the bucket, and after it has itself written since, or as the controller, when it was asked for a partition; what is read of an
@@ -152,7 +153,7 @@ class _History:
         elif new.leader_session == old.leader_session:
             self._same_leader(what, old, new, writer, controller)
         else:
-            self._another_leader(what, old, new, event.mod_revision, writer, controller)
+            self._another_leader(what, partition, old, new, event.mod_revision, writer, controller)
 
     def _same_leader(
         self, what: str, old: PartitionState, new: PartitionState, writer: Writer | None, controller: str | None
@@ -168,6 +169,7 @@ class _History:
     def _another_leader(
         self,
         what: str,
+        partition: TopicPartition,
         old: PartitionState,
         new: PartitionState,
         revision: Revision,
@@ -175,15 +177,20 @@ class _History:
         controller: str | None,
     ) -> None:
         what = f"{what} session {new.leader_session} follows {old.leader_session}"
-        if new.leader_epoch != old.leader_epoch + 1:
+        # To whom the leader before was asked to hand over: sealed as well, and listed in an epoch of its own.
+        between = old.moving_to if old.moving_to not in (None, old.leader_session, new.leader_session) else None
+        if between is not None:
+            self.given[partition, LeaderEpoch(old.leader_epoch + 1)] = between
+        if new.leader_epoch != old.leader_epoch + (1 if between is None else 2):
             self.found.append(f"{what}, and epoch {new.leader_epoch} follows {old.leader_epoch}")
         by_leader = writer is None or writer.session == old.leader_session
         if by_leader and old.moving_to == new.leader_session:
             return  # handed over: what was released is judged by the runs
         self._by_controller(what, writer, controller)
-        sealed_at = self.sealed_at.get(old.leader_session)
-        if sealed_at is None or sealed_at >= revision:
-            self.found.append(f"{what}, which was not sealed by then (but at {sealed_at})")
+        for session in (old.leader_session, between):
+            sealed_at = self.sealed_at.get(session) if session is not None else Revision(0)
+            if sealed_at is None or sealed_at >= revision:
+                self.found.append(f"{what}, and session {session} was not sealed by then (but at {sealed_at})")
 
     def _by_controller(self, what: str, writer: Writer | None, controller: str | None) -> None:
         if writer is not None and controller != _name(writer):

@@ -5,23 +5,26 @@
 What it wrote before an interruption is written again with the same values. Invariants: nothing is written to a store that holds a
 cluster, unless an interrupted restore of the same one put it there; while it writes, no broker starts and none is the controller;
 of two restores at once, the one that began later goes on, and the other stops; brokers of metadata that were not lost after all
-begin no session once it has begun (segments/bucket/markers.py).
+begin no session once it has begun (segments/bucket/markers.py), and appoint no leader (gateway/controller/appointment_log.py).
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from metadata.backup.restore_state import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
-from metadata.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
+from metadata.controller.appointments import Batch, Progress, encode_batch, encode_progress
+from metadata.errors import AlreadyExists, Fenced, OutcomeUnknown, Rejected, Unavailable
 from metadata.store.interface import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
 from metadata.store.keys import EtcdLayout, parse_number
 from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
 from segments.bucket.markers import begin_restoration, last_restoration
-from segments.object_store.interface import ObjectStore
+from segments.object_store.interface import ObjectStore, objects_under
 from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
 from tidelog.bucket.restore_plan import Finding, RestorePlan, plan_restore, transactions
 
@@ -78,6 +81,8 @@ async def restore_cluster(
     findings = [*found.damaged, *plan.findings]
     written = not dry_run and (despite_damage or not found.damaged)
     if written:
+        progress = Progress(await _take_number(bucket))
+        plan.puts.append(Put(layout.appointments, encode_progress(progress)))
         restoring = Restoring(record.cluster_id, now_ms())
         await _Writing(bucket, restoration, metadata, layout).write(plan.puts, restoring, advance)
     return Restored(record.cluster_id, found, plan, written, findings)
@@ -88,6 +93,21 @@ async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], i
     for _ in range(ATTEMPTS_MAX):
         with suppress(OutcomeUnknown):
             return await begin_restoration(bucket, cluster_id, now_ms=now_ms())
+    raise Unavailable(f"the bucket took no object in {ATTEMPTS_MAX} attempts; nothing was written to the metadata")
+
+
+async def _take_number(bucket: ObjectStore) -> int:
+    """Creates the next batch of appointments, without any in it: controllers of the metadata of before appoint no more leaders."""
+    numbers = [parse_appointments_key(found.key) async for found in objects_under(bucket, APPOINTMENTS)]
+    number = max((number for number in numbers if number is not None), default=0) + 1
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            await bucket.create(appointments_key(number), [encode_batch(Batch(number, secrets.token_hex(16)))])
+            return number
+        except AlreadyExists:
+            number += 1
+        except OutcomeUnknown:
+            continue
     raise Unavailable(f"the bucket took no object in {ATTEMPTS_MAX} attempts; nothing was written to the metadata")
 
 

@@ -250,14 +250,18 @@ class AppointmentLog:
             raise
 
     async def _patiently(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """What the bucket answers; what it refuses is sent again for a while."""
+        """Returns what the bucket answers; what it refuses is sent again for PATIENCE_S."""
         now_s = asyncio.get_running_loop().time
         until_s = now_s() + PATIENCE_S
         while True:
             try:
-                return await request()
+                async with asyncio.timeout_at(until_s):
+                    return await request()
+            except TimeoutError as error:
+                self._gave_up()
+                raise OutcomeUnknown(f"{self._bucket.url} did not answer within {PATIENCE_S:g} s") from error
             except (Unavailable, OutcomeUnknown):
-                if now_s() >= until_s:
+                if now_s() + PAUSE_S >= until_s:
                     self._gave_up()
                     raise
                 await asyncio.sleep(PAUSE_S)

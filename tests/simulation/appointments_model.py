@@ -67,6 +67,8 @@ class Bounds:
     """Whether a session begins in A at some step."""
     asked: bool = False
     """Whether session 0 is asked to hand over to session 1 from the first."""
+    led_copy: bool = True
+    """Whether B has a controller."""
     broken: Break = Break.NOTHING
 
 
@@ -198,7 +200,7 @@ def _copy_steps(state: State, which: int, copy: Copy, bounds: Bounds) -> Iterato
     for index, controller in enumerate(state.controllers):
         if COPY_OF_CONTROLLER[index] != which or copy.controller == index or controller.do is Do.GONE:
             continue
-        if copy.controller == -1 and index != 1:
+        if copy.controller == -1 and index != 1 and (which == 0 or bounds.led_copy):
             yield f"controller {index} is elected in {name}", _with_copy(state, which, copy._replace(controller=index))
         elif copy.controller != -1 and state.elections_left:
             # What it sent before its election may come later than the election.
@@ -408,6 +410,7 @@ def main() -> None:
     parser.add_argument("--idle-batches", action="store_true")
     parser.add_argument("--newcomer", action="store_true")
     parser.add_argument("--asked", action="store_true")
+    parser.add_argument("--no-controller-of-b", dest="led_copy", action="store_false")
     parser.add_argument("--once", action="store_true", help="the metadata are never copied")
     parser.add_argument("--states-max", type=int)
     parser.add_argument("--break", dest="broken", type=Break, default=Break.NOTHING)
@@ -420,6 +423,7 @@ def main() -> None:
         given.idle_batches,
         given.newcomer,
         given.asked,
+        given.led_copy,
         given.broken,
     )
     count, way = explore(bounds, states_max=given.states_max)

@@ -1,6 +1,7 @@
 """Rebuilds an empty metadata store from the bucket: reads (restore_evidence.py), plans (restore_plan.py), and writes.
 
-    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the cluster's id, and no more restoring
+    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the next batch of appointments
+        ─▶ the cluster's id, the number of that batch, and no more restoring
 
 What it wrote before an interruption is written again with the same values. Invariants: nothing is written to a store that holds a
 cluster, unless an interrupted restore of the same one put it there; while it writes, no broker starts and none is the controller;
@@ -81,8 +82,6 @@ async def restore_cluster(
     findings = [*found.damaged, *plan.findings]
     written = not dry_run and (despite_damage or not found.damaged)
     if written:
-        progress = Progress(await _take_number(bucket))
-        plan.puts.append(Put(layout.appointments, encode_progress(progress)))
         restoring = Restoring(record.cluster_id, now_ms())
         await _Writing(bucket, restoration, metadata, layout).write(plan.puts, restoring, advance)
     return Restored(record.cluster_id, found, plan, written, findings)
@@ -108,7 +107,10 @@ async def _take_number(bucket: ObjectStore) -> int:
             number += 1
         except OutcomeUnknown:
             continue
-    raise Unavailable(f"the bucket took no object in {ATTEMPTS_MAX} attempts; nothing was written to the metadata")
+    raise Unavailable(
+        f"the bucket took no object in {ATTEMPTS_MAX} attempts: the restore is not complete, and no broker starts on it",
+        hint=f"Run `{RESTORE_COMMAND}` again: it goes on.",
+    )
 
 
 # ── is it empty? ──
@@ -175,10 +177,12 @@ class _Writing:
                 "another restore from this bucket has begun meanwhile, into this store of metadata or another",
                 hint=f"Decide on one, and run `{RESTORE_COMMAND}` again: it goes on.",
             )
+        # After the look: a restore that is about to stop takes no number, which this one would not know.
+        progress = Put(layout.appointments, encode_progress(Progress(await _take_number(self._bucket))))
         identity = Put(layout.cluster_id, restoring.cluster_id.encode())
         # Session numbers that a broker took from the empty metadata are others' on the bucket, and say nothing of these metadata.
         untaken = DeletePrefix(layout.beginning)
-        await self._transact([guard], [identity, untaken, Delete(layout.restoring)], ends=True)
+        await self._transact([guard], [identity, progress, untaken, Delete(layout.restoring)], ends=True)
 
     async def _begin(self, restoring: Restoring) -> Compare:
         """Writes the marker. From here on, nobody but this restore writes."""

@@ -91,7 +91,7 @@ def appointed(current: PartitionState | None, session: SessionId) -> PartitionSt
 
 
 def moving(current: PartitionState, to: SessionId | None) -> PartitionState:
-    """The state once the leader is asked to hand over to `to`; None takes the question back."""
+    """The state once the leader is asked to hand over to `to`; None takes the question back, which controllers never do."""
     return msgspec.structs.replace(current, moving_to=to)
 
 

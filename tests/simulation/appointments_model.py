@@ -363,7 +363,7 @@ def _applied(led: Led, own: Controller, broken: Break) -> Led:
     if epoch < own.content.spans[-1].epoch:
         later = tuple(span for span in own.content.spans if span.epoch > epoch)
         return Led((*led.spans, *later), own.content.moving_to)
-    if epoch == own.content.spans[-1].epoch and led.moving_to == -1:
+    if epoch == own.content.spans[-1].epoch and (led.moving_to == -1 or broken is Break.TAKEN_BACK):
         return Led(led.spans, own.content.moving_to)
     return led
 

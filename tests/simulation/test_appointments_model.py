@@ -38,6 +38,7 @@ def test_metadata_that_exist_once_are_never_taken_for_two_though_controllers_dep
         Bounds(elections=0, broken=Break.NOT_REPLAYED),
         Bounds(elections=0, broken=Break.TARGET_FORGOTTEN),
         Bounds(elections=0, broken=Break.TARGET_UNREAD),
+        Bounds(elections=0, asked=True, newcomer=True, leaves=(0, 1), led_copy=False, broken=Break.TAKEN_BACK),
         Bounds(elections=0, idle_batches=True, broken=Break.COLLECTED_UNLOOKED),
         Bounds(copied=False, broken=Break.UNCONFIRMED),
     ],

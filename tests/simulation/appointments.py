@@ -89,6 +89,8 @@ class _History:
     registered: dict[str, SessionId] = field(default_factory=dict)
     asked: set[SessionId] = field(default_factory=set)
     """To hand something over."""
+    # Whom the simulation itself asked for, without a batch: a controller that plans at the same time does not know of it.
+    asked_by_operator: dict[TopicPartition, SessionId] = field(default_factory=dict)
     unwritable_since: dict[SessionId, Revision] = field(default_factory=dict)
     proven_at: dict[str, list[Revision]] = field(default_factory=lambda: defaultdict(list))
     gone_at: dict[SessionId, Revision] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class _History:
         self.states[partition] = new
         if new.moving_to is not None:
             self.asked.add(new.leader_session)
+        if writer == OPERATOR and new.moving_to is not None:
+            self.asked_by_operator[partition] = new.moving_to
         self.given[partition, new.leader_epoch] = new.leader_session
         self.released.update(
             ((partition, span.leader_epoch), span.released_at_seq) for span in new.sessions if span.released_at_seq is not None
@@ -178,17 +182,20 @@ class _History:
     ) -> None:
         what = f"{what} session {new.leader_session} follows {old.leader_session}"
         # To whom the leader before was asked to hand over: sealed as well, and listed in an epoch of its own.
-        between = old.moving_to if old.moving_to not in (None, old.leader_session, new.leader_session) else None
-        if between is not None:
-            self.given[partition, LeaderEpoch(old.leader_epoch + 1)] = between
-        if new.leader_epoch != old.leader_epoch + (1 if between is None else 2):
+        between = [span.session for span in new.sessions if old.leader_epoch < span.leader_epoch < new.leader_epoch]
+        for session in between:
+            self.given[partition, LeaderEpoch(old.leader_epoch + 1)] = session
+        asked = old.moving_to if old.moving_to not in (None, old.leader_session, new.leader_session) else None
+        if asked not in (None, *between) and asked != self.asked_by_operator.get(partition):
+            self.found.append(f"{what}, and session {asked}, to which it was to move, is not listed")
+        if len(between) > 1 or new.leader_epoch != old.leader_epoch + 1 + len(between):
             self.found.append(f"{what}, and epoch {new.leader_epoch} follows {old.leader_epoch}")
         by_leader = writer is None or writer.session == old.leader_session
         if by_leader and old.moving_to == new.leader_session:
             return  # handed over: what was released is judged by the runs
         self._by_controller(what, writer, controller)
-        for session in (old.leader_session, between):
-            sealed_at = self.sealed_at.get(session) if session is not None else Revision(0)
+        for session in (old.leader_session, *between):
+            sealed_at = self.sealed_at.get(session)
             if sealed_at is None or sealed_at >= revision:
                 self.found.append(f"{what}, and session {session} was not sealed by then (but at {sealed_at})")
 

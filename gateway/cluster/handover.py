@@ -2,7 +2,7 @@
 
     asked ─▶ paused: no batch is taken for it ─▶ flushed, without lingering ─▶ released: the other leads, in one transaction
                   ▲                                                                └─▶ dropped, as the watch tells of it
-                  └── resumed, where the controller takes the question back
+                  └── resumed, where the question is gone
 
 Invariants: a partition is released only when all that was taken for it is committed, and nothing is taken in between; what was
 decided on a state that has changed since is not written.

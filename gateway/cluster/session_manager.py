@@ -338,6 +338,7 @@ class Leadership:
                 snapshot_interval_s=self._cluster.snapshot_interval_ms / 1000,
                 history_s=self._cluster.metadata_history_ms / 1000,
                 now_ms=self._now_ms,
+                new_nonce=self._new_writer,
             )
             keeping = tasks.create_task(membership.keep(), name="membership")
             others = [

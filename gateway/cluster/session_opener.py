@@ -24,8 +24,8 @@ metadata have one broker at a time, which keeps the note of its session until it
 the note, and seals that session before it uses its own (tests/simulation/copied_directory_model.py).
 
 Invariants: no session is begun by metadata that others have replaced by a restore, nor by those that give out numbers which others
-have had and used: they have forgotten who leads. Of two copies of the metadata, one alone acknowledges records. The exception is an
-etcd that is restored beside the old one: partitions that move between sessions which both know (docs/known-gaps.md).
+have had and used: they have forgotten who leads. Which of two copies of an etcd appoints leaders is decided by numbered batches on
+the bucket (gateway/controller/appointment_log.py).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     elected (its key is created under the broker's lease) ─▶ look ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ look …
 
-It decides in metadata/controller/plan.py; here it acts. What waits for the bucket goes on alongside: no slow object holds up a look
-at the cluster. Of 100,000 partitions only those that have changed are looked at, and of changes in quick succession all at once.
+It decides in metadata/controller/plan.py; here it acts, and appoints leaders by batches on the bucket (appointment_log.py). What
+waits for the bucket goes on alongside: no slow object holds up a look at the cluster. Of 100,000 partitions only those that have
+changed are looked at, and of changes in quick succession all at once.
 Invariants: a session is sealed only after a reading past every cache has shown that it is not registered, which is then so for
 ever; nothing is written but under the guard that this broker is the controller still, and the metadata are those it began with.
 """
@@ -13,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
+from itertools import islice
+from typing import Final
 
+from gateway.controller.appointment_log import TOPICS_AT_ONCE, AppointmentLog, Part
 from gateway.controller.metadata_snapshots import Snapshots
 from gateway.controller.revision_compaction import HistoryCompaction
 from gateway.controller.topic_mirror import TopicMirror
@@ -55,10 +59,8 @@ LOOK_INTERVAL_S = 0.02
 """From one look to the next, at least: many changes in quick succession cost one look, not one each."""
 PLANNING_SHARE = 1 / 3
 """Of the time, at most: where a plan takes long, such as of ten thousand new partitions, the next one waits for longer."""
-WRITTEN_AT_ONCE = 1000
-"""Decisions, before it is asked whether the brokers that they name are all there still."""
-BEGUN_AT_ONCE = 50
-"""Topics whose partitions get their first leaders in one transaction: it looks at each of them."""
+# Decisions in one batch of appointments. Before the next batch it is asked whether the brokers that they name are all there still.
+BATCH_DECISIONS_MAX: Final = 4000
 SEAL_PATIENCE_S = 15.0
 """For a bucket that does not answer. It may answer another broker: then this one stands aside."""
 ASIDE_S = 5.0
@@ -95,7 +97,9 @@ class Controller:
         snapshot_interval_s: float,
         history_s: float,
         now_ms: Callable[[], int],
+        new_nonce: Callable[[], bytes],
     ) -> None:
+        """`new_nonce`: a value that no other call of any process returns, for a batch of appointments."""
         self._bucket = bucket
         self._metadata = metadata
         self._topics = topics
@@ -126,6 +130,7 @@ class Controller:
         self._copying: asyncio.Task[None] | None = None
         self._snapshots = Snapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
         self._history = HistoryCompaction(metadata, layout, kept_s=history_s)
+        self._appointments = AppointmentLog(bucket, metadata, partitions, layout, new_nonce=new_nonce, gave_up=self._stand_aside)
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -241,13 +246,19 @@ class Controller:
         steps = await self._plan()
         if steps.unregistered:
             await self._seal_the_dead(tasks, steps.unregistered)
-        await self._write([decision for decision in steps.decisions if decision.read_at], guard, planned_at=broker_changes)
+        if not self._appointments.is_recovered(guard):  # also where nothing is to be decided: another copy may have appointed
+            self._start(tasks, "recover appointments", partial(self._appointments.recover, guard))
+        later = [decision for decision in steps.decisions if decision.read_at]
+        if later:
+            self._start(tasks, "appointments", partial(self._appoint, later, guard, broker_changes))
         first = [decision for decision in steps.decisions if not decision.read_at]
         if first:
             self._start(tasks, "first leaders", partial(self._begin, first, guard, mirror, broker_changes))
         ownerless = [*steps.closing, *steps.forgotten]
         if ownerless and self._may_forget(ownerless):
             self._start(tasks, "forget deleted topics", partial(self._forget, steps.closing, steps.forgotten, guard, mirror))
+        if self._appointments.may_collect:
+            self._start(tasks, "collection of old appointments", self._appointments.collect)
         await self._expel_who_does_not_release(guard)
 
     def _start(self, tasks: asyncio.TaskGroup, what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -260,6 +271,8 @@ class Controller:
         try:
             await work()
         except _TRIED_AGAIN as error:
+            if error is self._appointments.foreign:
+                raise  # and so ends the broker
             log.error("%s: not done, and tried again: %s", what, error)
             await asyncio.sleep(PAUSE_S_MAX if isinstance(error, Rejected) else PAUSE_S)
         finally:
@@ -273,23 +286,23 @@ class Controller:
         heard of that, and not of the topic yet: epochs would begin anew.
         """
         await mirror.ensure(self._topics_of(first))
-        topics = self._topics_of(first)
-        for start in range(0, len(topics), BEGUN_AT_ONCE):
-            part = topics[start : start + BEGUN_AT_ONCE]
-            begun = {topic.id: Compare(self._layout.topic(topic.name), topic.revision) for topic in part}
-            decisions = [decision for decision in first if decision.partition.topic_id in begun]
-            await self._write(decisions, [*guard, *begun.values()], planned_at=planned_at)
+        topics = {topic.id: topic for topic in self._topics_of(first)}
+        for number, decisions in enumerate(_batches(decision for decision in first if decision.partition.topic_id in topics)):
+            if number and self._broker_changes != planned_at:
+                break  # the rest is planned again
+            parts = []
+            for begun in _by_topics(decisions):
+                known = [topics[topic_id] for topic_id in begun]
+                guards = [Compare(self._layout.topic(topic.name), topic.revision) for topic in known]
+                parts.append(Part([decision for held in begun.values() for decision in held], guards))
+            await self._appointments.appoint(parts, guard)
 
-    async def _write(self, decisions: Sequence[Decision], guard: Sequence[Compare], *, planned_at: int) -> None:
-        """A part at a time: where a broker has come or gone since the plan, the rest is planned anew."""
-        revision = Revision(0)
-        for start in range(0, len(decisions), WRITTEN_AT_ONCE):
-            if start and self._broker_changes != planned_at:
+    async def _appoint(self, decisions: Sequence[Decision], guard: Guard, planned_at: int) -> None:
+        """A batch at a time: where a broker has come or gone since the plan, the rest is planned again."""
+        for number, batch in enumerate(_batches(decisions)):
+            if number and self._broker_changes != planned_at:
                 break
-            part = decisions[start : start + WRITTEN_AT_ONCE]
-            revision = await leadership.write(self._metadata, part, self._layout, guards=guard)
-        if revision:
-            await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
+            await self._appointments.appoint([Part(batch)], guard)
 
     def _topics_of(self, decisions: Sequence[Decision]) -> list[Topic]:
         topic_ids = {decision.partition.topic_id for decision in decisions}
@@ -297,7 +310,8 @@ class Controller:
 
     async def _plan(self) -> Steps:
         """In a thread: where much has changed it takes a tenth of a second and more."""
-        self._sealed = {session for session in self._sealed if self._partitions.led_by(session)}
+        awaited = {self._partitions.states[partition][0].moving_to for partition in self._partitions.moving}
+        self._sealed = {session for session in self._sealed if self._partitions.led_by(session) or session in awaited}
         candidates = [registration.candidate for registration in self._brokers.brokers.values()]
         ledger, changes = self._ledger or PartitionLedger(), self._changes(everything=self._ledger is None)
         self._ledger = None  # until it is told of the changes, whatever comes between
@@ -327,9 +341,13 @@ class Controller:
         try:
             await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_PATIENCE_S)
         except (Unavailable, OutcomeUnknown):
-            self._aside_until_s = asyncio.get_running_loop().time() + ASIDE_S
+            self._stand_aside()
             raise
         self._sealed.add(session)
+
+    def _stand_aside(self) -> None:
+        """The bucket may answer another broker."""
+        self._aside_until_s = asyncio.get_running_loop().time() + ASIDE_S
 
     async def _forget(
         self, closing: Sequence[TopicPartition], forgotten: Sequence[TopicPartition], guard: Guard, mirror: TopicMirror
@@ -427,6 +445,23 @@ class Controller:
 
     def _wake(self) -> None:
         self._changed.set()
+
+
+def _batches(decisions: Iterable[Decision]) -> Iterator[list[Decision]]:
+    """The decisions in order, in as many as one batch has."""
+    left = iter(decisions)
+    while batch := list(islice(left, BATCH_DECISIONS_MAX)):
+        yield batch
+
+
+def _by_topics(decisions: Iterable[Decision]) -> Iterator[dict[TopicId, list[Decision]]]:
+    """The decisions by topic, in as many topics as one transaction may look at."""
+    topics: dict[TopicId, list[Decision]] = {}
+    for decision in decisions:
+        topics.setdefault(decision.partition.topic_id, []).append(decision)
+    left = iter(topics.items())
+    while part := dict(islice(left, TOPICS_AT_ONCE)):
+        yield part
 
 
 def _planned(ledger: PartitionLedger, changes: Changes, candidates: Sequence[Candidate], sealed: Set[SessionId]) -> Steps:

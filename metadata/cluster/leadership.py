@@ -11,13 +11,14 @@ The value of /{cluster}/partitions/{topic_id}/{p}, JSON in UTF-8:
 
     ─▶ appointed ──(controller asks)──▶ moving_to set ──(leader has flushed)──▶ handed_over: the other leads, one epoch later
            ▲                                  │
-           └──── appointed, once the leader's session is sealed on the bucket ◀── (the leader dies)
+           └──── appointed, once the leader's session is sealed on the bucket ◀── (the leader dies); where it was asked to hand
+                 over, that session is appointed, or sealed and listed too: a question is never taken back
 
 A deleted topic's states are asked for in the same way (`moving_to` the leader itself), and forgotten when they are closed, or their
 leaders sealed: so nothing is acknowledged for a topic after its deletion was answered.
 
 A new leader reads the footers of exactly these sessions, in this order. The functions on states are pure; `read_all`, `write` and
-`forget` act. Invariants: the epoch grows by one with each leader; a session that may hold records of the partition is in the
+`forget` act. Invariants: the epoch grows with each leader; a session that may hold records of the partition is in the
 list; what was decided on a state that is no longer the stored one is never written.
 """
 
@@ -73,16 +74,24 @@ _decoder = msgspec.json.Decoder(PartitionState)
 
 
 def appointed(current: PartitionState | None, session: SessionId) -> PartitionState:
-    """The state once `session` leads, after the leader before it was sealed: the epoch is raised by one."""
+    """The state once `session` leads, after the leader before it was sealed: the epoch is raised by one.
+
+    Where that leader was asked to hand over to a third session, which is sealed as well, the epoch is raised by two. The third
+    session is listed between them: another copy of the metadata may know that the partition was handed over to it.
+    """
     if current is None:
         return PartitionState(leader_session=session, leader_epoch=LeaderEpoch(0), sessions=(SessionSpan(LeaderEpoch(0), session),))
-    epoch = LeaderEpoch(current.leader_epoch + 1)
-    sessions = (*current.sessions, SessionSpan(epoch, session))
+    epoch, sessions = LeaderEpoch(current.leader_epoch + 1), current.sessions
+    if current.moving_to not in (None, current.leader_session, session):
+        assert current.moving_to is not None, "it was just compared"
+        sessions = (*sessions, SessionSpan(epoch, current.moving_to))
+        epoch = LeaderEpoch(epoch + 1)
+    sessions = (*sessions, SessionSpan(epoch, session))
     return msgspec.structs.replace(current, leader_session=session, leader_epoch=epoch, sessions=sessions, moving_to=None)
 
 
 def moving(current: PartitionState, to: SessionId | None) -> PartitionState:
-    """The state once the leader is asked to hand over to `to`; None takes the question back."""
+    """The state once the leader is asked to hand over to `to`; None takes the question back, which controllers never do."""
     return msgspec.structs.replace(current, moving_to=to)
 
 

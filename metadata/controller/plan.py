@@ -6,13 +6,15 @@
                                              └─▶ forgotten      those that nobody leads
 
 Invariants: a partition is given away only when it has no leader, or its leader's session is known to be sealed; a leader that
-lives is asked, never overruled; what was planned on an old view does no harm, since every write compares what it was decided on.
+lives is asked, never overruled; to whom it hands over is never changed, since another copy of the metadata may know that it has
+done so. Where the leader dies, that session is appointed, or sealed before another is. What was planned on an old view is not
+written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from metadata.cluster.broker_registry import Candidate
@@ -38,15 +40,14 @@ class Steps(NamedTuple):
 def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
     """`candidates` are the registered brokers; `sealed` sessions that were confirmed to have none, and have been sealed since."""
     look = _Look(ledger, candidates, sealed)
-    decisions: list[Decision] = []
-    moved: Mapping[TopicPartition, SessionId] = {}
+    decisions = [_decided(ledger, partition, session) for partition, session in look.inherited]
     if look.leaderless or not is_balanced(look.loads, candidates):
         moves_left = max(0, moves_max - look.in_move)
         placement = place(ledger.led, look.leaderless, candidates, arriving=look.arriving, moves_max=moves_left)
-        moved = placement.moved
-        decisions = [_decided(ledger, partition, session) for partition, session in placement.given.items()]
-        decisions += [_asked(ledger, partition, session) for partition, session in moved.items()]
-    decisions += [_asked(ledger, partition, None) for partition in look.in_vain if partition not in moved]
+        decisions += [_decided(ledger, partition, session) for partition, session in placement.given.items()]
+        decisions += [
+            _asked(ledger, partition, session) for partition, session in placement.moved.items() if partition not in ledger.moving
+        ]
     return Steps(sorted(look.unregistered), decisions, look.closing, look.forgotten)
 
 
@@ -66,8 +67,8 @@ class _Look:
         self.leaderless = list(ledger.missing())
         self.arriving: list[tuple[TopicPartition, SessionId]] = []
         """On their way, with the session that they count for."""
-        self.in_vain: list[TopicPartition] = []
-        """On their way to a session that is gone."""
+        # On their way from a leader that is sealed to a session that is registered.
+        self.inherited: list[tuple[TopicPartition, SessionId]] = []
         self.in_move = 0
         for session in (ledger.led.keys() & sealed) - registered:
             for partitions in ledger.led[session].values():
@@ -77,15 +78,19 @@ class _Look:
             assert to is not None, "it is moving"
             if leader in registered:
                 self.in_move += 1
-                if to not in registered:
-                    self.in_vain.append(partition)
                 counts_for = to if to in registered else leader
                 self.arriving.append((partition, counts_for))
                 self.loads[counts_for] += 1
-            elif leader in sealed:
-                self.leaderless.append(partition)
-            else:
+            elif leader not in sealed:
                 self.unregistered.add(leader)
+            elif to == leader or (to in sealed and to not in registered):
+                self.leaderless.append(partition)
+            elif to in registered:
+                self.inherited.append((partition, to))
+                self.arriving.append((partition, to))
+                self.loads[to] += 1
+            else:
+                self.unregistered.add(to)
         self.closing: list[TopicPartition] = []
         self.forgotten: list[TopicPartition] = []
         for partition in sorted(ledger.forgotten):
@@ -103,6 +108,6 @@ def _decided(ledger: PartitionLedger, partition: TopicPartition, session: Sessio
     return Decision(partition, revision, appointed(state, session))
 
 
-def _asked(ledger: PartitionLedger, partition: TopicPartition, to: SessionId | None) -> Decision:
+def _asked(ledger: PartitionLedger, partition: TopicPartition, to: SessionId) -> Decision:
     state, revision = ledger.states[partition]
-    return Decision(partition, revision, moving(state, to if to != state.leader_session else None))
+    return Decision(partition, revision, moving(state, to))

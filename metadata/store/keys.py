@@ -5,6 +5,7 @@
     /{cluster}/next_producer_id               decimal; likewise, taken in blocks
     /{cluster}/beginning/{session:016x}       text: the nonce of the broker that took this session number and has yet to begin it
     /{cluster}/controller                     text: the broker that is it; leased
+    /{cluster}/appointments                   JSON (controller/appointments.py); absent is 0, no batch of appointments yet
     /{cluster}/brokers/{broker_id}            JSON (cluster/broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
     /{cluster}/revision_base                  decimal; added to revisions on the bucket; absent is 0 (backup/snapshot.py)
@@ -144,6 +145,10 @@ class EtcdLayout:
     @property
     def controller(self) -> str:
         return f"/{self.cluster}/controller"
+
+    @property
+    def appointments(self) -> str:
+        return f"/{self.cluster}/appointments"
 
     @property
     def brokers(self) -> str:

@@ -11,6 +11,7 @@
     topics/{topic}/{topic_id}/partition={p}/{base:020d}-{last:020d}-{version:x}-{nonce}.parquet   offsets base to last
     metadata/snapshot-{revision:020d}                 create-only: the metadata at that revision; the newest few are kept
     metadata/restored-{number:016x}                   create-only: the metadata were rebuilt from the bucket (markers.py)
+    appointments/{number:020d}                        create-only: leaders that a controller appoints; the newest hundred are kept
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
     spark/{write}/{batch:016x}/rows-{created_ms:016x}-{nonce}-{number:x}   create-only: rows that a task of Spark has staged
     spark/{write}/{batch:016x}/chosen                 create-only: which of them are the batch
@@ -36,6 +37,7 @@ TOPICS = "topics/"
 SNAPSHOTS = "metadata/snapshot-"
 PROOFS = "proof/"
 RESTORATIONS = "metadata/restored-"
+APPOINTMENTS = "appointments/"
 STAGED = "spark/"
 
 _N = "([0-9a-f]{16})"
@@ -46,6 +48,7 @@ _MANIFEST = re.compile(r"([0-9]{5,})/([0-9]{20})", re.ASCII)
 _HISTORY = re.compile(r"partition=([0-9]+)/(([0-9]{20})-([0-9]{20})-([0-9a-f]+)-[0-9a-f]{16}\.parquet)", re.ASCII)
 _SNAPSHOT = re.compile(r"metadata/snapshot-([0-9]{20})", re.ASCII)
 _RESTORATION = re.compile(r"metadata/restored-([0-9a-f]{16})", re.ASCII)
+_APPOINTMENTS = re.compile(r"appointments/([0-9]{20})", re.ASCII)
 _STAGED = re.compile(rf"spark/([0-9a-f]{{32}})/{_N}/(?:rows-{_N}-[0-9a-f]{{16}}-[0-9a-f]+|(chosen)|(done))", re.ASCII)
 
 
@@ -151,6 +154,15 @@ def restoration_key(number: int) -> str:
 def parse_restoration_key(key: str) -> int | None:
     match = _RESTORATION.fullmatch(key)
     return int(match[1], 16) if match else None
+
+
+def appointments_key(number: int) -> str:
+    return f"{APPOINTMENTS}{number:020d}"
+
+
+def parse_appointments_key(key: str) -> int | None:
+    match = _APPOINTMENTS.fullmatch(key)
+    return int(match[1]) if match else None
 
 
 def staged_prefix(write: str, batch: int | None = None) -> str:

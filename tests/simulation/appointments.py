@@ -5,7 +5,8 @@
     the partitions' keys ─┘                                               ├─▶ judge ─▶ violations of "appointed"
     seals and proofs, with the revision at which each landed ── runs ─────┘
 
-What must hold: the epoch grows by one with each leader; only whoever is the controller at that instant gives a partition to
+What must hold: the epoch grows by one with each leader, by two past one that was to take over and was sealed;
+only whoever is the controller at that instant gives a partition to
 somebody or asks for it; a leader is replaced by its own release, or after its session was sealed; nobody is sealed by another
 while it is registered, and no session registers twice; a broker removes another only when that one has said that it can't write
 to the bucket, and after it has itself written since, or as the controller, when it was asked for a partition; what is read of an
@@ -88,6 +89,8 @@ class _History:
     registered: dict[str, SessionId] = field(default_factory=dict)
     asked: set[SessionId] = field(default_factory=set)
     """To hand something over."""
+    # Whom the simulation itself asked for, without a batch: a controller that plans at the same time does not know of it.
+    asked_by_operator: dict[TopicPartition, SessionId] = field(default_factory=dict)
     unwritable_since: dict[SessionId, Revision] = field(default_factory=dict)
     proven_at: dict[str, list[Revision]] = field(default_factory=lambda: defaultdict(list))
     gone_at: dict[SessionId, Revision] = field(default_factory=dict)
@@ -141,6 +144,8 @@ class _History:
         self.states[partition] = new
         if new.moving_to is not None:
             self.asked.add(new.leader_session)
+        if writer == OPERATOR and new.moving_to is not None:
+            self.asked_by_operator[partition] = new.moving_to
         self.given[partition, new.leader_epoch] = new.leader_session
         self.released.update(
             ((partition, span.leader_epoch), span.released_at_seq) for span in new.sessions if span.released_at_seq is not None
@@ -152,7 +157,7 @@ class _History:
         elif new.leader_session == old.leader_session:
             self._same_leader(what, old, new, writer, controller)
         else:
-            self._another_leader(what, old, new, event.mod_revision, writer, controller)
+            self._another_leader(what, partition, old, new, event.mod_revision, writer, controller)
 
     def _same_leader(
         self, what: str, old: PartitionState, new: PartitionState, writer: Writer | None, controller: str | None
@@ -168,6 +173,7 @@ class _History:
     def _another_leader(
         self,
         what: str,
+        partition: TopicPartition,
         old: PartitionState,
         new: PartitionState,
         revision: Revision,
@@ -175,15 +181,23 @@ class _History:
         controller: str | None,
     ) -> None:
         what = f"{what} session {new.leader_session} follows {old.leader_session}"
-        if new.leader_epoch != old.leader_epoch + 1:
+        # To whom the leader before was asked to hand over: sealed as well, and listed in an epoch of its own.
+        between = [span.session for span in new.sessions if old.leader_epoch < span.leader_epoch < new.leader_epoch]
+        for session in between:
+            self.given[partition, LeaderEpoch(old.leader_epoch + 1)] = session
+        asked = old.moving_to if old.moving_to not in (None, old.leader_session, new.leader_session) else None
+        if asked not in (None, *between) and asked != self.asked_by_operator.get(partition):
+            self.found.append(f"{what}, and session {asked}, to which it was to move, is not listed")
+        if len(between) > 1 or new.leader_epoch != old.leader_epoch + 1 + len(between):
             self.found.append(f"{what}, and epoch {new.leader_epoch} follows {old.leader_epoch}")
         by_leader = writer is None or writer.session == old.leader_session
         if by_leader and old.moving_to == new.leader_session:
             return  # handed over: what was released is judged by the runs
         self._by_controller(what, writer, controller)
-        sealed_at = self.sealed_at.get(old.leader_session)
-        if sealed_at is None or sealed_at >= revision:
-            self.found.append(f"{what}, which was not sealed by then (but at {sealed_at})")
+        for session in (old.leader_session, *between):
+            sealed_at = self.sealed_at.get(session)
+            if sealed_at is None or sealed_at >= revision:
+                self.found.append(f"{what}, and session {session} was not sealed by then (but at {sealed_at})")
 
     def _by_controller(self, what: str, writer: Writer | None, controller: str | None) -> None:
         if writer is not None and controller != _name(writer):

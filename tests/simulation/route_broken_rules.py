@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gateway.cluster.proven_routing import ProvenRouting
-from gateway.cluster.session_opener import SessionClaims
+from gateway.controller.appointment_log import AppointmentLog
 from gateway.grpc.consume.standalone import Alone
 from gateway.grpc.produce import appender
 from gateway.grpc.produce.appender import MessageAppends
@@ -27,8 +27,9 @@ from gateway.routing.forwarder import Forwarding
 from gateway.routing.leader_lookup import Leaders
 from gateway.routing.local_log import LedHere, Pending, WrittenOnce
 from metadata.cluster.broker_registry import Registration
+from metadata.controller.appointments import Batch
 from metadata.errors import OutcomeUnknown, TidelogError
-from metadata.model import ProducerId, Revision, SessionId, TopicPartition
+from metadata.model import ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
 
 
@@ -48,8 +49,8 @@ class BrokenRouteRule(Enum):
     """A reader is told that a partition does not exist where its leader has not heard of it yet."""
     GROWTH_NOT_FOLLOWED = "growth-not-followed"
     """Streams read the partitions that the topic had when they began."""
-    FOREIGN_NOT_SEALED = "foreign-not-sealed"
-    """A broker passes over the session of a broker of other metadata that has not written yet, and does not seal it."""
+    # A controller appoints leaders though a controller of other metadata has written the batch of that number.
+    APPOINTED_TWICE = "appointed-twice"
 
 
 @contextlib.contextmanager
@@ -79,8 +80,8 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
             return [(Leaders, "_is_there", _never_there)]
         case BrokenRouteRule.GROWTH_NOT_FOLLOWED:
             return [(RecordStream, "_follow_topic", _not_followed), (Alone, "topic_changed", _not_followed)]
-        case BrokenRouteRule.FOREIGN_NOT_SEALED:
-            return [(SessionClaims, "_end_foreign", _only_looked_at)]
+        case BrokenRouteRule.APPOINTED_TWICE:
+            return [(AppointmentLog, "_batches_after", _none_found), (AppointmentLog, "_create", _as_if_created)]
 
 
 async def _asked_here_alone(
@@ -129,5 +130,9 @@ def _not_followed(self: object, *changed: object) -> None:
     return
 
 
-async def _only_looked_at(self: SessionClaims, session: SessionId) -> None:
-    await self._check_never_wrote(session)
+async def _none_found(self: AppointmentLog, number: int) -> list[int]:
+    return []
+
+
+async def _as_if_created(self: AppointmentLog, batch: Batch) -> bool:
+    return True

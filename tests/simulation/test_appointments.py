@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from metadata.cluster.broker_registry import Registration, encode_registration
-from metadata.model import Revision, SessionId
+from metadata.cluster.leadership import appointed, moving
+from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Event, WatchBatch
 from metadata.store.keys import EtcdLayout
-from tests.simulation.appointments import LandedProof, Recorder, Writer, judge
+from tests.simulation.appointments import LandedProof, LandedSeal, Recorder, Writer, judge
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.etcd_model import EtcdModel
 
@@ -42,3 +44,29 @@ def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself
     ]
     judged = judge(transactions, {Revision(3): Writer("b2", SessionId(2))}, [], proofs, [], layout)
     assert [violation.evidence.partition(", ")[2].partition("), ")[2] for violation in judged] == found
+
+
+@pytest.mark.parametrize(
+    ("sealed", "lists_target", "found"),
+    [
+        ((1, 2), True, []),
+        ((1,), True, ["session 2 was not sealed by then"]),
+        ((1, 2), False, ["to which it was to move, is not listed"]),
+    ],
+    ids=["sealed and listed", "not sealed", "not listed"],
+)
+def test_whoever_was_to_take_over_from_a_dead_leader_is_sealed_and_listed_before_another_leads(
+    sealed: tuple[int, ...], lists_target: bool, found: list[str]
+) -> None:
+    layout, partition = EtcdLayout(), TopicPartition(TopicId("a" * 32), Partition(0))
+    first = appointed(None, SessionId(1))
+    asked = moving(first, SessionId(2))
+    states = [first, asked, appointed(asked if lists_target else first, SessionId(3))]
+    transactions = [
+        WatchBatch(Revision(at), (Event("put", layout.partition(partition), msgspec.json.encode(state), Revision(at)),))
+        for at, state in zip((2, 3, 9), states, strict=True)
+    ]
+    seals = [LandedSeal(SessionId(session), SessionId(3), Revision(5)) for session in sealed]
+    judged = [violation.evidence for violation in judge(transactions, {}, seals, [], [], layout)]
+    assert len(judged) == len(found)
+    assert all(what in evidence for what, evidence in zip(found, judged, strict=True))

@@ -31,13 +31,13 @@ class Caught(NamedTuple):
 
 CAUGHT_AS = {
     BrokenRouteRule.OTHERS_NOT_ASKED: Caught({Invariant.ONCE}, in_seed=0),
-    BrokenRouteRule.STALE_ROUTING_TAKEN: Caught({Invariant.ONCE}, in_seed=19),
+    BrokenRouteRule.STALE_ROUTING_TAKEN: Caught({Invariant.ONCE}, in_seed=79),
     BrokenRouteRule.WRITTEN_BEHIND_REFUSED: Caught({Invariant.ORDERED}, in_seed=1),
     BrokenRouteRule.LATE_ANSWERS_TAKEN: Caught(set(), in_seed=0, fails_brokers=True),
     BrokenRouteRule.UNHEARD_IS_UNKNOWN: Caught({Invariant.TRUTHFUL}, in_seed=0),
     BrokenRouteRule.UNHEARD_IS_UNREADABLE: Caught({Invariant.ATTENTIVE}, in_seed=4),
     BrokenRouteRule.GROWTH_NOT_FOLLOWED: Caught({Invariant.ATTENTIVE}, in_seed=0),
-    BrokenRouteRule.FOREIGN_NOT_SEALED: Caught({Invariant.DURABLE}, in_seed=2),
+    BrokenRouteRule.APPOINTED_TWICE: Caught({Invariant.DURABLE}, in_seed=2),
 }
 SEEDS_TO_CATCH_MAX = 40
 
@@ -48,7 +48,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-@pytest.mark.parametrize("seeds", [range(0, 24, 2), range(1, 24, 2)], ids=["tasks in order", "tasks shuffled"])
+@pytest.mark.parametrize("seeds", [range(0, 24, 2), range(1, 26, 2)], ids=["tasks in order", "tasks shuffled"])
 def test_every_invariant_holds_whichever_broker_takes_a_request(seeds: range) -> None:
     befell = Counter[str]()
     for seed in seeds:

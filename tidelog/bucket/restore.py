@@ -1,27 +1,31 @@
 """Rebuilds an empty metadata store from the bucket: reads (restore_evidence.py), plans (restore_plan.py), and writes.
 
-    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the cluster's id, and no more restoring
+    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the next batch of appointments
+        ─▶ the cluster's id, the number of that batch, and no more restoring
 
 What it wrote before an interruption is written again with the same values. Invariants: nothing is written to a store that holds a
 cluster, unless an interrupted restore of the same one put it there; while it writes, no broker starts and none is the controller;
 of two restores at once, the one that began later goes on, and the other stops; brokers of metadata that were not lost after all
-begin no session once it has begun (segments/bucket/markers.py).
+begin no session once it has begun (segments/bucket/markers.py), and appoint no leader (gateway/controller/appointment_log.py).
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from metadata.backup.restore_state import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
-from metadata.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
+from metadata.controller.appointments import Batch, Progress, encode_batch, encode_progress
+from metadata.errors import AlreadyExists, Fenced, OutcomeUnknown, Rejected, Unavailable
 from metadata.store.interface import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
 from metadata.store.keys import EtcdLayout, parse_number
 from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
 from segments.bucket.markers import begin_restoration, last_restoration
-from segments.object_store.interface import ObjectStore
+from segments.object_store.interface import ObjectStore, objects_under
 from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
 from tidelog.bucket.restore_plan import Finding, RestorePlan, plan_restore, transactions
 
@@ -91,6 +95,24 @@ async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], i
     raise Unavailable(f"the bucket took no object in {ATTEMPTS_MAX} attempts; nothing was written to the metadata")
 
 
+async def _take_number(bucket: ObjectStore) -> int:
+    """Creates the next batch of appointments, without any in it: controllers of the metadata of before appoint no more leaders."""
+    numbers = [parse_appointments_key(found.key) async for found in objects_under(bucket, APPOINTMENTS)]
+    number = max((number for number in numbers if number is not None), default=0) + 1
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            await bucket.create(appointments_key(number), [encode_batch(Batch(number, secrets.token_hex(16)))])
+            return number
+        except AlreadyExists:
+            number += 1
+        except OutcomeUnknown:
+            continue
+    raise Unavailable(
+        f"the bucket took no object in {ATTEMPTS_MAX} attempts: the restore is not complete, and no broker starts on it",
+        hint=f"Run `{RESTORE_COMMAND}` again: it goes on.",
+    )
+
+
 # ── is it empty? ──
 
 
@@ -155,10 +177,12 @@ class _Writing:
                 "another restore from this bucket has begun meanwhile, into this store of metadata or another",
                 hint=f"Decide on one, and run `{RESTORE_COMMAND}` again: it goes on.",
             )
+        # After the look: a restore that is about to stop takes no number, which this one would not know.
+        progress = Put(layout.appointments, encode_progress(Progress(await _take_number(self._bucket))))
         identity = Put(layout.cluster_id, restoring.cluster_id.encode())
         # Session numbers that a broker took from the empty metadata are others' on the bucket, and say nothing of these metadata.
         untaken = DeletePrefix(layout.beginning)
-        await self._transact([guard], [identity, untaken, Delete(layout.restoring)], ends=True)
+        await self._transact([guard], [identity, progress, untaken, Delete(layout.restoring)], ends=True)
 
     async def _begin(self, restoring: Restoring) -> Compare:
         """Writes the marker. From here on, nobody but this restore writes."""

@@ -11,7 +11,8 @@ topics: the newest of mirror and snapshot. All else: the snapshot, as it was the
 leader is a session that is sealed and has no broker, so the controller appoints new ones, as after a failure.
 
 Invariants: a session that holds records of a partition is in its list; epochs, session numbers and producer ids that were ever used
-are not given out again; the same bucket gives the same keys (but for the number of the restore), so an interrupted one can go on.
+are not given out again; the same bucket gives the same keys, so an interrupted restore can go on. The number of the restore and the
+one of its batch of appointments are new each time.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ class _Told:
         if snapshot is None:
             return told
         told.revision = snapshot.header.revision
-        anew = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller}
+        anew = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller, layout.appointments}
         counters = {layout.next_session, layout.next_producer_id, layout.partition_count, layout.revision_base}
         for entry in snapshot.entries:
             key = layout.root + entry.key

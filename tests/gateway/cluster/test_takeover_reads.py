@@ -304,9 +304,8 @@ def test_what_was_found_in_an_earlier_epoch_does_not_shorten_the_list_of_a_later
         first.bucket.create, first.bucket.tail = late_create, late_tail  # type: ignore[method-assign]
         block = IndexBlock(SegmentSeq(0), SegmentSeq(1), (FooterBytes(b"x", 1),))
         first.leadership._footers.unindexed.append((SessionId(9999), block))  # what it begins to write once it has taken over
-        other = next(p for p in others if world.leader(p) is not first)
-        await world.ask_to_move([other], session_of(first))
-        await world.until(lambda: world.leader(other) is first)
+        more = await world.topic("more", 3)
+        await world.until(lambda: any(world.leader(p) is first for p in more))
         moved = next(p for p in await world.topic("orders", 9) if world.leader(p) is first)
         await world.produce(moved)
         for leader in (second, third, second, third, second):

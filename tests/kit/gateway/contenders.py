@@ -6,6 +6,7 @@ The brokers beside them are keys under leases: a test registers them, lets them 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ LAYOUT = EtcdLayout()
 TTL_S = 9.0
 RELEASE_TIMEOUT_S = 30.0
 SOON_S = 2.0
+_NONCES = itertools.count()
 
 
 class Contender:
@@ -57,6 +59,7 @@ class Contender:
             snapshot_interval_s=1e9,
             history_s=1e9,
             now_ms=virtual_loop().now_ms,
+            new_nonce=lambda: f"{session} {next(_NONCES)}".encode(),
         )
         caches = (self.topics, self.brokers, self.partitions)
         self._following = [asyncio.ensure_future(cache.run()) for cache in caches]

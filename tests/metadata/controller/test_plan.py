@@ -94,17 +94,34 @@ def test_what_is_on_its_way_counts_as_arrived() -> None:
     assert plan(view(states, 1, 2), set()) == NOTHING
 
 
-def test_a_move_to_a_broker_that_died_is_taken_back_or_sent_elsewhere() -> None:
+def test_a_move_is_neither_taken_back_nor_sent_elsewhere_though_its_target_died_or_drains() -> None:
+    """Another copy of the metadata may know that the leader has handed over."""
     states = {partition(0): led(1, moving_to=3), partition(1): led(2)}
-    assert decided(plan(view(states, 1, 2), set())) == {0: (1, None)}
-    assert decided(plan(view(states, 1, 2, draining=(1,)), set())) == {0: (1, 2)}
+    assert plan(view(states, 1, 2), set()) == NOTHING
+    assert plan(view(states, 1, 2, draining=(1,)), set()) == NOTHING
+    assert plan(view(states, 1, 2, 3, draining=(3,)), set()) == NOTHING
 
 
-def test_a_leader_that_dies_in_the_middle_of_a_move_is_replaced_like_any_other() -> None:
-    states = {partition(0): led(9, moving_to=1), partition(1): led(1)}
+def test_where_a_leader_dies_in_the_middle_of_a_move_the_target_is_appointed() -> None:
+    states = {partition(0): led(9, moving_to=1), partition(1): led(2)}
     steps = plan(view(states, 1, 2), {SessionId(9)})
-    assert decided(steps) == {0: (2, None)}
+    assert decided(steps) == {0: (1, None)}
+    assert steps.decisions[0].state.leader_epoch == 1
     assert plan(view(states, 1, 2), set()) == Steps([SessionId(9)], [], [], [])
+
+
+def test_where_leader_and_target_died_both_are_sealed_and_the_next_leader_reads_both() -> None:
+    states = {partition(0): led(9, moving_to=8), partition(1): led(1)}
+    assert plan(view(states, 1, 2), {SessionId(9)}) == Steps([SessionId(8)], [], [], [])
+    steps = plan(view(states, 1, 2), {SessionId(9), SessionId(8)})
+    assert decided(steps) == {0: (2, None)}
+    assert [(span.leader_epoch, span.session) for span in steps.decisions[0].state.sessions] == [(0, 9), (1, 8), (2, 2)]
+    assert steps.decisions[0].state.leader_epoch == 2
+
+
+def test_many_that_inherit_are_not_moved_at_once() -> None:
+    states = {partition(number): led(9, moving_to=1) for number in range(4)}
+    assert decided(plan(view(states, 1, 2), {SessionId(9)})) == dict.fromkeys(range(4), (1, None))
 
 
 def test_only_so_many_partitions_move_at_a_time() -> None:
@@ -151,7 +168,7 @@ def test_a_state_of_a_newer_version_is_left_as_it_is_and_stops_no_other() -> Non
 
 
 def test_without_brokers_nothing_is_decided() -> None:
-    assert plan(view({partition(0): led(9, moving_to=1)}, count=2), {SessionId(9)}) == NOTHING
+    assert plan(view({partition(0): led(9, moving_to=1)}, count=2), {SessionId(9), SessionId(1)}) == NOTHING
 
 
 class Cluster:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from metadata.model import Revision, SegmentSeq, SessionId, TopicId
 from segments.bucket.layout import (
+    APPOINTMENTS,
     CLUSTER,
     SNAPSHOTS,
     TOPICS,
@@ -15,6 +16,7 @@ from segments.bucket.layout import (
     StagedKey,
     TopicKey,
     WalKey,
+    appointments_key,
     chosen_key,
     claim_key,
     deleted_topic_key,
@@ -22,6 +24,7 @@ from segments.bucket.layout import (
     end_of_session,
     end_of_topic,
     index_key,
+    parse_appointments_key,
     parse_restoration_key,
     parse_snapshot_key,
     parse_staged_key,
@@ -156,6 +159,14 @@ def test_snapshots_sort_by_their_revision(one: Revision, other: Revision) -> Non
     assert parse_snapshot_key(snapshot_key(one)) == one
     assert snapshot_key(one).startswith(SNAPSHOTS)
     assert (snapshot_key(one) < snapshot_key(other)) == (one < other)
+
+
+@given(st.integers(0, 10**20 - 1), st.integers(0, 10**20 - 1))
+def test_batches_of_appointments_sort_by_their_number(one: int, other: int) -> None:
+    assert parse_appointments_key(appointments_key(one)) == one
+    assert appointments_key(one).startswith(APPOINTMENTS)
+    assert (appointments_key(one) < appointments_key(other)) == (one < other)
+    assert parse_appointments_key(appointments_key(one) + ".bak") is None
 
 
 @given(SESSIONS, SEQS)

@@ -19,13 +19,24 @@ from gateway.cluster.view import partitions_of
 from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.backup.restore_state import Restoring, encode_restoring
 from metadata.cluster.id_allocation import ProducerIds, next_session
+from metadata.controller.appointments import decode_batch, decode_progress
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.store.interface import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
 from metadata.store.open import open_metadata
 from metadata.topics.topic import Topic
-from segments.bucket.layout import SNAPSHOTS, TOPICS, WAL, history_file_key, manifest_key, topic_mirror_key
+from segments.bucket.layout import (
+    APPOINTMENTS,
+    SNAPSHOTS,
+    TOPICS,
+    WAL,
+    appointments_key,
+    history_file_key,
+    manifest_key,
+    parse_appointments_key,
+    topic_mirror_key,
+)
 from segments.history.manifest import encode_manifest
 from segments.object_store.interface import objects_under
 from segments.object_store.memory import MemoryStore
@@ -273,7 +284,8 @@ async def small_bucket(directory: Path, *, topics: int = 1) -> MemoryStore:
 
 async def contents(metadata: MetadataStore) -> dict[str, bytes]:
     """But for the number of the restore, which is another one each time."""
-    return {item.key: item.value for item in (await metadata.range(LAYOUT.root)).items if item.key != LAYOUT.restoration}
+    numbers = {LAYOUT.restoration, LAYOUT.appointments}
+    return {item.key: item.value for item in (await metadata.range(LAYOUT.root)).items if item.key not in numbers}
 
 
 def test_metadata_that_hold_a_cluster_are_never_written_over(tmp_path: Path) -> None:
@@ -391,6 +403,22 @@ def test_answers_that_get_lost_do_a_restore_no_harm(fault: str, tmp_path: Path) 
                 faulty = FaultyAt(metadata, step, fault)
                 assert (await restore_cluster(bucket, faulty, LAYOUT, now_ms=now_ms)).written
                 assert await contents(metadata) == expected
+
+    asyncio.run(main())
+
+
+def test_a_restore_takes_the_next_number_of_appointments_so_that_metadata_that_were_not_lost_appoint_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        before = [parse_appointments_key(found.key) async for found in objects_under(bucket, APPOINTMENTS)]
+        assert before, "the topic's leader was appointed"
+        async with sqlite(tmp_path / "empty") as empty:
+            assert (await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)).written
+            progress = decode_progress(await empty.get(LAYOUT.appointments), key=LAYOUT.appointments)
+        after = [parse_appointments_key(found.key) async for found in objects_under(bucket, APPOINTMENTS)]
+        assert after == [*before, progress.number]
+        key = appointments_key(progress.number)
+        assert decode_batch(await bucket.get(key), number=progress.number, key=key).appointments == ()
 
     asyncio.run(main())
 

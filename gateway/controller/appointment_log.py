@@ -1,0 +1,369 @@
+"""Writes appointments to the bucket in numbered batches before they are applied, so that one copy of the metadata alone appoints.
+
+    key: number 41, pending [x]    what these metadata have applied, and the nonces that were noted for batch 42
+      ─▶ recover   LIST what comes after 41: batch 42 with a nonce of `pending` is applied; any other batch is of another copy
+      ─▶ note      a fresh nonce, in a transaction that is guarded by the controller's key
+      ─▶ create    appointments/42 with the nonce and all decisions; where another controller was first: recover
+      ─▶ look      LIST what comes after 42: a batch there shows that 42 was taken before, and collected since
+      ─▶ apply     the decisions, in guarded transactions ─▶ number 42, pending []
+
+The same etcd may exist twice, restored from its own snapshot beside the old one or in its place. Both copies then know the same
+sessions and leaders. Each number is created once, so of two copies one alone appoints leaders from there on, and the controllers of
+the other end. A copy that was made between two of these steps has noted the nonce, and applies the same decisions.
+
+Invariants (tests/simulation/appointments_model.py explores all interleavings): the controller changes no leader and asks none to
+hand over but by a batch; a batch is applied by all metadata that have noted its nonce, and by no others; what looks like a batch of
+another copy is believed only while this broker is the controller and the key is unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+from metadata.backup.restore_state import RESTORE_COMMAND, read_restoration
+from metadata.cluster import leadership
+from metadata.cluster.leadership import PAGE_PARTITIONS, Decision, PartitionState, decode_state
+from metadata.cluster.leadership_cache import PartitionCache
+from metadata.controller.appointments import (
+    Batch,
+    Progress,
+    batch_of,
+    decode_batch,
+    decode_progress,
+    encode_batch,
+    encode_progress,
+    reapplied,
+)
+from metadata.errors import AlreadyExists, Corrupt, Fenced, NotFound, OutcomeUnknown, Rejected, Unavailable
+from metadata.model import Revision, TopicId, TopicPartition
+from metadata.store.interface import Compare, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import decode_topic
+from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
+from segments.bucket.markers import check_not_superseded
+from segments.object_store.interface import ObjectStore, objects_under
+
+# Pause before a request that the bucket refused is sent again.
+PAUSE_S: Final = 0.2
+# For how long the bucket may refuse requests before another broker is to try.
+PATIENCE_S: Final = 15.0
+# How long the watch of the partitions may take to tell what was written.
+FOLLOW_TIMEOUT_S: Final = 5.0
+# Batches that stay on the bucket.
+BATCHES_KEPT: Final = 100
+# Batches that are written before old ones are collected.
+COLLECTED_EVERY: Final = 50
+# Times that a batch is applied again where leaders change states meanwhile, or the bucket is read again where batches go.
+ATTEMPTS_MAX: Final = 8
+# Topics whose partitions get their first leaders in one transaction: it looks at each of them.
+TOPICS_AT_ONCE: Final = 50
+
+log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+
+class Part(NamedTuple):
+    """Decisions of a batch that are applied under compares of their own."""
+
+    decisions: Sequence[Decision]
+    guards: Sequence[Compare] = ()
+
+
+class _Known(NamedTuple):
+    """The key, as this controller has read or written it."""
+
+    progress: Progress
+    revision: Revision
+    guard: Sequence[Compare]
+
+
+class AppointmentLog:
+    """The batches of one cluster. Its owner is the controller, which passes the guard of its present election to each call."""
+
+    def __init__(
+        self,
+        bucket: ObjectStore,
+        metadata: MetadataStore,
+        partitions: PartitionCache,
+        layout: EtcdLayout,
+        *,
+        new_nonce: Callable[[], bytes],
+        gave_up: Callable[[], None],
+    ) -> None:
+        """`gave_up` is called when the bucket has refused requests for PATIENCE_S."""
+        self._bucket = bucket
+        self._metadata = metadata
+        self._partitions = partitions
+        self._layout = layout
+        self._new_nonce = new_nonce
+        self._gave_up = gave_up
+        self._one_at_a_time = asyncio.Lock()
+        self._known: _Known | None = None
+        self._uncreated: Batch | None = None
+        self._collected_to = 0
+        # The error that ends this broker: another copy of the metadata has appointed leaders.
+        self.foreign: Rejected | None = None
+
+    def is_recovered(self, guard: Sequence[Compare]) -> bool:
+        """Returns whether all batches on the bucket are applied, as far as this election of the controller knows."""
+        return self._known is not None and self._known.guard == guard
+
+    @property
+    def may_collect(self) -> bool:
+        """Whether there are enough old batches to delete some."""
+        return self._known is not None and self._known.progress.number >= self._collected_to + BATCHES_KEPT + COLLECTED_EVERY
+
+    async def recover(self, guard: Sequence[Compare]) -> None:
+        """Applies the batch that a controller before this one may have created and not applied.
+
+        Raises Rejected where another copy of the metadata has appointed leaders (`foreign`), Fenced where this broker is the
+        controller no more, Corrupt where a batch can't be read, Unavailable, OutcomeUnknown.
+        """
+        async with self._one_at_a_time:
+            await self._recovered(guard)
+
+    async def appoint(self, parts: Sequence[Part], guard: Sequence[Compare]) -> None:
+        """Writes and applies one batch of those decisions whose states have not changed. Errors as of `recover`.
+
+        Where it fails, the batch may be applied later: plan again from what is stored then.
+        """
+        async with self._one_at_a_time:
+            known = await self._recovered(guard)
+            if not await self._partitions.wait_for(known.progress.applied_at, timeout_s=FOLLOW_TIMEOUT_S):
+                raise Unavailable("the watch of the partitions is behind the last appointments; nothing was appointed")
+            newest = [Part(list(filter(self._is_newest, part.decisions)), part.guards) for part in parts]
+            decisions = [decision for part in newest for decision in part.decisions]
+            batch, number = self._uncreated, known.progress.number + 1
+            if batch is not None and batch.number == number and batch.nonce in known.progress.pending:
+                newest = []  # its create was refused: it is sent again, so that the key does not fill up with nonces
+            elif decisions:
+                batch = batch_of(number, self._new_nonce().hex(), decisions)
+                known = await self._note(known, batch.nonce)
+            else:
+                return
+            self._known = None  # whatever comes now, the bucket is asked before the next batch
+            self._uncreated = batch
+            created = await self._create(batch)
+            self._uncreated = None
+            if not created:  # by this attempt, perhaps: an answer may be lost
+                await self._recovered(guard)
+                return
+            if await self._batches_after(number):
+                raise await self._ended_by(number, known)
+            self._known = await self._apply(batch, newest, known)
+            await self._partitions.wait_for(self._known.progress.applied_at, timeout_s=FOLLOW_TIMEOUT_S)  # what is planned next
+
+    async def collect(self) -> None:
+        """Deletes the batches before the newest BATCHES_KEPT. Raises Unavailable.
+
+        Metadata that are behind a deleted batch find a later one, so they can't write it again and apply it.
+        """
+        if self._known is None:
+            return
+        kept_from = self._known.progress.number - BATCHES_KEPT + 1
+        self._collected_to = max(0, kept_from - 1)
+        async for found in objects_under(self._bucket, APPOINTMENTS):
+            number = parse_appointments_key(found.key)
+            if number is not None and number >= kept_from:
+                return
+            if number is not None:
+                await self._bucket.delete(found.key)
+
+    # ── what is on the bucket ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _recovered(self, guard: Sequence[Compare]) -> _Known:
+        if self._known is not None and self.is_recovered(guard):
+            return self._known
+        self._known = None
+        for _ in range(ATTEMPTS_MAX):
+            held = await self._metadata.get(self._layout.appointments)
+            progress = decode_progress(held, key=self._layout.appointments)
+            known = _Known(progress, held.mod_revision if held is not None else Revision(0), guard)
+            number = progress.number + 1
+            found = await self._batches_after(progress.number)
+            if not found:
+                self._known = known
+                return known
+            if found != [number]:
+                raise await self._ended_by(found[0], known)
+            key = appointments_key(number)
+            try:
+                body = await self._patiently(lambda key=key: self._bucket.get(key))  # type: ignore[misc]
+            except NotFound:  # collected by another copy, which has written later ones
+                continue
+            batch = decode_batch(body, number=number, key=key)
+            if batch.nonce not in progress.pending:
+                raise await self._ended_by(number, known)
+            log.warning("appointments batch=%s were created and not applied to the end; applying them", number)
+            known = await self._apply(batch, [], known)
+        raise Unavailable("the appointments on the bucket changed each time that they were read; nothing was appointed")
+
+    async def _create(self, batch: Batch) -> bool:
+        """Returns whether this request has created the batch. False where its number is taken."""
+        key, body = appointments_key(batch.number), encode_batch(batch)
+        try:
+            await self._patiently(lambda: self._bucket.create(key, [body]))
+        except AlreadyExists:
+            return False
+        return True
+
+    async def _batches_after(self, number: int) -> list[int]:
+        """Returns the first two numbers of later batches."""
+        found: list[int] = []
+        start_after = appointments_key(number)
+        while len(found) < 2:
+            page = await self._patiently(
+                lambda start_after=start_after: self._bucket.list(APPOINTMENTS, start_after=start_after, limit=2)  # type: ignore[misc]
+            )
+            parsed = (parse_appointments_key(info.key) for info in page.objects)
+            found += [number for number in parsed if number is not None]
+            if not page.more or not page.objects:
+                break
+            start_after = page.objects[-1].key
+        return found[:2]
+
+    async def _ended_by(self, number: int, known: _Known) -> Rejected | Fenced:
+        """Returns the error for a batch that is not of these metadata, unless the next controller of them may have created it."""
+        if not (await self._metadata.transact(self._guards(known), [])).succeeded:
+            return Fenced("nothing was appointed: another broker is the controller by now, or has appointed leaders")
+        await self._patiently(self._check_not_superseded)
+        self.foreign = Rejected(
+            f"{appointments_key(number)} of {self._bucket.url} holds appointments of which the metadata know nothing: they were "
+            "set back to a backup, or they exist twice (a copy of the data directory, or of etcd)",
+            hint="Where another broker runs on a copy of them, it goes on, and this copy must not be used any more. Else stop all "
+            "brokers, make the metadata store empty (etcd; or without it, move metadata.sqlite* out of the data directory), and "
+            f"run `{RESTORE_COMMAND}`.",
+            number=number,
+        )
+        return self.foreign
+
+    async def _check_not_superseded(self) -> None:
+        try:
+            await check_not_superseded(self._bucket, await read_restoration(self._metadata, self._layout))
+        except Rejected as error:
+            self.foreign = error
+            raise
+
+    async def _patiently(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Returns what the bucket answers; what it refuses is sent again for PATIENCE_S."""
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + PATIENCE_S
+        while True:
+            try:
+                async with asyncio.timeout_at(until_s):
+                    return await request()
+            except TimeoutError as error:
+                self._gave_up()
+                raise OutcomeUnknown(f"{self._bucket.url} did not answer within {PATIENCE_S:g} s") from error
+            except (Unavailable, OutcomeUnknown):
+                if now_s() + PAUSE_S >= until_s:
+                    self._gave_up()
+                    raise
+                await asyncio.sleep(PAUSE_S)
+
+    # ── what is in the metadata ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _guards(self, known: _Known) -> list[Compare]:
+        return [*known.guard, Compare(self._layout.appointments, known.revision)]
+
+    def _is_newest(self, decision: Decision) -> bool:
+        """Whether the state that it was decided on is the stored one, as far as the watch tells."""
+        held = self._partitions.states.get(decision.partition)
+        return (held[1] if held is not None else Revision(0)) == decision.read_at
+
+    async def _note(self, known: _Known, nonce: str) -> _Known:
+        self._known = None  # a lost answer leaves open whether the nonce is noted
+        return await self._put(known, known.progress.noting(nonce))
+
+    async def _put(self, known: _Known, progress: Progress) -> _Known:
+        result = await self._metadata.transact(self._guards(known), [Put(self._layout.appointments, encode_progress(progress))])
+        if not result.succeeded:
+            raise Fenced("appointments were not written: this broker is the controller no more, or another has appointed leaders")
+        return _Known(progress, result.revision, known.guard)
+
+    async def _apply(self, batch: Batch, parts: Sequence[Part], known: _Known) -> _Known:
+        """Applies `parts`, which are the batch as it was planned just now; without any, what the batch still changes."""
+        applied_at = Revision(0)
+        try:
+            for part in parts:
+                guards = [*self._guards(known), *part.guards]
+                revision = await leadership.write(self._metadata, part.decisions, self._layout, guards=guards)
+                applied_at = max(applied_at, revision)
+        except Fenced:  # by a leader that has handed over since, or a topic that has changed
+            parts = ()
+        if not parts:
+            applied_at = max(applied_at, await self._apply_again(batch, known))
+        return await self._put(known, known.progress.advanced(applied_at))
+
+    async def _apply_again(self, batch: Batch, known: _Known) -> Revision:
+        decided = {appointment.of: appointment.state for appointment in batch.appointments}
+        applied_at = Revision(0)
+        for _ in range(ATTEMPTS_MAX):
+            parts = await self._what_is_left(decided)
+            try:
+                for part in parts:
+                    guards = [*self._guards(known), *part.guards]
+                    revision = await leadership.write(self._metadata, part.decisions, self._layout, guards=guards)
+                    applied_at = max(applied_at, revision)
+            except Fenced:
+                if not (await self._metadata.transact(self._guards(known), [])).succeeded:
+                    raise
+                continue
+            return applied_at
+        raise Unavailable(f"appointments batch {batch.number} was not applied to the end: the partitions changed each time")
+
+    async def _what_is_left(self, decided: dict[TopicPartition, PartitionState]) -> list[Part]:
+        """What a batch still changes, from what is stored now; no cache is asked. States that can't be read are passed over."""
+        current = await self._read_states(decided)
+        later: list[Decision] = []
+        first: dict[TopicId, list[Decision]] = {}
+        for partition, state in decided.items():
+            stored, revision = current.get(partition, (None, Revision(0)))
+            if revision and stored is None:
+                continue
+            again = reapplied(state, stored)
+            if again is not None and stored is None:
+                first.setdefault(partition.topic_id, []).append(Decision(partition, revision, again))
+            elif again is not None:
+                later.append(Decision(partition, revision, again))
+        topics = await self._topics() if first else {}  # of a topic that is gone, nothing begins
+        there = [topic_id for topic_id in first if topic_id in topics]
+        parts = [Part(later)] if later else []
+        for start in range(0, len(there), TOPICS_AT_ONCE):
+            ids = there[start : start + TOPICS_AT_ONCE]
+            parts.append(
+                Part([decision for topic_id in ids for decision in first[topic_id]], [topics[topic_id] for topic_id in ids])
+            )
+        return parts
+
+    async def _read_states(
+        self, wanted: dict[TopicPartition, PartitionState]
+    ) -> dict[TopicPartition, tuple[PartitionState | None, Revision]]:
+        states: dict[TopicPartition, tuple[PartitionState | None, Revision]] = {}
+        page = await self._metadata.range(self._layout.partitions, limit=PAGE_PARTITIONS)
+        while True:
+            for item in page.items:
+                with suppress(Corrupt):
+                    if (partition := self._layout.parse_partition(item.key)) in wanted:
+                        states[partition] = None, item.mod_revision
+                        states[partition] = decode_state(item), item.mod_revision
+            if not page.more:
+                return states
+            page = await self._metadata.range(self._layout.partitions, start_after=page.items[-1].key, limit=PAGE_PARTITIONS)
+
+    async def _topics(self) -> dict[TopicId, Compare]:
+        """By id, what holds while the topic is as it is now. Topics that can't be read are passed over."""
+        topics: dict[TopicId, Compare] = {}
+        page = await self._metadata.range(self._layout.topics, limit=PAGE_PARTITIONS)
+        while True:
+            for item in page.items:
+                with suppress(Corrupt):
+                    topics[decode_topic(item).id] = Compare(item.key, item.mod_revision)
+            if not page.more:
+                return topics
+            page = await self._metadata.range(self._layout.topics, start_after=page.items[-1].key, limit=PAGE_PARTITIONS)

@@ -1,0 +1,620 @@
+"""Leaders are appointed by numbered batches on the bucket: whatever fails in between, and though the metadata exist twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import pytest
+
+from gateway.controller import appointment_log as appointment_log_module
+from gateway.controller import controller as controller_module
+from gateway.controller.appointment_log import PATIENCE_S, AppointmentLog, Part
+from metadata.cluster.leadership import Decision, PartitionState, appointed, handed_over, moving, read_all
+from metadata.cluster.leadership_cache import PartitionCache
+from metadata.controller.appointments import Batch, Progress, decode_batch, decode_progress, encode_batch
+from metadata.errors import Denied, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.store.interface import Compare, Put
+from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
+from segments.bucket.markers import begin_restoration
+from tests.kit.gateway.contenders import LAYOUT, Contender, Stage, on_stage, soon
+from tests.kit.metadata.faulty_store import FaultyStore
+from tests.kit.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, SILENCE, Act, ScriptedStore, fails, slow
+from tests.simulation.etcd_model import EtcdModel
+from tests.simulation.virtual_loop import run, virtual_loop
+
+PARTITION = TopicPartition(TopicId("a" * 32), Partition(0))
+S1, S2, S3 = SessionId(1), SessionId(2), SessionId(3)
+
+
+def batches(bucket: ScriptedStore) -> list[Batch]:
+    """All that are on the bucket, in order."""
+    numbers = {key: parse_appointments_key(key) for key in bucket.keys(APPOINTMENTS)}
+    return [decode_batch(bucket.content(key), number=number, key=key) for key, number in numbers.items() if number is not None]
+
+
+async def progress(stage: Stage) -> Progress:
+    return decode_progress(await stage.sqlite.get(LAYOUT.appointments), key=LAYOUT.appointments)
+
+
+async def ended(stage: Stage, contender: Contender) -> TidelogError:
+    """The error with which the controller's broker ends."""
+    with pytest.raises(ExceptionGroup) as raised:
+        await asyncio.wait_for(contender.running, 60)
+    error: BaseException = raised.value
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, TidelogError)
+    await contender.stop()
+    stage.contenders = {session: other for session, other in stage.contenders.items() if other is not contender}
+    return error
+
+
+# ── the controller ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_whoever_leads_was_appointed_by_a_batch_on_the_bucket_and_the_numbers_have_no_gap() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        topic = await stage.topic("orders", 4)
+        await stage.stand(1)
+        await soon()
+        await stage.register(3)
+        await soon()
+        await stage.hand_over_all()
+        await stage.end(2)
+        await soon()
+        written = batches(stage.bucket)
+        assert [batch.number for batch in written] == list(range(1, len(written) + 1))
+        last = {one.of: one.state for batch in written for one in batch.appointments}
+        for partition, (state, _) in (await read_all(stage.sqlite, LAYOUT)).items():
+            decided = last[partition]
+            assert state.leader_session in (decided.leader_session, decided.moving_to)
+        assert (await progress(stage)).number == len(written)
+        assert len(set(await stage.leaders(topic))) == 2
+
+    on_stage(scenario)
+
+
+def test_where_nothing_is_decided_nothing_is_written() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        await stage.topic("orders", 2)
+        await stage.stand(1)
+        await soon()
+        before = len(batches(stage.bucket))
+        await stage.register(3)
+        await soon()
+        await stage.end(3)
+        await asyncio.sleep(600)
+        assert len(batches(stage.bucket)) == before == 1
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("act", [LOST_ANSWER, LOST_REQUEST, fails(Unavailable("503")), slow(3)], ids=str)
+def test_a_batch_whose_create_is_troubled_is_written_once(act: Act) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        topic = await stage.topic("orders", 2)
+        stage.bucket.script("create", appointments_key(1), act)
+        await stage.stand(1)
+        await asyncio.sleep(10)
+        assert set(await stage.leaders(topic)) == {1, 2}
+        assert [batch.number for batch in batches(stage.bucket)] == [1]
+        assert await progress(stage) == Progress(1, (), (await progress(stage)).applied_at)
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("transaction", range(4))
+def test_a_transaction_whose_answer_is_lost_leaves_every_partition_led(lost: str, transaction: int) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        contender = await stage.stand(1)
+        await soon()
+        left = transaction
+
+        async def lose() -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                contender.store.before_transaction = lose
+            elif lost == "request":
+                contender.store.lose_requests = 1
+            else:
+                contender.store.lose_answers = 1
+
+        contender.store.before_transaction = lose
+        topic = await stage.topic("orders", 2)
+        await asyncio.sleep(10)
+        await stage.end(2)
+        await asyncio.sleep(10)
+        assert await stage.leaders(topic) == [1, 1]
+        assert (await progress(stage)).number == len(batches(stage.bucket))
+
+    on_stage(scenario)
+
+
+def test_a_batch_that_a_controller_created_and_did_not_apply_is_applied_by_the_next() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        first = await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), Act(answer_after_s=1e6))
+        topic = await stage.topic("orders", 2)
+        await soon()
+        assert await stage.leaders(topic) == [None, None]
+        await first.stop()
+        del stage.contenders[1]
+        await stage.write(*[Put(LAYOUT.controller, b"b9 9")])
+        await stage.stand(2)
+        await soon()
+        assert await stage.leaders(topic) == [None, None], "another is the controller"
+        await stage.sqlite.transact([], [])
+        await stage.end(1)
+        held = await stage.sqlite.get(LAYOUT.controller)
+        assert held is not None
+        lease = await stage.sqlite.grant_lease(1e6)
+        await stage.write(Put(LAYOUT.controller, b"b9 9", lease))
+        await stage.sqlite.revoke_lease(lease)
+        await soon()
+        written = batches(stage.bucket)
+        assert {one.state.leader_session for one in written[0].appointments} == {1, 2}
+        assert await stage.leaders(topic) == [2, 2], "the dead one of the batch was replaced by a later batch"
+        assert [(state[0], state[1]) for state in await stage.states(topic) if state] != [(2, 0), (2, 0)]
+
+    on_stage(scenario)
+
+
+def test_a_create_of_a_deposed_controller_that_lands_late_is_applied_and_planned_on() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        first = await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), Act(happens=False, happens_late_s=2.5, silent=True), slow(2))
+        topic = await stage.topic("orders", 1)
+        await asyncio.sleep(0.5)
+        await first.stop()
+        del stage.contenders[1]
+        await stage.end(1)
+        second = await stage.stand(2)
+        await asyncio.sleep(1.0)
+        assert len((await progress(stage)).pending) == 2
+        assert batches(stage.bucket) == []
+        await asyncio.sleep(10)
+        assert not second.running.done()
+        assert await stage.leaders(topic) == [2]
+        assert [one.state.leader_session for one in batches(stage.bucket)[0].appointments] == [1]
+
+    on_stage(scenario)
+
+
+def test_a_leader_that_hands_over_while_its_successor_is_appointed_is_followed_by_it() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        topic = await stage.topic("orders", 2)
+        await stage.put_state(topic, 0, moving(appointed(None, S2), S1))
+        await stage.put_state(topic, 1, moving(appointed(None, S2), S3))
+        stage.bucket.script("create", appointments_key(1), slow(1))
+        await stage.stand(1)
+        await asyncio.sleep(0.8)
+        assert await stage.leaders(topic) == [2, 2]
+        assert await stage.hand_over_all() == 2
+        await asyncio.sleep(10)
+        assert [state and state[:2] for state in await stage.states(topic)] == [(1, 1), (1, 2)]
+        stored = await read_all(stage.sqlite, LAYOUT)
+        spans = stored[TopicPartition(topic.id, Partition(1))][0].sessions
+        assert [(span.leader_epoch, span.session) for span in spans] == [(0, 2), (1, 3), (2, 1)]
+
+    on_stage(scenario)
+
+
+# ── metadata that exist twice ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [1, 2, 500])
+def test_a_controller_that_finds_a_batch_of_another_copy_ends_and_appoints_nobody(number: int) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        stage.bucket.plant(appointments_key(number), encode_batch(Batch(number, "another's")))
+        error = await ended(stage, await stage.stand(1))
+        assert isinstance(error, Rejected)
+        assert "or they exist twice" in error.message
+        assert appointments_key(number) in error.message
+        assert "tidelog cluster restore" in error.hint
+        assert await stage.leaders(topic) == [None]
+
+    on_stage(scenario)
+
+
+def test_a_controller_whose_number_another_copy_takes_just_then_ends_and_appoints_nobody() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        contender = await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), slow(1))
+        topic = await stage.topic("orders", 1)
+        await asyncio.sleep(0.5)
+        stage.bucket.plant(appointments_key(1), encode_batch(Batch(1, "another's")))
+        assert "or they exist twice" in (await ended(stage, contender)).message
+        assert await stage.leaders(topic) == [None]
+
+    on_stage(scenario)
+
+
+def test_metadata_that_were_restored_elsewhere_say_so() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await begin_restoration(stage.bucket, "the-cluster", now_ms=0)
+        stage.bucket.plant(appointments_key(1), encode_batch(Batch(1, "the restore's")))
+        assert "were rebuilt from it meanwhile" in (await ended(stage, await stage.stand(1))).message
+
+    on_stage(scenario)
+
+
+def test_what_looks_foreign_is_not_believed_by_a_controller_that_was_deposed_meanwhile() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        contender = await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), slow(1))
+        topic = await stage.topic("orders", 1)
+        await asyncio.sleep(0.5)
+        await stage.write(Put(LAYOUT.controller, b"b9 9"))
+        stage.bucket.plant(appointments_key(1), encode_batch(Batch(1, "the next controller's")))
+        await asyncio.sleep(10)
+        assert not contender.running.done()
+        assert await stage.leaders(topic) == [None]
+
+    on_stage(scenario)
+
+
+# ── a bucket in trouble ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("act", [fails(Unavailable("503")), SILENCE], ids=["refuses", "silent"])
+def test_a_controller_whose_bucket_takes_no_batch_stands_aside(act: Act) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), *[act] * 1000)
+        topic = await stage.topic("orders", 1)
+        await asyncio.sleep(PATIENCE_S - 2)
+        assert await stage.controller() == "b1 1"
+        await asyncio.sleep(4)
+        assert await stage.controller() is None
+        stage.bucket.heal()
+        await asyncio.sleep(10)
+        assert await stage.leaders(topic) == [1]
+
+    on_stage(scenario)
+
+
+def test_while_the_bucket_takes_no_batch_the_controller_looks_on_and_expels() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        await stage.topic("orders", 2)
+        await stage.stand(1)
+        await soon()
+        await stage.register(2, draining=True)
+        await soon()
+        stage.bucket.script("create", appointments_key(3), *[fails(Denied("AccessDenied"))] * 1000)
+        await stage.topic("events", 1)
+        await asyncio.sleep(40)
+        assert await stage.sqlite.get(LAYOUT.broker("b2")) is None, "it did not hand over"
+        assert stage.sealed(2)
+
+    on_stage(scenario)
+
+
+def test_a_bucket_that_denies_batches_for_long_does_not_fill_the_key_with_nonces() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), *[fails(Denied("AccessDenied"))] * 1000)
+        topic = await stage.topic("orders", 1)
+        await asyncio.sleep(600)
+        assert stage.bucket.count("create", appointments_key(1)) > 20
+        assert len((await progress(stage)).pending) == 1
+        stage.bucket.heal()
+        await asyncio.sleep(10)
+        assert await stage.leaders(topic) == [1]
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"), [(b"{", "can't be read"), (encode_batch(Batch(7, "x")), "holds batch 7")], ids=["damaged", "another"]
+)
+def test_a_damaged_batch_stops_appointments_until_it_is_mended_and_the_log_names_it(
+    body: bytes, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        stage.bucket.plant(appointments_key(1), body)
+        contender = await stage.stand(1)
+        await asyncio.sleep(30)
+        assert await stage.leaders(topic) == [None]
+        assert not contender.running.done()
+        stage.bucket.remove(appointments_key(1))
+        await asyncio.sleep(30)
+        assert await stage.leaders(topic) == [1]
+
+    on_stage(scenario)
+    assert any(appointments_key(1) in record.getMessage() and says in record.getMessage() for record in caplog.records)
+
+
+def test_names_that_tidelog_did_not_write_are_passed_over() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        for name in ("notes.txt", "1", f"{1:020d}.bak"):
+            stage.bucket.plant(APPOINTMENTS + name, b"")
+        await stage.stand(1)
+        await soon()
+        assert await stage.leaders(topic) == [1]
+
+    on_stage(scenario)
+
+
+def test_old_batches_are_collected_and_the_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appointment_log_module, "BATCHES_KEPT", 3)
+    monkeypatch.setattr(appointment_log_module, "COLLECTED_EVERY", 2)
+
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.stand(1)
+        for number in range(12):
+            await stage.topic(f"topic-{number}", 1)
+            await soon()
+        numbers = [batch.number for batch in batches(stage.bucket)]
+        assert numbers == list(range(numbers[0], 13))
+        assert 3 <= len(numbers) <= 5
+
+    on_stage(scenario)
+
+
+def test_of_many_partitions_the_leaders_are_in_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_module, "BATCH_DECISIONS_MAX", 200)
+
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        topic = await stage.topic("orders", 500)
+        await stage.stand(1)
+        await asyncio.sleep(60)
+        assert Counter(await stage.leaders(topic)) == {1: 250, 2: 250}
+        assert len(batches(stage.bucket)) == 3
+
+    on_stage(scenario)
+
+
+# ── copies of an etcd ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Copy:
+    """An etcd, and the appointments of its controller."""
+
+    def __init__(self, bucket: ScriptedStore, etcd: EtcdModel, name: str) -> None:
+        self.etcd = etcd
+        self.store = FaultyStore(etcd)
+        self.partitions = PartitionCache(self.store, LAYOUT)
+        self.following = asyncio.ensure_future(self.partitions.run())
+        self.notes = 0
+
+        def nonce() -> bytes:
+            self.notes += 1
+            return f"{name} {self.notes}".encode()
+
+        self.log = AppointmentLog(bucket, self.store, self.partitions, LAYOUT, new_nonce=nonce, gave_up=lambda: None)
+
+    async def guard(self) -> Sequence[Compare]:
+        held = await self.etcd.get(LAYOUT.controller)
+        assert held is not None
+        return [Compare(LAYOUT.controller, held.mod_revision)]
+
+    async def state(self) -> PartitionState | None:
+        held = (await read_all(self.etcd, LAYOUT)).get(PARTITION)
+        return held[0] if held is not None else None
+
+    async def appoint(self, decide: Callable[[PartitionState], PartitionState]) -> None:
+        """Decides on the partition as it is stored, and appoints."""
+        state, revision = (await read_all(self.etcd, LAYOUT))[PARTITION]
+        await self.partitions.wait_for(revision, timeout_s=None)
+        await self.log.appoint([Part([Decision(PARTITION, revision, decide(state))])], await self.guard())
+
+
+def with_copies(scenario: Callable[[ScriptedStore, Copy, Callable[[], Copy]], Awaitable[None]]) -> None:
+    """The partition is led by session 1. The third argument copies the etcd."""
+
+    async def main() -> None:
+        bucket = ScriptedStore()
+        etcd = EtcdModel(virtual_loop().time)
+        await etcd.transact([], [Put(LAYOUT.controller, b"b1 1")])
+        await etcd.transact([], [Put(LAYOUT.partition(PARTITION), msgspec.json.encode(appointed(None, S1)))])
+        older = Copy(bucket, etcd, "older")
+        made = [older]
+
+        def copy() -> Copy:
+            made.append(Copy(bucket, etcd.copy(), "newer"))
+            return made[-1]
+
+        await scenario(bucket, older, copy)
+        for each in made:
+            each.following.cancel()
+            await asyncio.wait([each.following])
+
+    run(main())
+
+
+def test_of_two_copies_one_alone_appoints() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        newer = copy()
+        await older.appoint(lambda state: appointed(state, S2))
+        with pytest.raises(Rejected, match="or they exist twice") as raised:
+            await newer.appoint(lambda state: appointed(state, S3))
+        assert newer.log.foreign is raised.value
+        assert await newer.state() == appointed(None, S1)
+        await older.appoint(lambda state: moving(state, S1))
+
+    with_copies(scenario)
+
+
+def test_a_copy_that_was_made_while_a_batch_is_created_applies_the_same_batch() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        bucket.script("create", appointments_key(1), slow(1))
+        appointing = asyncio.ensure_future(older.appoint(lambda state: appointed(state, S2)))
+        await asyncio.sleep(0.5)
+        newer = copy()
+        await appointing
+        await newer.log.recover(await newer.guard())
+        assert await newer.state() == await older.state() == appointed(appointed(None, S1), S2)
+        await newer.appoint(lambda state: appointed(state, S3))
+        with pytest.raises(Rejected, match="or they exist twice"):
+            await older.appoint(lambda state: moving(state, S1))
+
+    with_copies(scenario)
+
+
+def test_a_copy_in_which_the_leader_has_handed_over_meanwhile_applies_the_same_batch() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        await older.appoint(lambda state: moving(state, S2))
+        bucket.script("create", appointments_key(2), slow(1))
+        appointing = asyncio.ensure_future(older.appoint(lambda state: appointed(state, S3)))
+        await asyncio.sleep(0.5)
+        newer = copy()
+        state, revision = (await read_all(newer.etcd, LAYOUT))[PARTITION]
+        over = handed_over(state, SegmentSeq(4), {S1})
+        key = LAYOUT.partition(PARTITION)
+        assert (await newer.etcd.transact([Compare(key, revision)], [Put(key, msgspec.json.encode(over))])).succeeded
+        await appointing
+        await newer.log.recover(await newer.guard())
+        for found in (await newer.state(), await older.state()):
+            assert found is not None
+            assert [(span.leader_epoch, span.session) for span in found.sessions] == [(0, 1), (1, 2), (2, 3)]
+
+    with_copies(scenario)
+
+
+def test_a_copy_that_is_far_behind_can_not_take_a_number_that_was_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appointment_log_module, "BATCHES_KEPT", 1)
+
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        newer = copy()
+        await newer.log.recover(await newer.guard())
+        for session in (S2, S3, S2):
+            await older.appoint(lambda state, session=session: appointed(state, session))  # type: ignore[misc]
+        await older.log.collect()
+        assert bucket.keys(APPOINTMENTS) == [appointments_key(3)]
+        with pytest.raises(Rejected, match="or they exist twice"):
+            await newer.appoint(lambda state: appointed(state, S3))
+        assert bucket.has(appointments_key(1)), "the number was free"
+        assert await newer.state() == appointed(None, S1)
+        with pytest.raises(Rejected, match="or they exist twice"):
+            await newer.log.recover(await newer.guard())
+        await older.appoint(lambda state: moving(state, S1))
+
+    with_copies(scenario)
+
+
+def test_a_batch_that_is_cancelled_in_the_middle_is_applied_or_was_never_written() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        for answered, expected in ((Act(after_s=1), 0), (Act(answer_after_s=1), 1)):
+            bucket.script("create", appointments_key(1), answered)
+            appointing = asyncio.ensure_future(older.appoint(lambda state: appointed(state, S2)))
+            await asyncio.sleep(0.5)
+            appointing.cancel()
+            await asyncio.wait([appointing])
+            await older.log.recover(await older.guard())
+            found = await older.state()
+            assert found is not None
+            assert found.leader_epoch == expected
+        await older.appoint(lambda state: appointed(state, S3))
+        assert [batch.number for batch in batches(bucket)] == [1, 2]
+
+    with_copies(scenario)
+
+
+def test_a_decision_on_a_state_that_has_changed_since_is_left_out() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        stale = Decision(PARTITION, Revision(1), appointed(appointed(None, S1), S3))
+        await older.log.appoint([Part([stale])], await older.guard())
+        assert batches(bucket) == []
+        assert await older.state() == appointed(None, S1)
+
+    with_copies(scenario)
+
+
+def test_nothing_is_applied_under_the_guard_of_an_election_that_has_ended() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        guard = await older.guard()
+        await older.log.recover(guard)
+        await older.etcd.transact([], [Put(LAYOUT.controller, b"b2 2")])
+        _, revision = (await read_all(older.etcd, LAYOUT))[PARTITION]
+        with pytest.raises(Fenced):
+            await older.log.appoint([Part([Decision(PARTITION, revision, appointed(appointed(None, S1), S2))])], guard)
+        assert batches(bucket) == []
+        assert await older.state() == appointed(None, S1)
+
+    with_copies(scenario)
+
+
+def test_a_topic_that_is_gone_when_its_first_leaders_are_applied_again_gets_none() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), slow(1))
+        gone = await stage.topic("gone", 1)
+        await asyncio.sleep(0.5)
+        await stage.topics.delete("gone")
+        await asyncio.sleep(10)
+        assert await stage.leaders(gone) == [None]
+        kept = await stage.topic("kept", 1)
+        await soon()
+        assert await stage.leaders(kept) == [1]
+
+    on_stage(scenario)
+
+
+def test_a_topic_that_has_grown_when_its_first_leaders_are_applied_gets_them() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), slow(1))
+        await stage.topic("orders", 1)
+        await asyncio.sleep(0.5)
+        grown = await stage.topics.alter("orders", partition_count=2)
+        await asyncio.sleep(10)
+        assert await stage.leaders(grown) == [1, 1]
+
+    on_stage(scenario)
+
+
+def test_an_unknown_outcome_of_the_last_transaction_is_no_harm() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        applied = older.store.transact
+
+        async def lost(compares: Sequence[Compare], operations: Sequence[object]) -> object:
+            result = await applied(compares, operations)  # type: ignore[arg-type]
+            if any(isinstance(each, Put) and b'"pending":[]' in each.value for each in operations):
+                raise OutcomeUnknown("the answer was lost")
+            return result
+
+        older.store.transact = lost  # type: ignore[method-assign,assignment]
+        with pytest.raises(OutcomeUnknown):
+            await older.appoint(lambda state: appointed(state, S2))
+        older.store.transact = applied  # type: ignore[method-assign]
+        await older.appoint(lambda state: appointed(state, S3))
+        assert [batch.number for batch in batches(bucket)] == [1, 2]
+
+    with_copies(scenario)

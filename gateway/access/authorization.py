@@ -117,7 +117,9 @@ class Caller:
             if held is not self._key:
                 if held is not None:
                     check_counts(held, self._now_ms())
-                raise Unauthenticated("the API key has changed, or was taken away", hint="Show it again.")
+                if held != self._key:
+                    raise Unauthenticated("the API key has changed, or was taken away", hint="Show it again.")
+                self._key = held  # all keys were read again, as after a hole in the watch's history; this one is as it was
         if self.expires_at_ms and self.expires_at_ms <= self._now_ms():
             raise Unauthenticated(f"the {self.credential} has expired", hint="Get a new one.")
         if self._holds is not None and not self._holds():

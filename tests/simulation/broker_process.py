@@ -13,6 +13,8 @@ import random
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 from gateway.cluster.session_manager import Leadership
@@ -143,15 +145,16 @@ class BrokerProcess(BucketProcess):
     async def ask(self, serve: Callable[[], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
         """Runs `serve` on the broker's side and brings back what it answers or raises.
 
-        Raises Unavailable when nobody listens, and OutcomeUnknown when the answer does not come in time, the connection breaks or
-        the broker dies. `hang_up`: then the broker notices that its client is gone.
+        `serve` runs in a context of its own, as the handler of each call does. Raises Unavailable when nobody listens, and
+        OutcomeUnknown when the answer does not come in time, the connection breaks, the broker dies, or `serve` fails by a bug,
+        which the world then fails by. `hang_up`: then the broker notices that its client is gone.
         """
         await asyncio.sleep(latency_s)
         if not self.alive or self.unreachable:
             raise Unavailable(f"{self.name} takes no connection")
         reply: asyncio.Future[T | TidelogError] = asyncio.get_running_loop().create_future()
         self._calls[reply] = None
-        serving = virtual_loop().create_task(self._serve(serve, reply, latency_s), context=self._context)
+        serving = virtual_loop().create_task(self._serve(serve, reply, latency_s), context=self._context.copy())
         late = _answer_after(timeout_s, reply, OutcomeUnknown(f"{self.name} did not answer within {timeout_s:.1f} s"))
         try:
             answer = await reply
@@ -170,11 +173,22 @@ class BrokerProcess(BucketProcess):
             answer = await serve()
         except TidelogError as error:
             answer = error.with_traceback(None)
-        except Exception as error:  # noqa: BLE001  # a bug, which no client was meant to get: the run fails by it
-            self.ended_by(error)
-            return
+        except asyncio.CancelledError as error:
+            if reply not in self._calls:
+                raise  # the client hung up
+            answer = self._failed_to_answer(error)
+        except Exception as error:  # noqa: BLE001  # no client was meant to get it
+            answer = self._failed_to_answer(error)
         if not self.unreachable:
             _answer_after(latency_s, reply, answer)
+
+    def _failed_to_answer(self, error: BaseException) -> OutcomeUnknown:
+        """Makes the world fail by a bug in a handler. Returns what the client gets."""
+        cause = innermost(error)
+        frames = extract_tb(cause.__traceback__)
+        place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+        self._failed(f"{self.name} failed to answer: {cause!r}{place}")
+        return OutcomeUnknown(f"{self.name} met a bug: {cause!r}")
 
     def _wrote(self, revision: Revision, writer: Writer) -> None:
         if self._site.keep_trace:

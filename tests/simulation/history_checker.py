@@ -39,6 +39,9 @@ class Invariant(Enum):
     """The records of a request with an Idempotency-Key are written at most once in their topic, whichever brokers take repeats."""
     ATTENTIVE = "attentive"
     """A stream that reads a topic delivers every partition of it, those included that are added while it is open."""
+    # Nobody is served whose key or right was taken back for longer than a view may lag. Nobody is denied whose key and right
+    # hold. See access_judge.py.
+    AUTHORIZED = "authorized"
     APPOINTED = "appointed"
     """A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py."""
 

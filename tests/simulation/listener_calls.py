@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import grpc
 import grpc.aio
+from google.rpc.status_pb2 import Status
 
-from gateway.http.request import Message, Request
-from metadata.errors import TidelogError
+from gateway.http.request import Message, Request, Scope
+from gateway.proto.status import DETAILS_TRAILER, error_of
+from metadata.errors import OutcomeUnknown, TidelogError
 
 GrpcMethod = Any  # grpc.RpcMethodHandler, whose stubs leave out the functions
 Metadata = Sequence[tuple[str, str]]
@@ -26,6 +28,12 @@ class RpcEnd(NamedTuple):
     trailers: Sequence[tuple[str, bytes]] = ()
     bug: BaseException | None = None
     """An error that is not of the tree."""
+
+    @property
+    def error(self) -> TidelogError:
+        """Returns what the broker told where it did not answer."""
+        details = dict(self.trailers).get(DETAILS_TRAILER)
+        return OutcomeUnknown(f"{self.code.name}: {self.details}") if details is None else error_of(Status.FromString(details))
 
 
 class RpcContext:
@@ -51,6 +59,10 @@ class RpcContext:
 
     def time_remaining(self) -> float | None:
         return None if self._ends_s is None else self._ends_s - asyncio.get_running_loop().time()
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """There is no TLS."""
+        return {}
 
     def peer(self) -> str:
         return "simulated:client"
@@ -94,9 +106,14 @@ async def called(method: GrpcMethod, message: bytes, metadata: Metadata, *, time
         context.end()
 
 
-async def streamed(method: GrpcMethod, read: Callable[[], Awaitable[object]], write: Callable[[bytes], Awaitable[None]]) -> RpcEnd:
+async def streamed(
+    method: GrpcMethod,
+    read: Callable[[], Awaitable[object]],
+    write: Callable[[bytes], Awaitable[None]],
+    metadata: Metadata = (),
+) -> RpcEnd:
     """Runs the handler of a stream to its end."""
-    context = RpcContext(read, write)
+    context = RpcContext(read, write, metadata)
     try:
         await method.stream_stream(None, context)
     except grpc.aio.AbortError:
@@ -125,16 +142,16 @@ class HttpCall:
         self.status = 0
         self.answer = b""
         length = [(b"content-length", b"%d" % len(body))] if body else []
-        scope: dict[str, Any] = {"method": method, "query_string": query.encode(), "headers": [*headers, *length]}
-        self.request = Request(scope, self._receive, self._send)
+        self.scope: Scope = {"method": method, "query_string": query.encode(), "headers": [*headers, *length]}
+        self.request = Request(self.scope, self.receive, self.send)
 
-    async def _receive(self) -> Message:
+    async def receive(self) -> Message:
         if self._body is None:
             await asyncio.get_running_loop().create_future()  # the client stays
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = cast("int", message["status"])
             return

@@ -51,6 +51,8 @@ class MetadataWire:
         self.lands_late = 0.0
         self.range_delays_s: dict[str, float] = {}
         """By prefix: events of this range come so much later, to whichever watch. Kept by `calm_down`."""
+        # By prefix, when a watch was handed which revision. Kept for the prefixes that are in it.
+        self.handed: dict[str, list[tuple[float, Revision]]] = {}
         self.calm_down()
         self._on_the_wire: set[asyncio.Task[TransactionResult | TidelogError | LeaseLost]] = set()
         self._up = asyncio.Event()
@@ -174,6 +176,8 @@ class MetadataWire:
             if self.all_watches_delay_s:
                 await asyncio.sleep(self.all_watches_delay_s)
             await self._travel()
+            if prefix in self.handed:
+                self.handed[prefix].append((asyncio.get_running_loop().time(), batch.revision))
             yield batch
 
     async def compact(self, to_revision: Revision) -> None:

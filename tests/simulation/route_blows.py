@@ -11,6 +11,7 @@ from tests.simulation.route_cluster import RouteCluster
 from tests.simulation.route_load import RouteLoad
 
 TOPIC_LAGS_S = (0.0, 0.05, 0.5, 2.0)
+ACCESS_LAGS_S = (0.0, 0.05, 0.3, 2.0)
 
 
 class RouteBlows(Blows):
@@ -21,6 +22,7 @@ class RouteBlows(Blows):
 
     def _frequencies(self) -> Sequence[tuple[Blow, int]]:
         return [
+            *(self._of_access() if self._routed.access is not None else ()),
             (self._load.grow, 6),
             (self._grows_under_way, 5),
             (self._load.make_again, 2),
@@ -37,6 +39,33 @@ class RouteBlows(Blows):
             (self._drain_by_command, 1),
             (self._bucket_slow, 2),
         ]
+
+    def _of_access(self) -> Sequence[tuple[Blow, int]]:
+        return [
+            (self._access_lags, 8),
+            (self._etcd_out_of_reach, 5),
+            (self._clock_strays, 2),
+            (self._metadata_restarts, 1),
+            (self._history_compacted, 1),
+        ]
+
+    async def _access_lags(self) -> None:
+        """A broker hears of API keys and ACLs later than before, or at once again."""
+        self._routed.any_routed().lag_behind_access(self._chance.choice(ACCESS_LAGS_S))
+
+    async def _etcd_out_of_reach(self) -> None:
+        """Of one broker. Its bucket and its clients are there as before."""
+        cut_off = self._routed.any_routed()
+        cut_off.metadata.cut()
+        await self._seconds(0.5, 1.5, 3.0)
+        cut_off.metadata.mend()
+
+    async def _clock_strays(self) -> None:
+        """By more than brokers may differ, or less, and comes back."""
+        strays, by_ms = self._routed.any_routed(), self._chance.choice((-150_000, -20_000, 20_000, 150_000))
+        strays.clock_skew_ms += by_ms
+        await self._seconds(0.5, 2.0)
+        strays.clock_skew_ms -= by_ms
 
     async def _topics_lag(self) -> None:
         """A broker hears of topics later than before, or at once again."""

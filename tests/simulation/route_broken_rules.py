@@ -6,11 +6,14 @@ Each replaces one function of the real code while it is in force, as in broken_r
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 from unittest.mock import patch
 
+from gateway.access.authorization import Caller, CheckedCall
+from gateway.access.guard import Guard
 from gateway.cluster.proven_routing import ProvenRouting
 from gateway.controller.appointment_log import AppointmentLog
 from gateway.grpc.consume.standalone import Alone
@@ -28,8 +31,9 @@ from gateway.routing.leader_lookup import Leaders
 from gateway.routing.local_log import LedHere, Pending, WrittenOnce
 from metadata.cluster.broker_registry import Registration
 from metadata.controller.appointments import Batch
-from metadata.errors import OutcomeUnknown, TidelogError
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import ProducerId, Revision, TopicPartition
+from metadata.store.view_proof import ViewProof
 from segments.byte_budget import Admission
 
 
@@ -51,6 +55,18 @@ class BrokenRouteRule(Enum):
     """Streams read the partitions that the topic had when they began."""
     # A controller appoints leaders though a controller of other metadata has written the batch of that number.
     APPOINTED_TWICE = "appointed-twice"
+    # A broker relies on its view of API keys and ACLs however long etcd has not confirmed it.
+    VIEW_NEVER_AGES = "view-never-ages"
+    # A leader takes a forwarded append though it knows that the API key of the client was revoked.
+    FORWARDED_KEY_NOT_CHECKED = "forwarded-key-not-checked"
+    # Long polls and streams go on when the key or the right of their caller is taken back.
+    LASTING_NOT_ENDED = "lasting-not-ended"
+    # Credentials that counted once count for good.
+    KEY_CHECKED_ONCE = "key-checked-once"
+    # A caller has the rights that it had when it called first.
+    RIGHTS_CHECKED_ONCE = "rights-checked-once"
+    # A broker whose view was too old once refuses all calls from then on.
+    STALE_FOR_GOOD = "stale-for-good"
 
 
 @contextlib.contextmanager
@@ -82,6 +98,18 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
             return [(RecordStream, "_follow_topic", _not_followed), (Alone, "topic_changed", _not_followed)]
         case BrokenRouteRule.APPOINTED_TWICE:
             return [(AppointmentLog, "_batches_after", _none_found), (AppointmentLog, "_create", _as_if_created)]
+        case BrokenRouteRule.VIEW_NEVER_AGES:
+            return [(ViewProof, "why_stale", _never_stale)]
+        case BrokenRouteRule.FORWARDED_KEY_NOT_CHECKED:
+            return [(Guard, "check_forwarded_key", _any_key)]
+        case BrokenRouteRule.LASTING_NOT_ENDED:
+            return [(Guard, "as_long_as_it_may", _as_long_as_it_likes)]
+        case BrokenRouteRule.KEY_CHECKED_ONCE:
+            return [(Caller, "check_counts", Caller.check_current)]
+        case BrokenRouteRule.RIGHTS_CHECKED_ONCE:
+            return [(Caller, "may", _may_as_at_first(Caller.may))]
+        case BrokenRouteRule.STALE_FOR_GOOD:
+            return [(ViewProof, "why_stale", _stale_for_good(ViewProof.why_stale))]
 
 
 async def _asked_here_alone(
@@ -136,3 +164,36 @@ async def _none_found(self: AppointmentLog, number: int) -> list[int]:
 
 async def _as_if_created(self: AppointmentLog, batch: Batch) -> bool:
     return True
+
+
+def _never_stale(self: ViewProof) -> None:
+    return
+
+
+def _any_key(self: Guard, key_id: str) -> None:
+    return
+
+
+def _as_long_as_it_likes(self: Guard, call: CheckedCall) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _may_as_at_first(may: Callable[..., bool]) -> Callable[..., bool]:
+    def broken(self: Caller, operation: str, resource: str, name: str) -> bool:
+        if self._rights is not None:
+            self._version = self._book.version
+        return may(self, operation, resource, name)
+
+    return broken
+
+
+def _stale_for_good(why_stale: Callable[[ViewProof], Unavailable | None]) -> Callable[[ViewProof], Unavailable | None]:
+    stale: dict[ViewProof, Unavailable] = {}
+
+    def broken(self: ViewProof) -> Unavailable | None:
+        found = stale.get(self) or why_stale(self)
+        if found is not None and math.isfinite(self._proven_s):
+            stale[self] = found
+        return found
+
+    return broken

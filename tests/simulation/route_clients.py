@@ -21,21 +21,27 @@ from typing import Any, NamedTuple, TypeVar
 
 from gateway.proto import log_pb2
 from gateway.proto.status import error_of
-from metadata.errors import NotFound, OutcomeUnknown, TidelogError
+from metadata.errors import NotAuthorized, NotFound, OutcomeUnknown, TidelogError, Unauthenticated
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.records.columns import encode_records
 from tests.simulation.bucket_reader import record_value
 from tests.simulation.history_checker import Acknowledged, Event, Placed, RecordId, Refused, Sent, SentTogether, Unknown
-from tests.simulation.listener_calls import HttpCall
+from tests.simulation.listener_calls import HttpCall, Metadata
 from tests.simulation.routed_broker import RoutedBroker, ended
 from tests.simulation.virtual_loop import virtual_loop
 
 T = TypeVar("T")
 PRODUCE = "/tidelog.v1.Log/Produce"
 JSON_BODY = (b"content-type", b"application/json")
+DENIALS = frozenset({Unauthenticated.code, NotAuthorized.code})
 LONG_BYTES = 3_000
 """Of a record that fills a batch of a plain request, and more than a broker's share of the buffer where that is small."""
+
+
+def authorization(shown: str) -> Metadata:
+    """Returns the metadata of a gRPC call that shows this; empty: none."""
+    return (("authorization", shown),) if shown else ()
 
 
 @dataclass(slots=True)
@@ -47,6 +53,10 @@ class RouteClients:
     topic: Callable[[str], Topic | None]
     """The topic as its owner made it last, which brokers may not have heard of."""
     note: Callable[[str], None]
+    # What they show in `authorization`: of a principal that may do everything to topics all the time. Empty: nothing.
+    shown: str = ""
+    # Answers of brokers that refused it.
+    turned_away: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -68,6 +78,16 @@ class RouteClients:
     def lives(self, topic: Topic) -> bool:
         return topic.id not in self.deleted
 
+    @property
+    def metadata(self) -> Metadata:
+        """What they show over gRPC."""
+        return authorization(self.shown)
+
+    def judge_denial(self, code: str, broker: RoutedBroker) -> None:
+        """Notes a refusal of the credentials that hold all the time."""
+        if code in DENIALS:
+            self.turned_away.append(f"{broker.name} answered {code} at {virtual_loop().time():.3f} s")
+
     def refuse(self, operation: int, error: TidelogError) -> None:
         if error.nothing_was_written:
             self.refused += 1
@@ -78,6 +98,7 @@ class RouteClients:
 
     def judge_refusal(self, error: TidelogError, broker: RoutedBroker, known: list[TopicPartition]) -> None:
         """`known`: those of the request's partitions that the broker knew when it was asked."""
+        self.judge_denial(error.code, broker)
         if isinstance(error, NotFound) and any(map(broker.knows, known)):
             there = next(partition for partition in known if broker.knows(partition))
             if there.topic_id not in self.deleted:
@@ -108,8 +129,9 @@ class RouteClient:
         """The answer to a POST of records, as JSON. Raises what the listener tells, and OutcomeUnknown where nothing came."""
 
         async def serve() -> bytes:
-            call = HttpCall("POST", query, [JSON_BODY, *headers.items()], body)
-            await broker.http_produce.produce(call.request, topic.name)
+            shown = {b"authorization": self._clients.shown.encode()} if self._clients.shown else {}
+            call = HttpCall("POST", query, [JSON_BODY, *(shown | headers).items()], body)
+            await broker.post(call, topic.name)
             return call.answer
 
         return json.loads(await self._ask(broker, serve))
@@ -197,6 +219,8 @@ class KeyedClient(RouteClient):
             return False
         results = answer["results"]
         places = [None if "error" in each else (int(each["partition"]), int(each["offset"])) for each in results]
+        for each in results:
+            clients.judge_denial(each["error"]["code"] if "error" in each else "", broker)
         clients.record(Placed(operation, tuple(places)))
         is_whole = None not in places
         clients.acknowledged += is_whole
@@ -228,6 +252,8 @@ class PlainClient(RouteClient):
         results = answer["results"]
         places = tuple(None if "error" in result else (int(result["partition"]), int(result["offset"])) for result in results)
         codes = [result["error"]["code"] if "error" in result else "" for result in results]
+        for code in codes:
+            clients.judge_denial(code, broker)
         refused = tuple(at for at, code in enumerate(codes) if code and code != OutcomeUnknown.code)
         clients.record(Placed(operation, places, refused))
 
@@ -286,8 +312,9 @@ class SequencedClient(RouteClient):
             clients.record(Sent(operations[-1], str(partition), records, idempotent=True))
         message = request.SerializeToString()
         try:
-            end = await self._ask(broker, lambda: ended(broker, PRODUCE, message, (), 10.0))
+            end = await self._ask(broker, lambda: ended(broker, PRODUCE, message, clients.metadata, 10.0))
             if end.answer is None:
+                clients.judge_denial(end.error.code, broker)
                 raise OutcomeUnknown(end.details)
             results = log_pb2.ProduceResponse.FromString(end.answer).results
         except TidelogError as error:

@@ -8,16 +8,24 @@ from segments.settings import SegmentSettings
 from tests.kit.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess
 from tests.simulation.cluster import Cluster
-from tests.simulation.routed_broker import RoutedBroker
+from tests.simulation.routed_broker import AccessTerms, RoutedBroker
 
 
 class RouteCluster(Cluster):
     beside: RouteCluster | None = None
     """A cluster with a copy of the same metadata, whose registrations name brokers of this one."""
+    # None where nobody is asked for credentials.
+    access: AccessTerms | None = None
 
     def _process(self, name: str, broker_id: str, weather: Faults) -> BrokerProcess:
         return RoutedBroker(
-            name, self.site, broker_id=broker_id, rack=f"rack-{broker_id}", faults=weather, at_address=self._at_address
+            name,
+            self.site,
+            broker_id=broker_id,
+            rack=f"rack-{broker_id}",
+            faults=weather,
+            at_address=self._at_address,
+            access=self.access,
         )
 
     def _at_address(self, address: str) -> RoutedBroker | None:
@@ -50,6 +58,7 @@ class RouteCluster(Cluster):
         for broker in self.routed:
             broker.wire.calm_down()
             broker.lag_behind_topics(0.0)
+            broker.lag_behind_access(0.0)
 
 
 def segment_settings(chance: random.Random) -> SegmentSettings:

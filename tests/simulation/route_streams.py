@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.proto import log_pb2
 from gateway.proto.status import error_of
-from metadata.errors import NotFound, OutcomeUnknown, TidelogError, UnknownPartition, UnknownTopic
+from metadata.errors import NotFound, TidelogError, UnknownPartition, UnknownTopic
 from metadata.topics.topic import Topic
 from segments.records.batch import split_batches
 from tests.simulation.bucket_reader import parse_record_value, records_of
 from tests.simulation.history_checker import Fetched, GaveUp, RecordId
 from tests.simulation.listener_calls import HttpCall, streamed
-from tests.simulation.route_clients import RouteClients
+from tests.simulation.route_clients import RouteClients, authorization
 from tests.simulation.routed_broker import RoutedBroker
 
 CONSUME = "/tidelog.v1.Log/Consume"
@@ -54,10 +54,19 @@ class RouteStream:
                     await self._stream(broker, topic)
                 except TidelogError as error:
                     self._clients.note(f"{self.name} was answered {error.code} by {broker.name}")
+                    self._refused(error, broker)
             await asyncio.sleep(self._chance.choice((0.02, 0.2, 1.0)))
 
     async def _stream(self, broker: RoutedBroker, topic: Topic) -> None:
         raise NotImplementedError
+
+    @property
+    def _shown(self) -> str:
+        return self._clients.shown
+
+    def _refused(self, error: TidelogError, broker: RoutedBroker) -> None:
+        """Judges the end of a stream."""
+        self._clients.judge_denial(error.code, broker)
 
     async def _ask(self, broker: RoutedBroker, serve: Callable[[], Awaitable[None]]) -> None:
         await broker.ask(serve, latency_s=0.002, timeout_s=LIFE_S, hang_up=True)
@@ -104,11 +113,11 @@ class ConsumeStream(RouteStream):
                 self._take(topic, log_pb2.ConsumeResponse.FromString(message))
 
         async def serve() -> None:
-            end = await streamed(broker.methods[CONSUME], read, write)
+            end = await streamed(broker.methods[CONSUME], read, write, authorization(self._shown))
             if end.bug is not None:
                 broker.ended_by(end.bug)
             if end.answer is None:
-                raise OutcomeUnknown(f"{end.code.name}: {end.details}")
+                raise end.error
 
         await self._ask(broker, serve)
 
@@ -140,8 +149,9 @@ class EventStream(RouteStream):
                     self._take(topic, event)
 
         async def serve() -> None:
-            call = HttpCall("GET", "", headers, sink=sink)
-            await broker.http_fetch.topic(call.request, topic.name)
+            shown = [(b"authorization", self._shown.encode())] if self._shown else []
+            call = HttpCall("GET", "", [*headers, *shown], sink=sink)
+            await broker.read_topic(call, topic.name)
 
         knew_all = all(_knows(broker, topic, number) for number in range(topic.partition_count))
         try:

@@ -28,7 +28,8 @@ from tests.simulation.bucket_reader import read_bucket
 from tests.simulation.clone_world import CloneWorld
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.history_checker import History, Invariant, Violation, check
-from tests.simulation.route_blows import TOPIC_LAGS_S, RouteBlows
+from tests.simulation.route_access import RouteAccess
+from tests.simulation.route_blows import ACCESS_LAGS_S, TOPIC_LAGS_S, RouteBlows
 from tests.simulation.route_broken_rules import BrokenRouteRule, in_force
 from tests.simulation.route_clients import RouteClients
 from tests.simulation.route_cluster import RouteCluster, segment_settings
@@ -39,6 +40,8 @@ from tests.simulation.world import Outcome
 TROUBLE_S = 5.0
 CLONES = 0.2
 """In so many worlds the metadata exist twice (clone_world.py)."""
+# In so many of the others brokers ask for credentials (route_access.py).
+ACCESS = 0.35
 PAUSE_S = (0.1, 1.0)
 """Between one blow and the next, from … to."""
 CALM_S_MAX = 60.0
@@ -81,6 +84,8 @@ class RouteWorld:
         self._chance = random.Random(f"{seed}/routes")
         self._trace: list[str] = []
         self._failures: list[str] = []
+        self._access: RouteAccess | None = None
+        self._unserved: list[Violation] = []
 
     async def run(self) -> Outcome:
         chance = self._chance
@@ -110,12 +115,18 @@ class RouteWorld:
         self._clients = clients = RouteClients(
             self._seed, cluster.balanced_routed, lambda name: self._load.held.get(name), self._note
         )
+        access_chance = random.Random(f"{self._seed}/keyring")
+        if access_chance.random() < ACCESS:
+            self._access = RouteAccess(self._seed, metadata, cluster, ORDERS)
+            cluster.access = self._access.terms
+            clients.shown = await self._access.begin()
         settle_s = self._trouble_s + CALM_S_MAX
         self._load = load = RouteLoad(clients, metadata, chance, failures=self._failures, settle_s=settle_s)
         for number in range(chance.choice((2, 2, 3))):
             cluster.start(f"b{number + 1}")
         for broker in cluster.routed:
             broker.lag_behind_topics(chance.choice(TOPIC_LAGS_S))
+            broker.lag_behind_access(access_chance.choice(ACCESS_LAGS_S))
         await self._live(background)
         await asyncio.sleep(ON_THE_WIRE_S_MAX)
         contents = await read_bucket(bucket.archive())
@@ -131,6 +142,9 @@ class RouteWorld:
         )
         violations = check(history)
         violations += [Violation(Invariant.TRUTHFUL, denied) for denied in clients.denied]
+        violations += [Violation(Invariant.AUTHORIZED, f"a key that holds was refused: {told}") for told in clients.turned_away]
+        if self._access is not None:
+            violations += [*self._access.judged(contents), *self._unserved]
         for task in background:
             task.cancel()
         await metadata.close()
@@ -142,14 +156,18 @@ class RouteWorld:
             "streams begun": sum(stream.begun for stream in load.streams),
             "routed records": sum(map(len, contents.log.values())),
             "topics changed under routes": load.topics_changed,
+            **(self._access.tallies if self._access is not None else {}),
             **{f"times {name} under routes": count for name, count in sorted(self._blows.fallen.items())},
         }
         return Outcome(self._seed, violations, list(self._failures), list(self._trace), tallies)
 
     async def _live(self, background: list[asyncio.Task[None]]) -> None:
         cluster = self._cluster
+        guests: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as tasks:
             await self._load.begin(tasks)
+            if self._access is not None:
+                guests = self._access.guests(tasks, self._clients)
             self._blows = RouteBlows(cluster, self._load, self._chance, self._note)
             await asyncio.sleep(self._chance.choice((0.0, 1.0)))
             await self._blows.rain(self._trouble_s, pause_s=PAUSE_S, linger_s=2.0)
@@ -157,6 +175,10 @@ class RouteWorld:
             cluster.calm_down()
             keeping_up = asyncio.ensure_future(cluster.keep_up())
             self._clients.finishing = True
+            for guest in guests:
+                guest.cancel()
+        if self._access is not None:
+            self._unserved = await self._access.unserved(self._clients)
         await self._read_to_the_ends()
         keeping_up.cancel()
         self._load.stop_streams()

@@ -5,7 +5,8 @@
                                           [LogService ─▶ LedHere ─▶ Log] ◀── PeerChannel ◀────────┘
 
 Everything between the brackets is the code of the product. Only sockets are left out: a PeerChannel carries the bytes of a call to
-the process that has the address, and runs its handler there; listener_calls.py plays the servers of gRPC and HTTP.
+the process that has the address, and runs its handler there; listener_calls.py plays the servers of gRPC and HTTP. With access
+control the guards of both listeners stand before the handlers, and calls between brokers carry tokens.
 """
 
 from __future__ import annotations
@@ -13,19 +14,30 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 import grpc
 import grpc.aio
 import msgspec
 
+from gateway.access.authentication import Authentication
+from gateway.access.bootstrap import NO_ACCESS, Access, peer_metadata
+from gateway.access.guard import Guard
+from gateway.access.peer_tokens import PeerMetadata, PeerTokens
+from gateway.access.quotas import PrincipalQuotas
+from gateway.access.settings import AccessSettings
 from gateway.api import Broker
 from gateway.cluster.view import ClusterView
 from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.guard import GrpcGuard
+from gateway.grpc.limits import OpenCalls
 from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.services.log import SERVICE, LogService
+from gateway.http.guard import HttpGuard
 from gateway.http.records.fetch import HttpFetch
 from gateway.http.records.produce import HttpProduce
+from gateway.http.request import Receive, Request, Send
 from gateway.routing.cluster_log import RoutedLog
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.local_log import LedHere
@@ -33,37 +45,63 @@ from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, Pee
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import Metrics
+from metadata.access.cache import AccessCache
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import TopicPartition
+from metadata.secret import Secret
+from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
 from segments.log.session_log import Log
 from tests.kit.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site
-from tests.simulation.listener_calls import GrpcMethod, Metadata, RpcEnd, called
+from tests.simulation.listener_calls import GrpcMethod, HttpCall, Metadata, RpcEnd, called
 from tests.simulation.simulated_process import Wire
+from tests.simulation.virtual_loop import virtual_loop
 
 # What a takeover may take beyond the lease of the old leader, as in gateway/broker.py.
 TAKE_OVER_S: Final = 5.0
 # Small enough that a long poll or a wait of a listener ends within a world.
 LISTENERS: Final = GatewaySettings(produce_timeout_ms=5_000, message_bytes_max=1 << 14, fetch_bytes_max=1 << 16)
 STOP_GRACE_S: Final = 1.0
+# More than one simulated client ever opens.
+CALLS_MAX: Final = 10_000
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class AccessTerms:
+    """What the brokers of a world with access control share."""
+
+    # access_max_age_ms
+    age_s: float
+    peer_secret: Secret
+
+
+def opened_access(terms: AccessTerms, metadata: MetadataStore, *, broker_id: str, now_ms: Callable[[], int]) -> Access:
+    """Makes the guard of one broker, as open_access in gateway/access/bootstrap.py does."""
+    tokens = PeerTokens(terms.peer_secret, cluster_id="simulated", broker_id=broker_id, now_ms=now_ms)
+    cache = AccessCache(metadata, EtcdLayout(), age_s_max=terms.age_s)
+    authentication = Authentication(AccessSettings(authentication=True), cache, now_ms=now_ms)
+    guard = Guard(cache, authentication, PrincipalQuotas(cache, virtual_loop().time), None, tokens, now_ms=now_ms)
+    return Access(guard, peer_metadata(tokens))
+
+
 class Served:
-    """What the listeners need of a broker (gateway/api.py), without groups, access control and commands."""
+    """What the listeners need of a broker (gateway/api.py), without groups and commands."""
 
     tracing = None
-    guard = None
     bucket_trouble = None
     grpc_address = ""
     http_address = ""
     settings = LISTENERS
 
-    def __init__(self, view: ClusterView, topics: Topics, routed_log: LedHere, led_here: LedHere, *, broker_id: str) -> None:
+    def __init__(
+        self, view: ClusterView, topics: Topics, routed_log: LedHere, led_here: LedHere, *, broker_id: str, guard: Guard | None
+    ) -> None:
         self.broker_id = broker_id
+        self.guard = guard
         self.topics = topics
         self.topic_cache = view.topics
         self.routed_log = routed_log
@@ -82,14 +120,26 @@ class RoutedBroker(BrokerProcess):
         rack: str,
         faults: Faults,
         at_address: Callable[[str], RoutedBroker | None],
+        access: AccessTerms | None = None,
     ) -> None:
-        """`at_address`: the process that other brokers reach at an address; None where there never was one."""
+        """`at_address`: the process that other brokers reach at an address; None where there never was one. `access`: None where
+        nobody is asked for credentials."""
         super().__init__(name, site, broker_id=broker_id, rack=rack, faults=faults)
         self.leadership.registration = msgspec.structs.replace(self.leadership.registration, grpc_address=name, http_address=name)
         self.wire = Wire(random.Random(f"{site.seed}/{name}/peers"))
         """To the other brokers."""
         self._stopping = False
-        peers = SimulatedPeers(self, at_address)
+        # From when to when it was stopped by SIGSTOP.
+        self.frozen_spans: list[tuple[float, float]] = []
+        self._frozen_s = 0.0
+        opened = NO_ACCESS
+        if access is not None:
+            opened = opened_access(
+                access, self.metadata, broker_id=broker_id, now_ms=lambda: virtual_loop().now_ms() + self.clock_skew_ms
+            )
+            self.metadata.handed = {EtcdLayout().api_keys: [], EtcdLayout().acls: []}
+        self.guard = guard = opened.guard
+        peers = SimulatedPeers(self, at_address, opened.peer_metadata)
         leader_wait_s = site.cluster.session_timeout_ms / 1000 + TAKE_OVER_S
         self.forwarding = Forwarding(
             self._log,
@@ -113,13 +163,19 @@ class RoutedBroker(BrokerProcess):
         )
         led_here = LedHere(self._log, self.view, self.leadership.taken_over)
         served = cast(
-            "Broker", Served(self.view, Topics(self.metadata, EtcdLayout()), self.routed_log, led_here, broker_id=broker_id)
+            "Broker",
+            Served(self.view, Topics(self.metadata, EtcdLayout()), self.routed_log, led_here, broker_id=broker_id, guard=guard),
         )
         self._waits = LongWaits()
         self.http_fetch = HttpFetch(served, self._waits)
         self.http_produce = HttpProduce(served, self.http_fetch.room)
         handlers = LogService(served, self._waits, ProducerStreams()).handlers()
-        self.methods: Mapping[str, GrpcMethod] = {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
+        methods: dict[str, GrpcMethod] = {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
+        self._http_guard: HttpGuard | None = None
+        if guard is not None:
+            self._http_guard, grpc_guard, calls = HttpGuard(guard), GrpcGuard(guard), OpenCalls(CALLS_MAX)
+            methods = {path: grpc_guard.guarded(path, handler, calls) for path, handler in methods.items()}
+        self.methods: Mapping[str, GrpcMethod] = methods
 
     def _log(self) -> Log:
         return self.leadership.log
@@ -128,6 +184,7 @@ class RoutedBroker(BrokerProcess):
         try:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(self.view.run())
+                guarding = None if self.guard is None else tasks.create_task(self.guard.run())
                 while not await self.view.read(timeout_s=60):
                     pass
                 forwarding = tasks.create_task(self.forwarding.run())
@@ -136,6 +193,8 @@ class RoutedBroker(BrokerProcess):
                 self._waits.stop()
                 forwarding.cancel()
                 following.cancel()
+                if guarding is not None:
+                    guarding.cancel()
         finally:
             self.cut_from_clients()  # the process exits
 
@@ -143,6 +202,39 @@ class RoutedBroker(BrokerProcess):
         if self.ended:
             raise Unavailable(f"{self.name} takes no connection")
         return await super().ask(serve, latency_s=latency_s, timeout_s=timeout_s, hang_up=hang_up)
+
+    async def post(self, call: HttpCall, topic: str) -> None:
+        """Serves POST …/topics/{topic}/records, as the HTTP listener does."""
+        await self._answered(call, topic, lambda request: self.http_produce.produce(request, topic))
+
+    async def read_topic(self, call: HttpCall, topic: str) -> None:
+        """Serves GET …/topics/{topic}/records."""
+        await self._answered(call, topic, lambda request: self.http_fetch.topic(request, topic))
+
+    async def read_partition(self, call: HttpCall, topic: str, partition: int) -> None:
+        """Serves GET …/topics/{topic}/partitions/{partition}/records."""
+        handler = self.http_fetch.partition
+        await self._answered(call, topic, lambda request: handler(request, topic, str(partition)), f"partitions/{partition}/")
+
+    async def _answered(self, call: HttpCall, topic: str, handle: Callable[[Request], Awaitable[None]], below: str = "") -> None:
+        if self._http_guard is None:
+            await handle(call.request)
+            return
+
+        async def route(receive: Receive, send: Send) -> None:
+            await handle(Request(call.scope, receive, send))
+
+        parts = f"/v1/topics/{topic}/{below}records".split("/")
+        await self._http_guard.answer(call.scope, call.receive, call.send, parts, "", route)
+
+    def freeze(self, *, wire_too: bool = False) -> None:
+        self._frozen_s = virtual_loop().time()
+        super().freeze(wire_too=wire_too)
+
+    def thaw(self) -> None:
+        if self.frozen:
+            self.frozen_spans.append((self._frozen_s, virtual_loop().time()))
+        super().thaw()
 
     def stop(self) -> None:
         self._stopping = True
@@ -153,6 +245,12 @@ class RoutedBroker(BrokerProcess):
     def lag_behind_topics(self, lag_s: float) -> None:
         """From now on it hears of changes of topics so much later than of others."""
         self.metadata.range_delays_s[EtcdLayout().topics] = lag_s
+
+    def lag_behind_access(self, lag_s: float) -> None:
+        """From now on it hears so much later of changes of API keys, ACLs and quotas."""
+        layout = EtcdLayout()
+        for prefix in (layout.api_keys, layout.acls, layout.quotas):
+            self.metadata.range_delays_s[prefix] = lag_s
 
     def knows(self, partition: TopicPartition) -> bool:
         """Whether its view of the topics has the partition."""
@@ -165,8 +263,10 @@ class RoutedBroker(BrokerProcess):
 class SimulatedPeers(Peers):
     """The real one, over channels that need no socket."""
 
-    def __init__(self, caller: RoutedBroker, at_address: Callable[[str], RoutedBroker | None]) -> None:
-        super().__init__(caller.broker_id)
+    def __init__(
+        self, caller: RoutedBroker, at_address: Callable[[str], RoutedBroker | None], call_metadata: PeerMetadata | None
+    ) -> None:
+        super().__init__(caller.broker_id, call_metadata=call_metadata)
         self._channels = PeerChannels(caller, at_address)
 
     async def close(self) -> None:

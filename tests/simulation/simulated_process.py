@@ -162,6 +162,9 @@ class CalledProcess(SimulatedProcess):
             answer = await serve()
         except TidelogError as error:
             answer = error
+        except Exception as error:  # noqa: BLE001  # a bug: the world fails by it, and the caller gets an answer all the same
+            self.ended_by(error)
+            answer = OutcomeUnknown(f"{self.name} met a bug: {innermost(error)!r}")
         finally:
             self._calls.pop(reply, None)
         if wire.loses_it():

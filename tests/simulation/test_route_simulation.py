@@ -38,6 +38,12 @@ CAUGHT_AS = {
     BrokenRouteRule.UNHEARD_IS_UNREADABLE: Caught({Invariant.ATTENTIVE}, in_seed=4),
     BrokenRouteRule.GROWTH_NOT_FOLLOWED: Caught({Invariant.ATTENTIVE}, in_seed=0),
     BrokenRouteRule.APPOINTED_TWICE: Caught({Invariant.DURABLE}, in_seed=2),
+    BrokenRouteRule.VIEW_NEVER_AGES: Caught({Invariant.AUTHORIZED}, in_seed=23),
+    BrokenRouteRule.FORWARDED_KEY_NOT_CHECKED: Caught({Invariant.AUTHORIZED}, in_seed=23),
+    BrokenRouteRule.LASTING_NOT_ENDED: Caught({Invariant.AUTHORIZED}, in_seed=23),
+    BrokenRouteRule.KEY_CHECKED_ONCE: Caught({Invariant.AUTHORIZED}, in_seed=23),
+    BrokenRouteRule.RIGHTS_CHECKED_ONCE: Caught({Invariant.AUTHORIZED}, in_seed=23),
+    BrokenRouteRule.STALE_FOR_GOOD: Caught({Invariant.AUTHORIZED}, in_seed=23),
 }
 SEEDS_TO_CATCH_MAX = 40
 

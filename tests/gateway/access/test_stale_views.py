@@ -267,6 +267,38 @@ def test_a_store_that_was_set_back_proves_nothing() -> None:
     on_stage(scenario)
 
 
+def test_calls_that_last_go_on_when_all_keys_are_read_again_and_theirs_is_as_it_was() -> None:
+    async def scenario(at: World) -> None:
+        revoked_id, revoked = await at.key()
+        _, key = await at.key()
+
+        async def reads(shown: str) -> None:
+            call = await at.begin(shown)
+            call.check("topic", "orders")
+            with at.guard.as_long_as_it_may(call):
+                await asyncio.sleep(1_000)
+
+        reading, reading_revoked = asyncio.ensure_future(reads(key)), asyncio.ensure_future(reads(revoked))
+        await asyncio.sleep(0.1)
+        checked = await at.begin(key)
+        before = at.cache.key(parse_key(key).key_id)  # type: ignore[union-attr]  # it is one
+        at.store.told.clear()
+        await at.records.revoke_key(revoked_id)
+        await at.etcd.compact((await at.etcd.range(LAYOUT.api_keys)).revision)
+        at.etcd.restart()  # the watch goes on where it stood, and what follows there is compacted away
+        at.store.told.set()
+        await asyncio.sleep(AGE_S / 2)
+        assert at.cache.key(parse_key(key).key_id) is not before, "the keys were read again"  # type: ignore[union-attr]
+        with pytest.raises(Unauthenticated, match="was revoked"):
+            await reading_revoked
+        assert not reading.done()
+        at.guard.check_again(checked)
+        checked.check("topic", "orders")
+        reading.cancel()
+
+    on_stage(scenario)
+
+
 def test_a_store_of_the_broker_itself_is_never_stale() -> None:
     async def scenario(at: World) -> None:
         _, key = await at.key()

@@ -26,7 +26,8 @@ from segments.bucket.layout import WAL, end_of_session, index_prefix, parse_wal_
 from segments.object_store.interface import ObjectInfo, ObjectStore, objects_under
 from segments.wal.footer_index import IndexRange
 from segments.wal.segment_file import SEAL_BYTES
-from segments.wal.session import SessionLook, list_session, looked_at
+from segments.wal.session import list_session, looked_at
+from segments.wal.session_listing import SessionLook
 from segments.wal.session_reader import read_footers
 
 SEGMENTS_AT_ONCE: Final = 1024

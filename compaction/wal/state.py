@@ -26,7 +26,7 @@ from segments.history.manifest import Manifest
 from segments.object_store.interface import ObjectInfo
 from segments.wal.footer_index import IndexRange
 from segments.wal.segment_file import SegmentFooter
-from segments.wal.session import SessionListing
+from segments.wal.session_listing import SessionListing
 
 _FIRST: Final = SegmentSeq(0)
 _UNREADABLE: Final = -1

@@ -12,7 +12,8 @@ from segments.object_store.interface import ObjectStore
 from segments.wal.footer_index import IndexRange, cover
 from segments.wal.footer_reader import read_footer_bytes, read_index
 from segments.wal.segment_file import FooterBytes, SegmentFooter, parse_footer
-from segments.wal.session import SessionListing, list_session
+from segments.wal.session import list_session
+from segments.wal.session_listing import SessionListing
 
 
 async def read_footers(

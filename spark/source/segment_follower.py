@@ -23,7 +23,8 @@ from segments.bucket.layout import WAL, end_of_session, parse_wal_key, segment_k
 from segments.concurrency import all_of
 from segments.object_store.interface import ObjectStore, objects_under
 from segments.wal.segment_file import SegmentFooter
-from segments.wal.session import SessionListing, SessionLook, list_session
+from segments.wal.session import list_session
+from segments.wal.session_listing import SessionListing, SessionLook
 from segments.wal.session_reader import read_footers
 
 SESSIONS_AT_ONCE: Final = 8

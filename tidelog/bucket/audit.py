@@ -25,7 +25,8 @@ from segments.bucket.layout import WAL, claim_key, parse_wal_key, segment_key
 from segments.object_store.interface import ObjectInfo, ObjectStore, objects_under
 from segments.records.batch import check_stored
 from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
-from segments.wal.session import ClaimRecord, SessionListing, list_session
+from segments.wal.session import ClaimRecord, list_session
+from segments.wal.session_listing import SessionListing
 from segments.wal.session_reader import read_footers
 from tidelog.bucket.findings import Audit, Finding
 from tidelog.bucket.history_audit import History, HistoryEnd, audit_history

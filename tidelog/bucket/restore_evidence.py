@@ -37,7 +37,8 @@ from segments.concurrency import all_of
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore, objects_under
-from segments.wal.session import SessionListing, list_session, seal
+from segments.wal.session import list_session, seal
+from segments.wal.session_listing import SessionListing
 from segments.wal.session_reader import read_footers
 from tidelog.bucket.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
 

@@ -297,7 +297,7 @@ def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_
 ) -> None:
     """Or one before it, and what a zombie wrote behind the seal those after it. Nobody else would delete them."""
     monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", 4)
-    monkeypatch.setattr("segments.wal.session._INDEX_REACH", 6)
+    monkeypatch.setattr("segments.wal.session_listing._INDEX_REACH", 6)
 
     async def work() -> None:
         scene = Watched()
@@ -346,7 +346,7 @@ def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_ma
             scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(seq)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", limit)
-            patch.setattr("segments.wal.session._INDEX_REACH", 6)
+            patch.setattr("segments.wal.session_listing._INDEX_REACH", 6)
             patch.setattr(scene.store, "list", partial(scene.store.list, limit=page_max))
             for _ in range(2 * len(missing) + 2):
                 await scene.look()

@@ -19,8 +19,6 @@ from segments.wal.segment_file import SEAL_BYTES, Seal, parse_seal
 from segments.wal.session import (
     ClaimRecord,
     Session,
-    SessionListing,
-    SessionLook,
     claim,
     find_seal,
     list_session,
@@ -28,6 +26,7 @@ from segments.wal.session import (
     trim_point,
     who_wrote,
 )
+from segments.wal.session_listing import SessionListing, SessionLook
 from tests.kit.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.kit.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run

@@ -22,7 +22,9 @@ import msgspec
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket import layout as bucket_layout
+from segments.bucket.layout import parse_wal_key
 from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, objects_under
+from segments.wal.footer_index import IndexRange
 from segments.wal.footer_reader import read_footer
 from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
 from segments.wal.session_listing import SessionListing, SessionLook
@@ -109,47 +111,53 @@ async def read_claim(store: ObjectStore, session: SessionId) -> str | None:
 
 
 async def list_session(
-    store: ObjectStore,
-    session: SessionId,
-    *,
-    committed_to: SegmentSeq = _FIRST,
-    evidence: str = "",
-    since: SegmentSeq = _FIRST,
-    places_max: int | None = None,
+    store: ObjectStore, session: SessionId, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
 ) -> SessionListing:
     """The committed prefix of a session as the bucket shows it now: up to the first gap that no object disproves, or its seal.
 
-    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where. `since` and `places_max`: as of
-    SessionLook, for who knows the places before, and has room for so many.
+    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where.
     """
+    look = await looked_at(store, SessionLook(session))
+    return await committed_in(store, look, committed_to=committed_to, evidence=evidence)
+
+
+async def committed_in(
+    store: ObjectStore, look: SessionLook, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
+) -> SessionListing:
+    """Returns what a look that was just taken shows to be committed, and lists again where it shows a gap that may be none."""
     while True:
-        look = await looked_at(store, SessionLook(session, since=since, places_max=places_max))
-        listing = look.committed(committed_to, evidence, since=since)
+        listing = look.committed(committed_to, evidence)
         behind = [seq for seq in look.places if seq > listing.end_seq]
         if listing.sealed or not behind:
             return listing
         try:
-            told_to, teller = await _committed_by_evidence(store, session, look.places, behind)
-        except NotFound:
-            continue  # trimmed since the look
+            told_to, teller = await _committed_by_evidence(store, look.session, look.places, behind)
+        except NotFound:  # trimmed since the look
+            look = await looked_at(store, look.again())
+            continue
         if told_to <= listing.end_seq:
             return listing
         # a listing of several pages may miss what landed behind its back, so look again: what is vouched for was there by now
-        look = await looked_at(store, SessionLook(session, since=since, places_max=places_max))
-        return look.committed(told_to, teller, since=since)
+        return (await looked_at(store, look.again())).committed(told_to, teller)
 
 
-async def looked_at(store: ObjectStore, look: SessionLook, *, take_in: Callable[[ObjectInfo], object] | None = None) -> SessionLook:
-    """Lists the session, from `look.since` on. `take_in`: in place of its own, for who looks at more than it."""
+async def looked_at(store: ObjectStore, look: SessionLook) -> SessionLook:
+    """Lists the session, from `look.since` on."""
     prefix = bucket_layout.session_prefix(look.session)
     start_after = bucket_layout.segment_key(look.session, SegmentSeq(look.since - 1)) if look.since else ""
     while True:
         page = await store.list(prefix, start_after=start_after)
         for found in page.objects:
-            (take_in or look.take_in)(found)
+            look.take_in(found)
         if not page.more:
             return look
         start_after = max(page.objects[-1].key, look.skip_to)
+
+
+async def session_indexes(store: ObjectStore, session: SessionId) -> list[IndexRange]:
+    """Returns all indexes of the session. Raises Unavailable."""
+    parsed = [parse_wal_key(found.key) async for found in objects_under(store, bucket_layout.index_prefix(session))]
+    return [IndexRange(*one.indexed) for one in parsed if one is not None and one.indexed is not None]
 
 
 async def _committed_by_evidence(
@@ -216,14 +224,15 @@ async def seal(
             await asyncio.sleep(pause_s)
 
 
+async def trim_markers(store: ObjectStore, session: SessionId) -> list[SegmentSeq]:
+    """Returns the trim markers of the session, in ascending order. Raises Unavailable."""
+    parsed = [parse_wal_key(found.key) async for found in objects_under(store, bucket_layout.trimmed_prefix(session))]
+    return [one.trimmed_to for one in parsed if one is not None and one.trimmed_to is not None]
+
+
 async def trim_point(store: ObjectStore, session: SessionId) -> SegmentSeq:
     """Everything of the session below this place was committed and compacted, and may be gone."""
-    trimmed_to = SegmentSeq(0)
-    async for found in objects_under(store, bucket_layout.trimmed_prefix(session)):
-        parsed = bucket_layout.parse_wal_key(found.key)
-        if parsed is not None and parsed.trimmed_to is not None:
-            trimmed_to = max(trimmed_to, parsed.trimmed_to)
-    return trimmed_to
+    return max(await trim_markers(store, session), default=_FIRST)
 
 
 async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: SegmentSeq) -> SegmentSeq | None:
@@ -237,7 +246,7 @@ async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: Segment
     while True:
         page = await store.list(bucket_layout.session_prefix(session), start_after=start_after)
         for found in page.objects:
-            parsed = bucket_layout.parse_wal_key(found.key)
+            parsed = parse_wal_key(found.key)
             if parsed is not None and parsed.seq is not None and found.size == SEAL_BYTES:
                 seals.append(parsed.seq)
         start_after = page.objects[-1].key if page.objects else ""
@@ -253,7 +262,7 @@ async def first_with_segments(store: ObjectStore, *, from_session: SessionId) ->
     while True:
         page = await store.list(bucket_layout.WAL, start_after=start_after)
         for found in page.objects:
-            parsed = bucket_layout.parse_wal_key(found.key)
+            parsed = parse_wal_key(found.key)
             if parsed is not None and (parsed.trimmed_to or (parsed.seq is not None and found.size != SEAL_BYTES)):
                 return parsed.session
         if not page.more:
@@ -261,16 +270,23 @@ async def first_with_segments(store: ObjectStore, *, from_session: SessionId) ->
         start_after = page.objects[-1].key
 
 
+async def session_after(store: ObjectStore, session: SessionId | None) -> SessionId | None:
+    """Returns the first session behind this one, or the first of all, that has any object. One request. Raises Unavailable."""
+    start_after = bucket_layout.end_of_session(session) if session is not None else ""
+    while objects := (await store.list(bucket_layout.WAL, start_after=start_after, limit=1)).objects:
+        parsed = parse_wal_key(objects[0].key)
+        if parsed is not None:
+            return parsed.session
+        start_after = objects[0].key
+    return None
+
+
 async def sessions_from(store: ObjectStore, session: SessionId) -> list[SessionId]:
     """Returns the sessions from this number on that have any object. Raises Unavailable."""
     found: list[SessionId] = []
-    start_after = bucket_layout.end_of_session(SessionId(session - 1))
-    while objects := (await store.list(bucket_layout.WAL, start_after=start_after, limit=1)).objects:
-        parsed = bucket_layout.parse_wal_key(objects[0].key)
-        start_after = objects[0].key
-        if parsed is not None:
-            found.append(parsed.session)
-            start_after = bucket_layout.end_of_session(parsed.session)
+    before: SessionId | None = SessionId(session - 1)
+    while (before := await session_after(store, before)) is not None:
+        found.append(before)
     return found
 
 

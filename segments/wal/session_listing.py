@@ -69,7 +69,8 @@ class SessionLook:
 
     session: SessionId
     places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
-    trimmed_to: SegmentSeq = _FIRST
+    # Trim markers.
+    markers: list[SegmentSeq] = field(default_factory=list)
     indexes: list[IndexRange] = field(default_factory=list)
     since: SegmentSeq = _FIRST
     places_max: int | None = None
@@ -79,6 +80,10 @@ class SessionLook:
     """The listing may go on behind this key: nothing up to there is of use."""
     is_claimed: bool = False
     """Whether the claim was listed. False also where the listing was cut off before it."""
+
+    @property
+    def trimmed_to(self) -> SegmentSeq:
+        return max(self.markers, default=_FIRST)
 
     def take_in(self, found: ObjectInfo) -> bucket_layout.WalKey | None:
         """The next object of the listing, and what its name says; one that Tidelog did not write is passed over."""
@@ -93,7 +98,7 @@ class SessionLook:
                 return None
             self.places[parsed.seq] = found
         elif parsed.trimmed_to is not None:
-            self.trimmed_to = max(self.trimmed_to, parsed.trimmed_to)
+            self.markers.append(parsed.trimmed_to)
         elif parsed.indexed is not None:
             index = IndexRange(*parsed.indexed)
             self.indexes.append(index)
@@ -108,9 +113,14 @@ class SessionLook:
         near = SegmentSeq(max(0, self.since - _INDEX_REACH))
         return max(self.skip_to, bucket_layout.index_key(self.session, near, _FIRST)) if index.end < near else self.skip_to
 
-    def committed(self, committed_to: SegmentSeq, evidence: str, *, since: SegmentSeq = _FIRST) -> SessionListing:
-        """Up to the first gap at or after `committed_to`, to the seal, or as far as was listed. `since`: all below is known."""
-        first = max(self.trimmed_to, since)
+    def again(self) -> SessionLook:
+        """Returns an empty look at the same places."""
+        return SessionLook(self.session, since=self.since, places_max=self.places_max)
+
+    def committed(self, committed_to: SegmentSeq = _FIRST, evidence: str = "") -> SessionListing:
+        """Returns what is committed from `since` on: up to the first gap at or after `committed_to`, to the seal, or as far as was
+        listed."""
+        first = max(self.trimmed_to, self.since)
         segments: list[ObjectInfo | None] = []
         sealed = False
         while (found := self.places.get(seq := SegmentSeq(first + len(segments)))) is not None or seq < committed_to:

@@ -8,8 +8,7 @@ or comes back later, adds nothing that the restored metadata would not know. A d
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -23,12 +22,9 @@ from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
-    WAL,
-    end_of_session,
     end_of_topic,
     parse_snapshot_key,
     parse_topic_key,
-    parse_wal_key,
     segment_key,
     snapshot_key,
     topic_mirror_key,
@@ -37,9 +33,8 @@ from segments.concurrency import all_of
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore, objects_under
-from segments.wal.session import list_session, seal
-from segments.wal.session_listing import SessionListing
-from segments.wal.session_reader import read_footers
+from segments.wal.session import list_session, seal, session_after
+from segments.wal.session_reader import read_committed
 from tidelog.bucket.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
 
 SESSIONS_AT_ONCE = 4
@@ -84,14 +79,11 @@ async def read_evidence(
 
 
 async def _sessions(bucket: ObjectStore) -> list[SessionId]:
-    """One look for each session, however many segments it has."""
-    sessions = []
-    start_after = ""
-    while (page := await _patiently(partial(bucket.list, WAL, start_after=start_after, limit=1))).objects:
-        start_after = page.objects[0].key
-        if (parsed := parse_wal_key(start_after)) is not None:
-            sessions.append(parsed.session)
-            start_after = end_of_session(parsed.session)
+    """One request for each session, however many segments it has."""
+    sessions: list[SessionId] = []
+    before: SessionId | None = None
+    while (before := await _patiently(partial(session_after, bucket, before))) is not None:
+        sessions.append(before)
     return sessions
 
 
@@ -137,22 +129,13 @@ async def _read_session(
             raise Unavailable(f"session {session} could not be sealed within {SEAL_TIMEOUT_S:g} s") from None
     tally = FooterTally()
     damaged = []
-    for part in _parts(listing):
-        for seq, footer in enumerate(await read_footers(bucket, part, reads_max=FOOTER_READS_MAX), start=part.trimmed_to):
+    async for part, footers in read_committed(bucket, listing, reads_max=FOOTER_READS_MAX, segments_max=FOOTERS_AT_ONCE):
+        for seq, footer in enumerate(footers, start=part.trimmed_to):
             if isinstance(footer, Corrupt):
                 damaged.append(Finding("damage", segment_key(session, SegmentSeq(seq)), footer.message))
             else:
                 tally.take_in(footer)
     return sealed_before, tally, damaged
-
-
-def _parts(listing: SessionListing) -> Iterator[SessionListing]:
-    for first in range(0, len(listing.segments), FOOTERS_AT_ONCE):
-        yield dataclasses.replace(
-            listing,
-            trimmed_to=SegmentSeq(listing.trimmed_to + first),
-            segments=listing.segments[first : first + FOOTERS_AT_ONCE],
-        )
 
 
 # ── snapshots ──

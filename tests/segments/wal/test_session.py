@@ -205,7 +205,7 @@ def test_a_look_with_room_for_some_places_is_cut_off_where_there_is_one_more(the
     for seq in there:
         look.take_in(ObjectInfo(segment_key(SESSION, SegmentSeq(seq)), 500))
     assert (list(look.places), look.cut_at) == ([4, 5, 6], cut_at)
-    listing = look.committed(SegmentSeq(0), "", since=SegmentSeq(4))
+    listing = look.committed()
     assert (listing.end_seq, listing.is_cut) == (7, cut_at is not None)
 
 

@@ -26,7 +26,6 @@ from typing import Final, NamedTuple
 
 from compaction.context import CompactionContext
 from compaction.deletion_policy import fate_of_file, is_leftover_version, is_stale
-from compaction.gc.topics import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Corrupt, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.topic import Topic
@@ -45,6 +44,7 @@ from segments.bucket.layout import (
     parse_topic_key,
     topic_prefix,
 )
+from segments.bucket.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import collected
 

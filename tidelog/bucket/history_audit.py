@@ -19,7 +19,6 @@ import pyarrow as pa
 from awscrt.checksums import crc32c
 
 from compaction.deletion_policy import fate_of_file, is_leftover_version
-from compaction.gc.topics import ListedFile, ListedPartition, TopicListing
 from compaction.maintenance.history_stream import neighbours_of
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -31,6 +30,7 @@ from segments.bucket.layout import (
     manifests_prefix,
     parse_topic_key,
 )
+from segments.bucket.topic_listing import ListedFile, ListedPartition, TopicListing
 from segments.history.manifest import HistoryFile, Manifest, RowGroup, decode_manifest
 from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
 from segments.object_store.interface import Buffer, ObjectStore, objects_under

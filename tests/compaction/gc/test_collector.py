@@ -17,7 +17,6 @@ from compaction.deletion_policy import (
     is_leftover_version,
 )
 from compaction.gc.collector import MARKERS_READ_AT_ONCE
-from compaction.gc.topics import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic
@@ -33,6 +32,7 @@ from segments.bucket.layout import (
     staged_rows_key,
     topic_mirror_key,
 )
+from segments.bucket.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
 from segments.history.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
 from segments.history.manifest_edits import collected
 from segments.object_store.memory import MemoryStore

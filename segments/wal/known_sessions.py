@@ -5,9 +5,9 @@
     a session without a seal           at each poll: from `known_to` on
     a session with a seal              never again once it is read
 
-    session 7     trimmed_to        known_to          end of what was listed
-                      ▼                 ▼                 ▼
-                      [ handed on       )[ listed         )[ is_cut: not listed yet, since there was no room for it
+    session 7                known_to      end of what was listed
+                                ▼             ▼
+              [ handed on       )[ listed     )[ is_cut: not listed yet, since there was no room for it
 
 A gap with something behind it may be a PUT on its way. It is asked about where the listing is the first of the session, and where
 the poll before has shown the same gap.
@@ -61,7 +61,6 @@ class KnownSession:
     session: SessionId
     # All segments before it were handed on, or were trimmed.
     known_to: SegmentSeq = _FIRST
-    trimmed_to: SegmentSeq = _FIRST
     # Whether nothing comes behind what was listed.
     sealed: bool = False
     # What was listed and is not read yet.
@@ -104,53 +103,35 @@ class KnownSession:
 
     def handed_on(self, footer: SegmentFooter | Corrupt) -> None:
         """Takes note that the footer of the segment at `known_to` was handed on."""
-        self.known_to = SegmentSeq(self.known_to + 1)
         if isinstance(footer, SegmentFooter):
             self.written_ms = footer.written_at_ms
-        self.gone_count = 0
-        self._drop_known()
+        self._go_on_from(SegmentSeq(self.known_to + 1))
 
     def trimmed(self, to: SegmentSeq) -> None:
         """Takes note of a trim marker."""
-        self.trimmed_to = max(self.trimmed_to, to)
         if to > self.known_to:
-            self.known_to, self.gone_count = to, 0
-            self._drop_known()
+            self._go_on_from(to)
 
-    def was_gone(self) -> int:
-        """Takes note that a listed segment is gone. Returns how often that has happened in a row."""
+    def was_gone(self) -> None:
+        """Takes note that a listed segment is gone: the session is listed again."""
         self.listed, self.is_cut = None, True
         self.gone_count += 1
-        return self.gone_count
 
-    def _drop_known(self) -> None:
+    def _go_on_from(self, seq: SegmentSeq) -> None:
+        self.known_to, self.gone_count = seq, 0
         if self.listed is not None and self.listed.end_seq <= self.known_to:
             self.listed = None
 
 
-class SessionLooks:
-    """Sorts the objects of a listing of `wal/` by session, as they come."""
-
-    def __init__(self, *, places_max: int | None = None) -> None:
-        self.by_session: dict[SessionId, SessionLook] = {}
-        self._places_max = places_max
-        self._last: SessionLook | None = None
-
-    def take_in(self, found: ObjectInfo) -> bool:
-        """Takes in the next object. Returns False for one that Tidelog did not write."""
-        parsed = parse_wal_key(found.key)
-        if parsed is None:
-            return False
-        self._last = self.by_session.get(parsed.session)
-        if self._last is None:
-            self._last = self.by_session[parsed.session] = SessionLook(parsed.session, places_max=self._places_max)
-        self._last.take_in(found)
-        return True
-
-    @property
-    def skip_to(self) -> str:
-        """The key behind which the listing may go on: nothing up to there is of use."""
-        return self._last.skip_to if self._last is not None else ""
+def sort_in(looks: dict[SessionId, SessionLook], found: ObjectInfo, *, places_max: int | None = None) -> SessionLook | None:
+    """Takes the next object of a listing of `wal/` into the look at its session. Returns None where Tidelog did not write it."""
+    parsed = parse_wal_key(found.key)
+    if parsed is None:
+        return None
+    if (look := looks.get(parsed.session)) is None:
+        look = looks[parsed.session] = SessionLook(parsed.session, places_max=places_max)
+    look.take_in(found)
+    return look
 
 
 class KnownSessions:

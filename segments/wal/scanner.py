@@ -15,14 +15,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from metadata.errors import Corrupt, NotFound, Unavailable
-from metadata.model import SegmentSeq
+from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import WAL, session_prefix
 from segments.concurrency import all_of
 from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.wal import known_sessions
-from segments.wal.known_sessions import KnownSession, KnownSessions, SessionLooks
+from segments.wal.known_sessions import KnownSession, KnownSessions, sort_in
 from segments.wal.segment_file import SegmentFooter
-from segments.wal.session import committed_in, looked_at, session_indexes
+from segments.wal.session import committed_in, looked_at
 from segments.wal.session_listing import SessionLook
 from segments.wal.session_reader import GONE_TRIES, read_footers
 
@@ -38,7 +38,7 @@ class SegmentConsumer(Protocol):
         ...
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
-        """Hears of a newer trim marker. Segments in [session.known_to, to) are not handed on: they are in Parquet."""
+        """Hears of a trim marker. Segments in [session.known_to, to) are not handed on: they are in Parquet."""
         ...
 
     def take_in(self, session: KnownSession, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> None:
@@ -77,21 +77,21 @@ class WalScanner:
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
         """Takes in a trim marker of the session, also one that its owner found."""
-        if to > session.trimmed_to:
-            self._consumer.trimmed(session, to)
-            session.trimmed(to)
+        self._consumer.trimmed(session, to)
+        session.trimmed(to)
 
     async def _find(self, prefix: str, *, start_after: str = "", now_ms: int) -> None:
         """Takes in sessions that were not known."""
-        looks = SessionLooks(places_max=known_sessions.SEGMENTS_LISTED_MAX)
+        looks: dict[SessionId, SessionLook] = {}
+        last: SessionLook | None = None
         while True:
             page = await self._store.list(prefix, start_after=start_after)
             for found in page.objects:
-                looks.take_in(found)
+                last = sort_in(looks, found, places_max=known_sessions.SEGMENTS_LISTED_MAX) or last
             if not page.more:
                 break
-            start_after = max(page.objects[-1].key, looks.skip_to)
-        new = {number: look for number, look in looks.by_session.items() if number not in self._known.open}
+            start_after = max(page.objects[-1].key, last.skip_to if last is not None else "")
+        new = {number: look for number, look in looks.items() if number not in self._known.open}
         for session in self._known.found(new.keys(), now_ms):
             await self._settle(session, new[session.session])
 
@@ -115,8 +115,7 @@ class WalScanner:
             if listing.trimmed_to > session.known_to:  # else it is only from where on it was listed
                 self.trimmed(session, listing.trimmed_to)
         if listing.sealed and look.cut_at is not None:  # late segments filled it up: no other listing shows the indexes
-            look.indexes = await session_indexes(self._store, session.session)
-            self._consumer.listed(session, look)
+            self._consumer.listed(session, await looked_at(self._store, SessionLook(session.session, since=session.known_to)))
         session.take_listing(look, listing)
         self._known.drop_if_over(session)
 
@@ -125,7 +124,8 @@ class WalScanner:
         try:
             footers = await read_footers(self._store, part, reads_max=self._reads_max)
         except NotFound as error:  # trimmed since the listing, or deleted by hand: another listing tells
-            if session.was_gone() >= GONE_TRIES:
+            session.was_gone()
+            if session.gone_count >= GONE_TRIES:
                 raise Unavailable(
                     f"session {session.session}: a segment that is listed was gone {GONE_TRIES} times in a row: {error.message}"
                 ) from error

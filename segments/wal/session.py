@@ -24,7 +24,6 @@ from metadata.model import SegmentSeq, SessionId
 from segments.bucket import layout as bucket_layout
 from segments.bucket.layout import parse_wal_key
 from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, objects_under
-from segments.wal.footer_index import IndexRange
 from segments.wal.footer_reader import read_footer
 from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
 from segments.wal.session_listing import SessionListing, SessionLook
@@ -152,12 +151,6 @@ async def looked_at(store: ObjectStore, look: SessionLook) -> SessionLook:
         if not page.more:
             return look
         start_after = max(page.objects[-1].key, look.skip_to)
-
-
-async def session_indexes(store: ObjectStore, session: SessionId) -> list[IndexRange]:
-    """Returns all indexes of the session. Raises Unavailable."""
-    parsed = [parse_wal_key(found.key) async for found in objects_under(store, bucket_layout.index_prefix(session))]
-    return [IndexRange(*one.indexed) for one in parsed if one is not None and one.indexed is not None]
 
 
 async def _committed_by_evidence(

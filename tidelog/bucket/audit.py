@@ -20,14 +20,14 @@ import msgspec
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
-from segments.bucket.layout import WAL, claim_key, parse_wal_key, segment_key, session_prefix
+from segments.bucket.layout import WAL, claim_key, segment_key, session_prefix
 from segments.object_store.interface import ObjectInfo, ObjectStore, objects_under
 from segments.records.batch import check_stored
-from segments.wal.known_sessions import SEGMENTS_AT_ONCE, SessionLooks
-from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
+from segments.wal.known_sessions import SEGMENTS_AT_ONCE, sort_in
+from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_footer, parse_head, parse_seal
 from segments.wal.session import ClaimRecord, committed_in
 from segments.wal.session_listing import SessionListing, SessionLook
-from segments.wal.session_reader import GONE_TRIES, read_committed, read_footers
+from segments.wal.session_reader import GONE_TRIES, read_committed
 from tidelog.bucket.findings import Audit, Finding
 from tidelog.bucket.history_audit import History, HistoryEnd, audit_history
 
@@ -66,8 +66,9 @@ async def audit_bucket(store: ObjectStore, *, deep: bool = False, advance: Advan
             async for part, footers in read_committed(
                 store, committed[session], reads_max=READS_MAX, segments_max=SEGMENTS_AT_ONCE
             ):
-                for info, seq, footer in zip(part.segments, range(part.trimmed_to, part.end_seq), footers, strict=True):
-                    key = segment_key(session, SegmentSeq(seq))
+                placed = list(zip(map(SegmentSeq, range(part.trimmed_to, part.end_seq)), part.segments, footers, strict=True))
+                for seq, info, footer in placed:
+                    key = segment_key(session, seq)
                     if isinstance(footer, Corrupt):
                         audit.damage(key, footer.message)
                         continue
@@ -76,13 +77,13 @@ async def audit_bucket(store: ObjectStore, *, deep: bool = False, advance: Advan
                     if what := of_other_size(info, footer, part):
                         audit.damage(key, what)
                     _count(audit, footer, info.size if info is not None else 0)
-                present = [info for info in part.segments if info is not None]
-                at_once = DEEP_READS_MAX if deep else len(present)
-                for start in range(0, len(present), at_once or 1):
+                there = [(seq, info) for seq, info, _ in placed if info is not None]
+                at_once = DEEP_READS_MAX if deep else SEGMENTS_AT_ONCE
+                for now in (there[first : first + at_once] for first in range(0, len(there), at_once)):
                     if deep:
-                        checks = (_check_segment(store, info, writer, audit) for info in present[start : start + at_once])
+                        checks = (_check_segment(store, info, writer, audit, session=session, seq=seq) for seq, info in now)
                         await asyncio.gather(*checks)
-                    done += min(at_once, len(present) - start)
+                    done += len(now)
                     advance("segments", done, audit.segments)
         except NotFound:
             audit.damage(session_prefix(session), f"what a listing shows was not there to be read, {GONE_TRIES} times")
@@ -186,14 +187,14 @@ async def _check_cluster(store: ObjectStore, audit: Audit, *, is_used: bool) -> 
 
 
 async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId, SessionLook]:
-    looks = SessionLooks()
+    looks: dict[SessionId, SessionLook] = {}
     async for info in objects_under(store, WAL):
         audit.objects += 1
-        if not looks.take_in(info):
+        if sort_in(looks, info) is None:
             audit.note(info.key, "it is none of Tidelog's objects")
-    audit.sessions = len(looks.by_session)
-    audit.segment_bytes = sum(info.size for look in looks.by_session.values() for info in look.places.values())
-    return looks.by_session
+    audit.sessions = len(looks)
+    audit.segment_bytes = sum(info.size for look in looks.values() for info in look.places.values())
+    return looks
 
 
 async def _check_session(store: ObjectStore, look: SessionLook, listing: SessionListing, audit: Audit) -> str:
@@ -233,25 +234,19 @@ def _objects(count: int) -> str:
     return "1 object" if count == 1 else f"{count} objects"
 
 
-async def _check_segment(store: ObjectStore, info: ObjectInfo, writer: str, audit: Audit) -> None:
-    parsed = parse_wal_key(info.key)
-    assert parsed is not None
-    assert parsed.seq is not None
-    one = SessionListing(parsed.session, parsed.seq, (info,), sealed=False)
+async def _check_segment(
+    store: ObjectStore, info: ObjectInfo, writer: str, audit: Audit, *, session: SessionId, seq: SegmentSeq
+) -> None:
     try:
-        (footer,) = await read_footers(store, one, reads_max=1)
         body = await store.get(info.key)
+        footer = parse_footer(body, object_size=len(body), session=session, seq=seq, key=info.key)
+        audit.batches_read += len(footer.batch_table)
+        audit.findings += check_segment_bytes(body, footer, writer=writer, key=info.key)
     except NotFound:
         return  # trimmed meanwhile
-    if isinstance(footer, Corrupt):
-        if not any(found.where == info.key for found in audit.findings):  # its footer came from an index
-            audit.damage(info.key, footer.message)
-        return
-    try:
-        audit.findings += check_segment_bytes(body, footer, writer=writer, key=info.key)
     except Corrupt as error:
-        audit.damage(info.key, error.message)
-    audit.batches_read += len(footer.batch_table)
+        if not any(found.where == info.key for found in audit.findings):  # its footer came from an index
+            audit.damage(info.key, error.message)
 
 
 def _count(audit: Audit, footer: SegmentFooter, size_bytes: int) -> None:

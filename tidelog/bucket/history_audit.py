@@ -103,15 +103,18 @@ async def _partitions(store: ObjectStore, audit: Audit, deleted: set[TopicId]) -
         usage.name = parsed.name
         usage.objects += 1
         usage.bytes += info.size
-        if parsed.deleted is not None:
+        if parsed.deleted is not None and not usage.is_deleted:
             deleted.add(parsed.topic_id)
             usage.is_deleted = True
-        elif usage.is_deleted:
+            audit.collectable(usage.objects - 1, usage.bytes - info.size)  # its manifests, which come first
+        elif parsed.deleted is None and usage.is_deleted:
             audit.collectable(1, info.size)
         for complete in listing.take_in(parsed, info.size):
-            yield complete
+            if isinstance(complete, ListedPartition):
+                yield complete
     for complete in listing.end():
-        yield complete
+        if isinstance(complete, ListedPartition):
+            yield complete
 
 
 class _Reading:

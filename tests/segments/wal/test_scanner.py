@@ -40,7 +40,8 @@ class Scene:
         pass
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
-        self.skipped.append((session.session, session.known_to, to))
+        if to > session.known_to:
+            self.skipped.append((session.session, session.known_to, to))
 
     def take_in(self, session: KnownSession, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> None:
         place = session.session, session.known_to

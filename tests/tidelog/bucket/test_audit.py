@@ -516,9 +516,14 @@ def test_what_crashes_left_is_noted_and_files_of_manifests_that_are_gone_are_dam
 
 
 def test_a_topic_that_was_deleted_is_the_collectors_and_not_checked() -> None:
+    size_bytes = 0
+
     async def deleted(bucket: Bucket) -> None:
+        nonlocal size_bytes
         await bucket.two_sessions()
         manifest = await bucket.history(0, 2)
+        size_bytes = len(await bucket.store.get(manifest_key("orders", manifest.place, 1)))
+        await bucket.store.create(deleted_topic_key("orders", ORDERS, Revision(9)), [b"{}"])
         await bucket.store.delete(orders_key(manifest, 0))
         await bucket.store.create(deleted_topic_key("orders", ORDERS, Revision(5)), [b"{}"])
         await bucket.store.create(
@@ -528,7 +533,7 @@ def test_a_topic_that_was_deleted_is_the_collectors_and_not_checked() -> None:
     found = audit(deleted)
     assert found.findings == []
     assert found.topics[ORDERS].is_deleted
-    assert (found.collectable_objects, found.collectable_bytes) == (1, 2)
+    assert (found.collectable_objects, found.collectable_bytes) == (2, size_bytes + 2), "its manifest and its file, and no marker"
 
 
 def test_segments_that_are_trimmed_and_not_deleted_yet_are_the_collectors() -> None:

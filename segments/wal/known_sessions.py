@@ -99,6 +99,7 @@ class KnownSession:
     def next_part(self) -> SessionListing:
         """Returns the listed segments that are to be read next."""
         assert self.listed is not None
+        assert self.listed.trimmed_to <= self.known_to, "footers are handed on one after the other"
         return self.listed.since(self.known_to).up_to(SegmentSeq(self.known_to + SEGMENTS_AT_ONCE))
 
     def handed_on(self, footer: SegmentFooter | Corrupt) -> None:
@@ -150,7 +151,7 @@ class KnownSessions:
     def begin_poll(self, now_ms: int) -> list[SessionId]:
         """Marks the sessions that are to be listed again. Returns the holes that are."""
         for session in self.open.values():
-            session.is_due = session.is_due or session.is_read
+            session.is_due = session.is_read
         return [number for number, hole in self._holes.items() if hole.is_due(now_ms)]
 
     def hole_listed(self, number: SessionId, now_ms: int) -> None:

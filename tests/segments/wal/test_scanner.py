@@ -14,6 +14,7 @@ from segments.object_store.interface import ObjectInfo
 from segments.wal.known_sessions import HOLES_LATER_MS, HOLES_LOOKED_MS, KnownSession
 from segments.wal.scanner import WalScanner
 from segments.wal.segment_file import SegmentFooter
+from segments.wal.session import list_session
 from segments.wal.session_listing import SessionLook
 from segments.wal.session_reader import GONE_TRIES, read_committed, read_segment
 from tests.kit.compaction.blows import StruckStore
@@ -195,6 +196,25 @@ def test_what_is_trimmed_before_it_was_read_is_told_and_passed_over() -> None:
     in_loop(work())
 
 
+def test_what_is_trimmed_while_a_gap_is_asked_about_is_passed_over() -> None:
+    async def work() -> None:
+        scene = Scene()
+        for seq in (0, 2, 3, 4):
+            scene.plant(7, seq, committed_to=seq)
+
+        async def trim_meanwhile(kind: str, key: str) -> None:
+            if kind == "tail":
+                scene.bucket.plant(trimmed_key(SEVEN, SegmentSeq(3)), b"{}")
+                scene.bucket.remove(segment_key(SEVEN, SegmentSeq(0)))
+                scene.bucket.remove(segment_key(SEVEN, SegmentSeq(2)))
+
+        scene.store.hold = trim_meanwhile
+        await scene.poll()
+        assert (scene.skipped, scene.found, scene.damaged) == ([(7, 0, 3)], [(7, 3), (7, 4)], {})
+
+    in_loop(work())
+
+
 def test_a_segment_that_is_listed_and_never_there_ends_the_poll_and_not_in_a_circle() -> None:
     async def work() -> None:
         scene = Scene()
@@ -257,6 +277,22 @@ def test_a_session_is_read_in_parts_and_goes_on_behind_what_is_trimmed_meanwhile
                 for key in keys[:5]:
                     scene.bucket.remove(key)
         assert found == [(0, 2), (5, 1)]
+
+    in_loop(work())
+
+
+def test_a_session_of_which_a_segment_is_deleted_while_it_is_read_is_not_read_from_its_start_again() -> None:
+    async def work() -> None:
+        scene = Scene()
+        for seq in range(6):
+            scene.plant(7, seq, committed_to=seq)
+        parts = read_committed(scene.store, await list_session(scene.store, SEVEN), reads_max=1, segments_max=2)
+        found: list[int | str] = []
+        async for part, footers in parts:
+            found += ["gone" if isinstance(footer, Corrupt) else footer.seq for footer in footers]
+            if part.trimmed_to == 0:
+                scene.bucket.remove(segment_key(SEVEN, SegmentSeq(3)))
+        assert found == [0, 1, 2, "gone", 4, 5]
 
     in_loop(work())
 

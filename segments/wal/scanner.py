@@ -79,6 +79,7 @@ class WalScanner:
         """Takes in a trim marker of the session, also one that its owner found."""
         self._consumer.trimmed(session, to)
         session.trimmed(to)
+        self._known.drop_if_over(session)
 
     async def _find(self, prefix: str, *, start_after: str = "", now_ms: int) -> None:
         """Takes in sessions that were not known."""

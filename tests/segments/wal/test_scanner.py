@@ -32,13 +32,14 @@ class Scene:
         self.bucket = Bucket()
         self.store = StruckStore(self.bucket)
         self.scanner = WalScanner(self.store, self, reads_max=4, sessions_at_once=sessions_at_once)
+        self.sessions: set[KnownSession] = set()
         self.found: list[tuple[int, int]] = []
         self.damaged: dict[tuple[int, int], Corrupt] = {}
         self.skipped: list[tuple[int, int, int]] = []
         self.now_ms = 1_000_000
 
     def listed(self, session: KnownSession, look: SessionLook) -> None:
-        pass
+        self.sessions.add(session)
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
         if to > session.known_to:
@@ -192,6 +193,20 @@ def test_what_is_trimmed_before_it_was_read_is_told_and_passed_over() -> None:
             scene.bucket.remove(key)
         await scene.poll()
         assert (scene.skipped, scene.found[2:]) == ([(7, 2, 4)], [(7, 4)])
+
+    in_loop(work())
+
+
+def test_a_sealed_session_that_its_owner_knows_to_be_trimmed_is_not_listed_again() -> None:
+    async def work() -> None:
+        scene = Scene()
+        scene.segments(7, 3)
+        scene.bucket.seal(7)
+        await scene.scanner.poll(now_ms=scene.now_ms, has_room=lambda: False)
+        (session,) = scene.sessions
+        scene.scanner.trimmed(session, SegmentSeq(3))
+        assert scene.scanner.has_read_all
+        assert (await scene.poll(late=False), scene.found) == (["list"], [])
 
     in_loop(work())
 

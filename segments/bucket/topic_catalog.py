@@ -33,7 +33,7 @@ from segments.bucket.layout import (
     topic_mirror_key,
     topic_prefix,
 )
-from segments.object_store.interface import ObjectStore
+from segments.object_store.interface import ObjectStore, objects_under
 
 # How often a record is written whose outcome is unknown.
 ATTEMPTS_MAX: Final = 3
@@ -89,15 +89,10 @@ async def read_records(store: ObjectStore, topic: TopicIncarnation) -> TopicReco
     """Returns the registrations and marks of one incarnation, without a look at its manifests. Raises what the store raises."""
     records = TopicRecords()
     prefix = f"{topic_prefix(*topic)}_log/"
-    start_after = f"{prefix}a"  # manifests begin with digits
-    while True:
-        page = await store.list(prefix, start_after=start_after)
-        for found in page.objects:
-            if (key := parse_topic_key(found.key)) is not None:
-                records.take_in(key)
-        if not page.more:
-            return records
-        start_after = page.objects[-1].key
+    async for found in objects_under(store, prefix, start_after=f"{prefix}a"):  # manifests begin with digits
+        if (key := parse_topic_key(found.key)) is not None:
+            records.take_in(key)
+    return records
 
 
 # ── writing ──

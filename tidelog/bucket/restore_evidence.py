@@ -8,7 +8,7 @@ or comes back later, adds nothing that the restored metadata would not know. A d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -70,7 +70,8 @@ async def read_evidence(
     sessions = await _sessions(bucket)
     found = Found(Evidence(cluster_id, sessions))
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
-    revisions = [revision async for key in _keys(bucket, SNAPSHOTS) if (revision := parse_snapshot_key(key)) is not None]
+    listed = [parse_snapshot_key(found.key) async for found in objects_under(bucket, SNAPSHOTS)]
+    revisions = [revision for revision in listed if revision is not None]
     found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, found.evidence.findings)
     topics = await _topics(bucket)
     found.evidence.mirrors = await _read_mirrors(bucket, topics, layout, found.evidence, advance)
@@ -245,11 +246,6 @@ async def _read_mirror(
 
 
 # ── how it is read ──
-
-
-async def _keys(bucket: ObjectStore, prefix: str) -> AsyncIterator[str]:
-    async for found in objects_under(bucket, prefix):
-        yield found.key
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 from metadata.errors import NotFound, UnknownPartition, UnknownTopic
@@ -27,7 +28,7 @@ async def find_partitions(store: ObjectStore, wanted: Topics, *, absent_ok: bool
     """
     match wanted:
         case Matching(pattern):
-            topics = [topic for topic in await _topics_under(store, TOPICS) if pattern.fullmatch(topic.name)]
+            topics = await _topics_under(store, TOPICS, pattern)
             if not topics and not absent_ok:
                 raise UnknownTopic(f"no topic on {store.url} matches {pattern.pattern!r}", hint="See `tidelog bucket usage`.")
             return _partitions({topic.name: topic for topic in topics}, {})
@@ -63,10 +64,10 @@ async def _named(store: ObjectStore, names: tuple[str, ...], *, absent_ok: bool)
     return found
 
 
-async def _topics_under(store: ObjectStore, prefix: str) -> list[Topic]:
-    """Those that live, one for each name."""
+async def _topics_under(store: ObjectStore, prefix: str, pattern: re.Pattern[str] | None = None) -> list[Topic]:
+    """Those that live, one for each name. Nothing is read of topics whose names do not match the pattern."""
     turns = asyncio.Semaphore(READS_MAX)
-    found = [topic async for topic in incarnations(store, prefix)]
+    found = [topic async for topic in incarnations(store, prefix) if pattern is None or pattern.fullmatch(topic.name)]
     topics = await all_of(_topic(store, topic, turns) for topic in found)
     newest: dict[str, Topic] = {}
     for topic in sorted((topic for topic in topics if topic), key=lambda topic: topic.created_at_ms):

@@ -26,9 +26,8 @@ from typing import Final, NamedTuple
 
 from compaction.context import CompactionContext
 from compaction.deletion_policy import fate_of_file, is_leftover_version, is_stale
-from compaction.gc.topics import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Corrupt, TidelogError, Unavailable
-from metadata.model import TopicId, TopicPartition
+from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
 from segments.bucket.deleted_topic import parse_deleted_topic
 from segments.bucket.layout import (
@@ -36,8 +35,8 @@ from segments.bucket.layout import (
     STAGED,
     TOPICS,
     HistoryKey,
+    TopicIncarnation,
     deleted_topic_key,
-    deleted_topic_prefix,
     end_of_topic,
     history_file_key,
     manifest_key,
@@ -45,6 +44,8 @@ from segments.bucket.layout import (
     parse_topic_key,
     topic_prefix,
 )
+from segments.bucket.topic_catalog import read_records
+from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import collected
 
@@ -61,11 +62,6 @@ MARKERS_READ_AT_ONCE: Final = 50
 PROOFS_MAX: Final = 1_000
 
 log = logging.getLogger(__name__)
-
-
-class _Life(NamedTuple):
-    topic: str
-    topic_id: TopicId
 
 
 class _Marked(NamedTuple):
@@ -91,17 +87,16 @@ class Collector:
         self._context = context
         self._next_listing_ms: float = 0
         self._listing: TopicListing | None = None
-        self._remains = RemainsListing()
         self._listed_to = ""
         self._batch: list[ListedPartition] = []
         self._waiting: dict[str, dict[TopicPartition, dict[HistoryKey, float]]] = {}
         """By topic and partition, orphans that a writer may still name, and when they may go."""
         self._waiting_count = 0
-        self._gone: dict[_Life, float] = {}
+        self._gone: dict[TopicIncarnation, float] = {}
         """Topics that the metadata do not name any more, and since when."""
-        self._marked: dict[_Life, _Marked] = {}
+        self._marked: dict[TopicIncarnation, _Marked] = {}
         """Those whose markers are to be read."""
-        self._sweeps: dict[_Life, _Sweep] = {}
+        self._sweeps: dict[TopicIncarnation, _Sweep] = {}
         self._proofs: set[str] = set()
         self._forget_topics = context.topics.subscribe(self._topic_changed)
 
@@ -131,7 +126,7 @@ class Collector:
         if self._listing is None:
             if context.now_ms() < self._next_listing_ms:
                 return
-            self._listing, self._remains, self._listed_to = TopicListing(), RemainsListing(), ""
+            self._listing, self._listed_to = TopicListing(), ""
             self._next_listing_ms = context.now_ms() + context.settings.bucket_listing_interval_ms
             await self._look_at_proofs()
             await self._look_at_staged_rows()
@@ -142,18 +137,18 @@ class Collector:
                 parsed = parse_topic_key(info.key)
                 if parsed is None:
                     continue
-                self._left_something(self._remains.take_in(parsed))
-                await self._judge_when_enough(self._listing.take_in(parsed, info.size))
+                await self._judge_when_enough([*self._listing.take_in(parsed, info.size)])
             if not page.more:
-                self._left_something(self._remains.end())
                 await self._judge_when_enough(self._listing.end())
                 await self._judge()
                 self._listing = None
                 return
 
-    async def _judge_when_enough(self, complete: Iterable[ListedPartition]) -> None:
+    async def _judge_when_enough(self, complete: Iterable[ListedPartition | Remains]) -> None:
         for listed in complete:
-            if self._context.is_mine(str(listed.partition)):
+            if isinstance(listed, Remains):
+                self._is_marked(listed.topic, deleted_topic_key(*listed.topic, listed.deleted))
+            elif self._context.is_mine(str(listed.partition)):
                 self._batch.append(listed)
             if len(self._batch) >= PARTITIONS_AT_ONCE or sum(len(one.files) for one in self._batch) >= FILES_AT_ONCE:
                 await self._judge()
@@ -262,33 +257,19 @@ class Collector:
 
     def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
         if old is not None and new is None:
-            life = _Life(old.name, old.id)
+            life = TopicIncarnation(old.name, old.id)
             self._gone[life] = self._context.now_ms()
             self._sweeps.pop(life, None)  # of a deletion before, which was undone: this one has a grace of its own
 
-    def _left_something(self, found: Remains | None) -> None:
-        if found is not None:
-            self._is_marked(_Life(found.topic, found.topic_id), deleted_topic_key(*found))
-
     async def _look_for_markers(self) -> None:
         for life, since_ms in list(self._gone.items()):
-            marker = await self._newest_marker(life)
-            if marker is not None:
-                self._is_marked(life, marker)
-            if marker is not None or self._context.now_ms() - since_ms > MARKER_LOOKED_FOR_MS:
+            marks = (await self._context.patiently(partial(read_records, self._context.store, life))).deleted
+            if marks:
+                self._is_marked(life, deleted_topic_key(*life, max(marks)))
+            if marks or self._context.now_ms() - since_ms > MARKER_LOOKED_FOR_MS:
                 self._gone.pop(life, None)
 
-    async def _newest_marker(self, life: _Life) -> str | None:
-        context, prefix, start_after = self._context, deleted_topic_prefix(life.topic, life.topic_id), ""
-        newest = None
-        while True:
-            page = await context.patiently(partial(context.store.list, prefix, start_after=start_after))
-            newest = next((info.key for info in reversed(page.objects) if _is_marker(info.key)), newest)
-            if not page.more:
-                return newest
-            start_after = page.objects[-1].key
-
-    def _is_marked(self, life: _Life, marker: str) -> None:
+    def _is_marked(self, life: TopicIncarnation, marker: str) -> None:
         """To be swept; what was planned for a marker before this one is not to be done until this one is read."""
         planned = self._sweeps.get(life)
         if not self._context.is_mine(life.topic_id) or (planned is not None and planned.marker >= marker):
@@ -337,11 +318,11 @@ class Collector:
             else:
                 self._sweeps.pop(life, None)
 
-    async def _sweep(self, life: _Life) -> int:
+    async def _sweep(self, life: TopicIncarnation) -> int:
         """Deletes all objects of this life of the topic but its marker; answers how many are left that could not be deleted."""
         context = self._context
-        prefix, start_after, left, gone = topic_prefix(life.topic, life.topic_id), "", 0, 0
-        while start_after < end_of_topic(life.topic, life.topic_id):
+        prefix, start_after, left, gone = topic_prefix(*life), "", 0, 0
+        while start_after < end_of_topic(*life):
             page = await context.patiently(partial(context.store.list, prefix, start_after=start_after))
             keys = [info.key for info in page.objects if not _is_marker(info.key)]
             deleted = await context.deletions.delete(keys)

@@ -13,7 +13,8 @@ from typing import Final
 from compaction.context import CompactionContext
 from compaction.wal.state import WalState
 from metadata.model import TopicId
-from segments.bucket.layout import TOPICS, deleted_topic_prefix, end_of_topic, parse_topic_key
+from segments.bucket.layout import TopicIncarnation
+from segments.bucket.topic_catalog import names_of, read_records
 
 LOOKED_FOR_MS: Final = 600_000
 """Between listings of all topics on the bucket, for one that was deleted before this process began."""
@@ -36,9 +37,9 @@ class DeletedTopics:
             return
         await self._find_names(unknown - self._names.keys())
         for topic_id in sorted(unknown & self._names.keys()):
-            page = await self._context.store.list(deleted_topic_prefix(self._names[topic_id], topic_id), limit=1)
-            if page.objects:
-                log.info("topic %s (%s) is deleted: its records in segments are not compacted", self._names[topic_id], topic_id)
+            topic = TopicIncarnation(self._names[topic_id], topic_id)
+            if (await read_records(self._context.store, topic)).deleted:
+                log.info("topic %s (%s) is deleted: its records in segments are not compacted", *topic)
                 self._state.forget_topic(topic_id)
                 del self._names[topic_id]
 
@@ -46,21 +47,10 @@ class DeletedTopics:
         now_ms = self._context.now_ms()
         if not wanted or (self._looked_ms is not None and now_ms - self._looked_ms < LOOKED_FOR_MS):
             return
+        found = await names_of(self._context.store, wanted)
         self._looked_ms = now_ms
-        missing = set(wanted)
-        start_after = ""
-        while missing:
-            page = await self._context.store.list(TOPICS, start_after=start_after, limit=1)
-            if not page.objects:
-                break
-            start_after = page.objects[0].key
-            found = parse_topic_key(start_after)
-            if found is not None:
-                start_after = end_of_topic(found.name, found.topic_id)
-                if found.topic_id in missing:
-                    self._names[found.topic_id] = found.name
-                    missing.discard(found.topic_id)
-        if missing:
+        self._names |= found
+        if missing := wanted - found.keys():
             log.warning(
                 "records of %d topics lie in segments that neither the metadata nor the bucket know; they stay", len(missing)
             )

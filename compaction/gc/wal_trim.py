@@ -64,7 +64,7 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
     with contextlib.suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
         await context.patiently(lambda: _create_marker(context, session, to))
     session.markers[to] = context.clock.stamp_ms()  # not when it was begun: it may have been on its way for long
-    state.trimmed(session, to)
+    state.trimmed(session.listed, to)
 
 
 async def _create_marker(context: CompactionContext, session: SessionState, to: SegmentSeq) -> None:

@@ -25,8 +25,9 @@ from metadata.model import Offset, SegmentSeq, SessionId, TopicId, TopicPartitio
 from segments.history.manifest import Manifest
 from segments.object_store.interface import ObjectInfo
 from segments.wal.footer_index import IndexRange
-from segments.wal.segment_file import SegmentFooter
-from segments.wal.session import SessionListing
+from segments.wal.known_sessions import KnownSession
+from segments.wal.segment_file import SEAL_BYTES, SegmentFooter
+from segments.wal.session_listing import SessionLook
 
 _FIRST: Final = SegmentSeq(0)
 _UNREADABLE: Final = -1
@@ -44,17 +45,11 @@ class Floor(NamedTuple):
 class SessionState:
     """One session: the columns are of its segments [first_seq, known_to)."""
 
-    def __init__(self, session: SessionId, first_seq: SegmentSeq = _FIRST) -> None:
-        self.session = session
+    def __init__(self, listed: KnownSession, first_seq: SegmentSeq = _FIRST) -> None:
+        self.session = listed.session
+        # How far the session is listed and read.
+        self.listed = listed
         self.first_seq = first_seq
-        self.sealed = False
-        """Whether nothing comes at or after `end_seq`, as it was listed."""
-        self.listed: SessionListing | None = None
-        """What was listed and is not read yet."""
-        self.is_cut = False
-        """Whether more may be there that was not listed, since there was no room for it."""
-        self.gap_at: SegmentSeq | None = None
-        """Where the last listing showed a gap with something behind it."""
         self.trimmed_to = first_seq
         self.oldest_seq = first_seq
         """Segments before it are deleted."""
@@ -71,8 +66,9 @@ class SessionState:
         return SegmentSeq(self.first_seq + len(self.waiting))
 
     @property
-    def is_read(self) -> bool:
-        return self.listed is None and not self.is_cut
+    def is_ended(self) -> bool:
+        """Whether it is read to its seal."""
+        return self.listed.sealed and self.listed.is_read
 
     @property
     def done_to(self) -> SegmentSeq:
@@ -85,7 +81,7 @@ class SessionState:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do here: sealed, done and deleted, but for the names that stay."""
-        return self.sealed and self.is_read and self.oldest_seq >= self.known_to and len(self.markers) <= 1 and not self.indexes
+        return self.is_ended and self.oldest_seq >= self.known_to and len(self.markers) <= 1 and not self.indexes
 
     def at(self, seq: SegmentSeq) -> int:
         """Its row in the columns."""
@@ -124,20 +120,31 @@ class WalState:
 
     # ── what is found ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take_in(self, state: SessionState, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> int:
-        """The footer of the segment at `known_to`; `info` None: it is missing. Answers how many of its runs wait."""
-        seq = state.known_to
+    def listed(self, session: KnownSession, look: SessionLook) -> None:
+        """Takes in the trim markers and indexes that a listing shows."""
+        state = self.sessions.get(session.session)
+        if state is None:
+            state = self.sessions[session.session] = SessionState(session, look.trimmed_to)
+            oldest = next((seq for seq, found in look.places.items() if found.size != SEAL_BYTES), look.trimmed_to)
+            state.oldest_seq = min(oldest, look.trimmed_to)
+        for marker in look.markers:
+            state.markers.setdefault(marker, None)
+        state.indexes |= set(look.indexes)
+
+    def take_in(self, session: KnownSession, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> None:
+        """Takes in the footer of the segment at `known_to`; `info` None: it is missing."""
+        state, seq = self.sessions[session.session], session.known_to
+        assert seq == state.known_to, "footers are taken in one after the other"
         state.sizes.append(info.size if info is not None else 0)
         if isinstance(footer, Corrupt):
             log.error("a segment is damaged, and stays; partitions that have records in it are not compacted: %s", footer)
             state.damaged[seq] = footer
             state.waiting.append(_UNREADABLE)
             state.written_ms.append(state.written_ms[-1] if state.written_ms else 0)
-            return 0
+            return
         state.waiting.append(0)
         state.written_ms.append(footer.written_at_ms)
         state.waiting[-1] = self._take_in_runs(footer)
-        return state.waiting[-1]
 
     def _take_in_runs(self, footer: SegmentFooter) -> int:
         waiting = 0
@@ -183,8 +190,9 @@ class WalState:
         for where in [where for where in self.floors if where.topic_id == topic_id]:
             del self.floors[where]
 
-    def trimmed(self, state: SessionState, to: SegmentSeq) -> None:
+    def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
         """A marker stands on the bucket: what lies before it was found done by whoever wrote it, maybe another compactor."""
+        state = self.sessions[session.session]
         if to > state.first_seq:
             behind = [where for where, runs in self.pending.items() if self._reaches_below(runs, state.session, to)]
             for where in behind:
@@ -192,15 +200,15 @@ class WalState:
                 self._done(where, runs, runs.drop_in(state.session, to))
                 self.floors.pop(where, None)  # there is a newer manifest than the one that was read
             state.skip_to(to)
-            if state.listed is not None:
-                listed = state.listed.since(state.known_to)
-                state.listed = listed if listed.segments else None
         state.trimmed_to = max(state.trimmed_to, to)
 
     @staticmethod
     def _reaches_below(runs: PendingRuns, session: SessionId, to: SegmentSeq) -> bool:
         table = runs.table()
         return bool(((table.sessions == session) & (table.seqs < to)).any())
+
+    def drop_sessions_that_are_over(self) -> None:
+        self.sessions = {session: state for session, state in self.sessions.items() if not state.is_over}
 
     def put_runs_aside(self, where: TopicPartition) -> int:
         """Forgets the runs of a partition, and leaves them where they are; answers how many."""

@@ -5,7 +5,8 @@
     topic deleted ──▶ deleted-{revision} ────▶ the states of its partitions are forgotten
 
 Of the controller, from its election on. Each change is an object of its own, create-only, named by the revision that made it, and
-the newest counts: a controller that was replaced and does not know it can only write again what is there.
+the newest counts: a controller that was replaced and does not know it can only write again what is there. How each is written and
+read: segments/bucket/topic_catalog.py.
 
 Invariants: no record lies on the bucket whose topic is not mirrored; a topic whose partitions had leaders and that was deleted is
 marked so before that is forgotten. So a new controller has little to do: a topic whose partitions have states was mirrored before,
@@ -21,14 +22,14 @@ from itertools import islice
 
 from gateway.controller.metadata_snapshots import snapshot_revisions
 from metadata.backup.restore_state import read_revision_base
-from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import TidelogError
 from metadata.model import Revision, TopicId
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
-from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
-from segments.bucket.layout import TOPICS, deleted_topic_key, end_of_topic, parse_topic_key, topic_mirror_key
+from segments.bucket.layout import TopicIncarnation
+from segments.bucket.topic_catalog import mark_deleted, names_of, write_registration
 from segments.concurrency import all_of
 from segments.object_store.interface import ObjectStore
 
@@ -36,7 +37,6 @@ PUTS_MAX = 16
 """At the same time."""
 PAUSE_S = 1.0
 """Before what failed is tried again."""
-ATTEMPTS_MAX = 3
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class TopicMirror:
         """Returns when the topics of these ids, which were deleted, are marked so. Raises Unavailable, Denied, Corrupt."""
         names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
         if len(names) < len(topic_ids):
-            names |= await self._names_on_the_bucket(frozenset(topic_ids) - names.keys())
+            names |= await names_of(self._bucket, frozenset(topic_ids) - names.keys())  # deleted before this broker started
         if names:
             now = (await self._metadata.range(self._layout.topics, limit=1)).revision
             revision = Revision(now + await self._revision_base())
@@ -110,26 +110,13 @@ class TopicMirror:
     # ── what is written ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _mirror(self, topic: Topic, base: int) -> None:
-        await self._create(topic_mirror_key(topic.name, topic.id, Revision(topic.revision + base)), encode_topic(topic))
+        async with self._turns:
+            named = TopicIncarnation(topic.name, topic.id)
+            await write_registration(self._bucket, named, Revision(topic.revision + base), encode_topic(topic))
 
     async def _mark_one(self, name: str, topic_id: TopicId, revision: Revision) -> None:
-        marker = DeletedTopic(name=name, id=topic_id, gone_at_revision=revision, marked_at_ms=self._now_ms())
-        await self._create(deleted_topic_key(name, topic_id, revision), encode_deleted_topic(marker))
-
-    async def _create(self, key: str, body: bytes) -> None:
         async with self._turns:
-            unknown: OutcomeUnknown | None = None
-            for _ in range(ATTEMPTS_MAX):
-                try:
-                    await self._bucket.create(key, [body])
-                except AlreadyExists:
-                    if not _says_the_same(await self._bucket.get(key), body):
-                        log.error("%s holds something else: was etcd set back to a backup? Restore it from the bucket instead", key)
-                except OutcomeUnknown as error:
-                    unknown = error
-                    continue
-                return
-            raise Unavailable(f"{key} could not be written in {ATTEMPTS_MAX} attempts") from unknown
+            await mark_deleted(self._bucket, TopicIncarnation(name, topic_id), revision, now_ms=self._now_ms())
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,27 +144,3 @@ class TopicMirror:
         if self._base is None:
             self._base = await read_revision_base(self._metadata, self._layout)
         return self._base
-
-    async def _names_on_the_bucket(self, wanted: Collection[TopicId]) -> dict[TopicId, str]:
-        """The names of topics that were deleted before this broker started: one listing for each topic, which is seldom needed."""
-        names: dict[TopicId, str] = {}
-        start_after = ""
-        while len(names) < len(wanted):
-            page = await self._bucket.list(TOPICS, start_after=start_after, limit=1)
-            if not page.objects:
-                break
-            start_after = page.objects[0].key
-            found = parse_topic_key(start_after)
-            if found is not None:
-                start_after = end_of_topic(found.name, found.topic_id)
-                if found.topic_id in wanted:
-                    names[found.topic_id] = found.name
-        return names
-
-
-def _says_the_same(stored: bytes, body: bytes) -> bool:
-    """Of a deletion, two controllers may tell with a time each."""
-    ours, theirs = parse_deleted_topic(body), parse_deleted_topic(stored)
-    if ours is None or theirs is None:
-        return stored == body
-    return (theirs.name, theirs.id, theirs.gone_at_revision) == (ours.name, ours.id, ours.gone_at_revision)

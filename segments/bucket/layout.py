@@ -217,6 +217,13 @@ class HistoryKey(NamedTuple):
     """As in `history_file_name`."""
 
 
+class TopicIncarnation(NamedTuple):
+    """One life of a topic: a topic that is deleted and made again has another id."""
+
+    name: str
+    topic_id: TopicId
+
+
 class TopicKey(NamedTuple):
     """What a name below `topics/` says: whose it is, and what: a copy of the registration, a manifest, a file of history."""
 
@@ -226,6 +233,10 @@ class TopicKey(NamedTuple):
     deleted: Revision | None = None
     manifest: ManifestKey | None = None
     history: HistoryKey | None = None
+
+    @property
+    def incarnation(self) -> TopicIncarnation:
+        return TopicIncarnation(self.name, self.topic_id)
 
 
 def parse_topic_key(key: str) -> TopicKey | None:

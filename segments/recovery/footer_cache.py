@@ -23,7 +23,7 @@ from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import claim_key, segment_key, session_prefix
 from segments.wal.footer_index import IndexBlock
 from segments.wal.segment_file import Run, SegmentFooter
-from segments.wal.session import SessionListing
+from segments.wal.session_listing import SessionListing
 
 _FIRST: Final = SegmentSeq(0)
 KEPT_S: Final = 120.0

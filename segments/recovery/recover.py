@@ -36,7 +36,8 @@ from segments.recovery.session_runs import BegunPartition, FoundRuns, Span, plac
 from segments.settings import SegmentSettings
 from segments.wal.footer_index import index_of_the_tail
 from segments.wal.segment_file import FooterBytes
-from segments.wal.session import Session, SessionListing, list_session, seal
+from segments.wal.session import Session, list_session, seal
+from segments.wal.session_listing import SessionListing
 from segments.wal.session_reader import read_footers
 
 _FIRST = SegmentSeq(0)

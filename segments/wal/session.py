@@ -15,22 +15,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import msgspec
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket import layout as bucket_layout
+from segments.bucket.layout import parse_wal_key
 from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, objects_under
-from segments.wal.footer_index import IndexRange
 from segments.wal.footer_reader import read_footer
 from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
+from segments.wal.session_listing import SessionListing, SessionLook
 
 FORMAT_VERSION = 1
 _FIRST = SegmentSeq(0)
-_INDEX_REACH = 1024
-"""An index that begins so many segments before what is looked at may tell of it."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -49,47 +48,6 @@ class Session:
     id: SessionId
     writer: bytes
     """16 random bytes, drawn anew for each session."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionListing:
-    """What a listing of a session shows: places from the trim point on, up to the first gap or seal."""
-
-    session: SessionId
-    trimmed_to: SegmentSeq
-    segments: tuple[ObjectInfo | None, ...]
-    """The committed segments, place by place from `trimmed_to` on; None where one is missing."""
-    sealed: bool
-    """Whether a seal stands at `end_seq`."""
-    indexes: tuple[IndexRange, ...] = ()
-    """Of footers of its segments."""
-    evidence: str = ""
-    """The key of the object that says that the missing ones were committed."""
-    is_cut: bool = False
-    """Whether it ends where nothing more was listed, and may go on behind."""
-    is_claimed: bool = True
-    """Whether its claim was listed. A claim is created before anything else of the session, and is never deleted."""
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether all objects of the session are gone but its seal, which a successor may have created since."""
-        return self.end_seq == 0 and not self.is_claimed
-
-    @property
-    def end_seq(self) -> SegmentSeq:
-        return SegmentSeq(self.trimmed_to + len(self.segments))
-
-    def up_to(self, seq: SegmentSeq) -> SessionListing:
-        """The same session as if it ended before `seq`."""
-        if seq >= self.end_seq:
-            return self
-        return replace(self, segments=self.segments[: max(0, seq - self.trimmed_to)], sealed=False)
-
-    def since(self, seq: SegmentSeq) -> SessionListing:
-        """The same session without what stands before `seq`."""
-        if seq <= self.trimmed_to:
-            return self
-        return replace(self, trimmed_to=seq, segments=self.segments[seq - self.trimmed_to :])
 
 
 async def claim(
@@ -152,109 +110,44 @@ async def read_claim(store: ObjectStore, session: SessionId) -> str | None:
 
 
 async def list_session(
-    store: ObjectStore,
-    session: SessionId,
-    *,
-    committed_to: SegmentSeq = _FIRST,
-    evidence: str = "",
-    since: SegmentSeq = _FIRST,
-    places_max: int | None = None,
+    store: ObjectStore, session: SessionId, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
 ) -> SessionListing:
     """The committed prefix of a session as the bucket shows it now: up to the first gap that no object disproves, or its seal.
 
-    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where. `since` and `places_max`: as of
-    SessionLook, for who knows the places before, and has room for so many.
+    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where.
     """
+    look = await looked_at(store, SessionLook(session))
+    return await committed_in(store, look, committed_to=committed_to, evidence=evidence)
+
+
+async def committed_in(
+    store: ObjectStore, look: SessionLook, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
+) -> SessionListing:
+    """Returns what a look that was just taken shows to be committed, and lists again where it shows a gap that may be none."""
     while True:
-        look = await looked_at(store, SessionLook(session, since=since, places_max=places_max))
-        listing = look.committed(committed_to, evidence, since=since)
+        listing = look.committed(committed_to, evidence)
         behind = [seq for seq in look.places if seq > listing.end_seq]
         if listing.sealed or not behind:
             return listing
         try:
-            told_to, teller = await _committed_by_evidence(store, session, look.places, behind)
-        except NotFound:
-            continue  # trimmed since the look
+            told_to, teller = await _committed_by_evidence(store, look.session, look.places, behind)
+        except NotFound:  # trimmed since the look
+            look = await looked_at(store, look.again())
+            continue
         if told_to <= listing.end_seq:
             return listing
         # a listing of several pages may miss what landed behind its back, so look again: what is vouched for was there by now
-        look = await looked_at(store, SessionLook(session, since=since, places_max=places_max))
-        return look.committed(told_to, teller, since=since)
+        return (await looked_at(store, look.again())).committed(told_to, teller)
 
 
-@dataclass(slots=True)
-class SessionLook:
-    """What a listing of a session showed, or of its places from `since` on.
-
-    Where it has more than `places_max` of these, it is cut off: those behind are skipped, and the indexes that tell of them.
-    """
-
-    session: SessionId
-    places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
-    trimmed_to: SegmentSeq = _FIRST
-    indexes: list[IndexRange] = field(default_factory=list)
-    since: SegmentSeq = _FIRST
-    places_max: int | None = None
-    cut_at: SegmentSeq | None = None
-    """Of this place, and those behind it, nothing is known. None: all was listed."""
-    skip_to: str = ""
-    """The listing may go on behind this key: nothing up to there is of use."""
-    is_claimed: bool = False
-    """Whether the claim was listed. False also where the listing was cut off before it."""
-
-    def take_in(self, found: ObjectInfo) -> bucket_layout.WalKey | None:
-        """The next object of the listing, and what its name says; one that Tidelog did not write is passed over."""
-        parsed = bucket_layout.parse_wal_key(found.key)
-        if parsed is None or found.key <= self.skip_to:
-            return None
-        self.is_claimed |= found.key == bucket_layout.claim_key(self.session)
-        if parsed.seq is not None:
-            if self.places_max is not None and len(self.places) >= self.places_max:
-                self.cut_at = SegmentSeq(next(reversed(self.places)) + 1)
-                self.skip_to = bucket_layout.claim_key(self.session)
-                return None
-            self.places[parsed.seq] = found
-        elif parsed.trimmed_to is not None:
-            self.trimmed_to = max(self.trimmed_to, parsed.trimmed_to)
-        elif parsed.indexed is not None:
-            index = IndexRange(*parsed.indexed)
-            self.indexes.append(index)
-            if self.cut_at is not None:
-                self.skip_to = self._next_of_use(index, self.cut_at)
-        return parsed
-
-    def _next_of_use(self, index: IndexRange, cut_at: SegmentSeq) -> str:
-        """Behind this index. A session with many places has many indexes, and most are not listed anew for each part of it."""
-        if index.end >= cut_at:
-            return bucket_layout.trimmed_prefix(self.session)
-        near = SegmentSeq(max(0, self.since - _INDEX_REACH))
-        return max(self.skip_to, bucket_layout.index_key(self.session, near, _FIRST)) if index.end < near else self.skip_to
-
-    def committed(self, committed_to: SegmentSeq, evidence: str, *, since: SegmentSeq = _FIRST) -> SessionListing:
-        """Up to the first gap at or after `committed_to`, to the seal, or as far as was listed. `since`: all below is known."""
-        first = max(self.trimmed_to, since)
-        segments: list[ObjectInfo | None] = []
-        sealed = False
-        while (found := self.places.get(seq := SegmentSeq(first + len(segments)))) is not None or seq < committed_to:
-            if self.cut_at is not None and seq >= self.cut_at:
-                break
-            if found is not None and found.size == SEAL_BYTES:
-                sealed = True
-                break
-            segments.append(found)
-        is_cut = self.cut_at is not None and first + len(segments) >= self.cut_at
-        is_claimed = self.is_claimed or self.cut_at is not None
-        return SessionListing(self.session, first, tuple(segments), sealed, tuple(self.indexes), evidence, is_cut, is_claimed)
-
-
-async def looked_at(store: ObjectStore, look: SessionLook, *, take_in: Callable[[ObjectInfo], object] | None = None) -> SessionLook:
-    """Lists the session, from `look.since` on. `take_in`: in place of its own, for who looks at more than it."""
+async def looked_at(store: ObjectStore, look: SessionLook) -> SessionLook:
+    """Lists the session, from `look.since` on."""
     prefix = bucket_layout.session_prefix(look.session)
     start_after = bucket_layout.segment_key(look.session, SegmentSeq(look.since - 1)) if look.since else ""
     while True:
         page = await store.list(prefix, start_after=start_after)
         for found in page.objects:
-            (take_in or look.take_in)(found)
+            look.take_in(found)
         if not page.more:
             return look
         start_after = max(page.objects[-1].key, look.skip_to)
@@ -324,14 +217,15 @@ async def seal(
             await asyncio.sleep(pause_s)
 
 
+async def trim_markers(store: ObjectStore, session: SessionId) -> list[SegmentSeq]:
+    """Returns the trim markers of the session, in ascending order. Raises Unavailable."""
+    parsed = [parse_wal_key(found.key) async for found in objects_under(store, bucket_layout.trimmed_prefix(session))]
+    return [one.trimmed_to for one in parsed if one is not None and one.trimmed_to is not None]
+
+
 async def trim_point(store: ObjectStore, session: SessionId) -> SegmentSeq:
     """Everything of the session below this place was committed and compacted, and may be gone."""
-    trimmed_to = SegmentSeq(0)
-    async for found in objects_under(store, bucket_layout.trimmed_prefix(session)):
-        parsed = bucket_layout.parse_wal_key(found.key)
-        if parsed is not None and parsed.trimmed_to is not None:
-            trimmed_to = max(trimmed_to, parsed.trimmed_to)
-    return trimmed_to
+    return max(await trim_markers(store, session), default=_FIRST)
 
 
 async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: SegmentSeq) -> SegmentSeq | None:
@@ -345,7 +239,7 @@ async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: Segment
     while True:
         page = await store.list(bucket_layout.session_prefix(session), start_after=start_after)
         for found in page.objects:
-            parsed = bucket_layout.parse_wal_key(found.key)
+            parsed = parse_wal_key(found.key)
             if parsed is not None and parsed.seq is not None and found.size == SEAL_BYTES:
                 seals.append(parsed.seq)
         start_after = page.objects[-1].key if page.objects else ""
@@ -361,7 +255,7 @@ async def first_with_segments(store: ObjectStore, *, from_session: SessionId) ->
     while True:
         page = await store.list(bucket_layout.WAL, start_after=start_after)
         for found in page.objects:
-            parsed = bucket_layout.parse_wal_key(found.key)
+            parsed = parse_wal_key(found.key)
             if parsed is not None and (parsed.trimmed_to or (parsed.seq is not None and found.size != SEAL_BYTES)):
                 return parsed.session
         if not page.more:
@@ -369,16 +263,23 @@ async def first_with_segments(store: ObjectStore, *, from_session: SessionId) ->
         start_after = page.objects[-1].key
 
 
+async def session_after(store: ObjectStore, session: SessionId | None) -> SessionId | None:
+    """Returns the first session behind this one, or the first of all, that has any object. One request. Raises Unavailable."""
+    start_after = bucket_layout.end_of_session(session) if session is not None else ""
+    while objects := (await store.list(bucket_layout.WAL, start_after=start_after, limit=1)).objects:
+        parsed = parse_wal_key(objects[0].key)
+        if parsed is not None:
+            return parsed.session
+        start_after = objects[0].key
+    return None
+
+
 async def sessions_from(store: ObjectStore, session: SessionId) -> list[SessionId]:
     """Returns the sessions from this number on that have any object. Raises Unavailable."""
     found: list[SessionId] = []
-    start_after = bucket_layout.end_of_session(SessionId(session - 1))
-    while objects := (await store.list(bucket_layout.WAL, start_after=start_after, limit=1)).objects:
-        parsed = bucket_layout.parse_wal_key(objects[0].key)
-        start_after = objects[0].key
-        if parsed is not None:
-            found.append(parsed.session)
-            start_after = bucket_layout.end_of_session(parsed.session)
+    before: SessionId | None = SessionId(session - 1)
+    while (before := await session_after(store, before)) is not None:
+        found.append(before)
     return found
 
 

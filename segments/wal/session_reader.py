@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
 
 from metadata.errors import Corrupt, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import segment_key
 from segments.concurrency import all_of
-from segments.object_store.interface import ObjectStore
+from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.wal.footer_index import IndexRange, cover
-from segments.wal.footer_reader import read_footer_bytes, read_index
+from segments.wal.footer_reader import read_footer, read_footer_bytes, read_index
+from segments.wal.known_sessions import SEGMENTS_AT_ONCE
 from segments.wal.segment_file import FooterBytes, SegmentFooter, parse_footer
-from segments.wal.session import SessionListing, list_session
+from segments.wal.session import list_session, trim_point
+from segments.wal.session_listing import SessionListing
+
+# How often in a row a segment may be gone that a listing shows. Each time the session is listed again.
+GONE_TRIES: Final = 5
 
 
 async def read_footers(
@@ -58,10 +65,46 @@ async def read_footers(
     return [footer for of_part in await all_of(read(*part) for part in parts) for footer in of_part]
 
 
+async def read_committed(
+    store: ObjectStore, listing: SessionListing, *, reads_max: int, segments_max: int
+) -> AsyncIterator[tuple[SessionListing, list[SegmentFooter | Corrupt]]]:
+    """Yields the listed segments with their footers, `segments_max` at a time.
+
+    Where one was trimmed since the listing, the session is listed again, and what comes from then on is of the newer listing.
+    Raises NotFound where listed segments are gone GONE_TRIES times in a row, and as `read_footers`.
+    """
+    gone = 0
+    while True:
+        part = listing.up_to(SegmentSeq(listing.trimmed_to + segments_max))
+        try:
+            footers = await read_footers(store, part, reads_max=reads_max)
+        except NotFound:
+            gone += 1
+            if gone >= GONE_TRIES:
+                raise
+            listing = (await list_session(store, listing.session)).since(listing.trimmed_to)
+            continue
+        gone = 0
+        yield part, footers
+        if part.end_seq >= listing.end_seq:
+            return
+        listing = listing.since(part.end_seq)
+
+
 async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:
     """The committed footers of a session that may still be written to, without sealing it: for readers of the bucket alone."""
-    while True:
-        try:
-            return await read_footers(store, await list_session(store, session), reads_max=reads_max)
-        except NotFound:
-            continue
+    parts = read_committed(store, await list_session(store, session), reads_max=reads_max, segments_max=SEGMENTS_AT_ONCE)
+    return [footer async for _, footers in parts for footer in footers]
+
+
+async def read_segment(store: ObjectStore, session: SessionId, seq: SegmentSeq) -> SegmentFooter | None:
+    """Returns the footer of a segment that was committed; None where it was trimmed.
+
+    Raises NotFound where it is gone, Corrupt where it is damaged, and what the store raises.
+    """
+    try:
+        return await read_footer(store, ObjectInfo(segment_key(session, seq), size=0), session, seq)
+    except (Corrupt, NotFound):
+        if await trim_point(store, session) > seq:
+            return None
+        raise

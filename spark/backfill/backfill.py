@@ -173,8 +173,7 @@ class _Driver:
 
     @property
     def has_read_all(self) -> bool:
-        """Else there are more segments than it has room to know at a time."""
-        return all(session.is_read for session in self._view.state.sessions.values())
+        return self._view.has_read_all
 
     @property
     def bytes_waiting(self) -> int:

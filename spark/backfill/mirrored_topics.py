@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from metadata.errors import UnknownTopic
@@ -13,18 +12,16 @@ from metadata.topics.topic import Topic
 
 
 class MirroredTopics:
-    """A compaction.context.KnownTopics of one look."""
+    """A compaction.context.KnownTopics of one look. Its topics have an id and a name, which is all that making files needs."""
 
     def __init__(self, partitions: Mapping[TopicPartition, str]) -> None:
-        self._by_id: dict[TopicId, Topic] = {}
         self.replace(partitions)
 
     def replace(self, partitions: Mapping[TopicPartition, str]) -> None:
         """As a later look has found them."""
-        counts = Counter(where.topic_id for where in partitions)
         names = {where.topic_id: name for where, name in partitions.items()}
         self._by_id = {
-            topic_id: Topic(id=topic_id, name=name, partition_count=counts[topic_id], settings={}, created_at_ms=0)
+            topic_id: Topic(id=topic_id, name=name, partition_count=0, settings={}, created_at_ms=0)
             for topic_id, name in names.items()
         }
 

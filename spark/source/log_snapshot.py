@@ -1,7 +1,7 @@
 """What partitions hold at a moment, as the bucket alone tells it: no broker is asked, and nothing is written.
 
-    new segments' footers (segment_follower.py) ─▶ runs ┐
-                                  then: the manifests  ─┴▶ log start · [ Parquet ]│[ runs ] · end
+    new segments' footers (segments/wal) ─▶ runs ┐
+                           then: the manifests  ─┴▶ log start · [ Parquet ]│[ runs ] · end
 
 A batch query looks once; a stream keeps what it knows, and each look brings that up to date. Manifests are read last: what was
 trimmed before they are read lies below their `compacted_to`. Sessions are listed one after the other, so a partition that moves
@@ -12,23 +12,28 @@ Invariant: all that is in a snapshot is committed, without a gap, and stays so f
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from metadata.errors import Corrupt
+from metadata.errors import Corrupt, NotFound
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import parse_wal_key
 from segments.history.index import History
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_store import newest_manifests
-from segments.object_store.interface import ObjectStore
+from segments.object_store.interface import ObjectInfo, ObjectStore
+from segments.wal.known_sessions import KnownSession
 from segments.wal.run_index import RunIndex
+from segments.wal.scanner import WalScanner
 from segments.wal.segment_file import Run, SegmentFooter
-from spark.source.segment_follower import SegmentFollower
+from segments.wal.session_listing import SessionLook
+from segments.wal.session_reader import read_segment
 
+# Reads at the same time: of manifests, and of the footers of a session.
 READS_MAX: Final = 32
-"""Manifests, at the same time."""
+SESSIONS_AT_ONCE: Final = 8
 LOOKS_MAX: Final = 3
 PAUSE_S: Final = 0.2
 
@@ -78,7 +83,11 @@ class LogFollower:
 
     def _begin(self, partitions: frozenset[TopicPartition] = frozenset()) -> None:
         self._followed = partitions
-        self._segments = SegmentFollower(self._store, self._take_in)
+        self._scanner = WalScanner(self._store, self, reads_max=READS_MAX, sessions_at_once=SESSIONS_AT_ONCE)
+        # Segments that are gone, or whose footer can't be read. They are read again at each look.
+        self._damaged: dict[tuple[SessionId, SegmentSeq], Corrupt] = {}
+        # Whether a segment was trimmed before it was read: a newer manifest tells what it held.
+        self._missed = False
         self._placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
         self._manifests: dict[TopicPartition, Manifest | Corrupt] = {}
         self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
@@ -96,11 +105,12 @@ class LogFollower:
         if not partitions.keys() <= self._followed:  # of others nothing was kept
             self._begin(frozenset(partitions))
         for look in range(LOOKS_MAX):
-            await self._segments.look(late=manifests or look > 0)
-            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or look or self._segments.missed) else set())
+            await self._read_damaged_again()
+            await self._scanner.poll(now_ms=time.monotonic_ns() // 1_000_000, late=manifests or look > 0)
+            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or look or self._missed) else set())
             if wanted:
                 await self._read_manifests({partition: partitions[partition] for partition in wanted})
-                self._segments.missed = False
+                self._missed = False
             found = {partition: self._snapshot(topic, partition) for partition, topic in partitions.items()}
             damage = {str(snapshot.damage) for snapshot in found.values() if snapshot.damage}
             if damage <= self._told:
@@ -109,7 +119,35 @@ class LogFollower:
         self._told = damage
         return found
 
-    def _take_in(self, footer: SegmentFooter) -> None:
+    def listed(self, session: KnownSession, look: SessionLook) -> None:
+        """Does nothing: manifests tell what became of trimmed segments."""
+
+    def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
+        self._missed = self._missed or to > session.known_to
+
+    def take_in(self, session: KnownSession, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> None:
+        if isinstance(footer, Corrupt):
+            self._damaged[session.session, session.known_to] = footer
+        else:
+            self._add_runs(footer)
+
+    async def _read_damaged_again(self) -> None:
+        """A damaged segment may have been restored, or compacted from a copy and trimmed."""
+        for session, seq in tuple(self._damaged):
+            try:
+                footer = await read_segment(self._store, session, seq)
+            except NotFound:
+                continue
+            except Corrupt as error:
+                self._damaged[session, seq] = error
+                continue
+            del self._damaged[session, seq]
+            if footer is None:
+                self._missed = True
+            else:
+                self._add_runs(footer)
+
+    def _add_runs(self, footer: SegmentFooter) -> None:
         for run in footer.runs:
             if run.partition in self._followed:
                 self._placed[run.partition].append(PlacedRun(run, footer.session, footer.seq))
@@ -129,9 +167,9 @@ class LogFollower:
 
     def _snapshot(self, topic: str, partition: TopicPartition) -> PartitionSnapshot:
         held = self._snapshots.get(partition)
-        if held is not None and not self._segments.damaged:
+        if held is not None and not self._damaged:
             return held
-        damaged = [self._segments.damaged[place] for place in sorted(self._segments.damaged)]
+        damaged = [self._damaged[place] for place in sorted(self._damaged)]
         found = snapshot_of(topic, partition, self._manifests[partition], self._placed[partition], damaged)
         if not damaged:
             self._snapshots[partition] = found

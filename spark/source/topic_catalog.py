@@ -1,21 +1,19 @@
-"""Finds topics on the bucket, by the mirrors that controllers write there: no broker is asked.
-
-topics/orders/1f…/_log/deleted-…           a life that is over
-topics/orders/2e…/_log/topic-….json        the newest counts: the partitions that there are
-"""
+"""Finds the partitions that a query names, by the registrations that controllers mirror on the bucket: no broker is asked."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 from metadata.errors import NotFound, UnknownPartition, UnknownTopic
-from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.model import Partition, Revision, TopicPartition
 from metadata.store.interface import KeyValue
 from metadata.topics.topic import Topic, decode_topic
-from segments.bucket.layout import TOPICS, end_of_topic, parse_topic_key, topic_prefix
+from segments.bucket.layout import TOPICS, TopicIncarnation, topic_mirror_key
+from segments.bucket.topic_catalog import incarnations, read_records
 from segments.concurrency import all_of
-from segments.object_store.interface import ObjectInfo, ObjectStore
+from segments.object_store.interface import ObjectStore
 from spark.source.options import Assigned, Matching, Subscribed, Topics
 
 READS_MAX: Final = 32
@@ -30,7 +28,7 @@ async def find_partitions(store: ObjectStore, wanted: Topics, *, absent_ok: bool
     """
     match wanted:
         case Matching(pattern):
-            topics = [topic for topic in await _topics_under(store, TOPICS) if pattern.fullmatch(topic.name)]
+            topics = await _topics_under(store, TOPICS, pattern)
             if not topics and not absent_ok:
                 raise UnknownTopic(f"no topic on {store.url} matches {pattern.pattern!r}", hint="See `tidelog bucket usage`.")
             return _partitions({topic.name: topic for topic in topics}, {})
@@ -66,50 +64,25 @@ async def _named(store: ObjectStore, names: tuple[str, ...], *, absent_ok: bool)
     return found
 
 
-async def _topics_under(store: ObjectStore, prefix: str) -> list[Topic]:
-    """Those that live, one for each name."""
-    lives: list[tuple[str, TopicId]] = []
-    start_after = ""
-    while (page := await store.list(prefix, start_after=start_after, limit=1)).objects:
-        start_after = page.objects[0].key
-        key = parse_topic_key(start_after)
-        if key is not None:
-            lives.append((key.name, key.topic_id))
-            start_after = end_of_topic(key.name, key.topic_id)
+async def _topics_under(store: ObjectStore, prefix: str, pattern: re.Pattern[str] | None = None) -> list[Topic]:
+    """Those that live, one for each name. Nothing is read of topics whose names do not match the pattern."""
     turns = asyncio.Semaphore(READS_MAX)
-    topics = await all_of(_topic(store, name, topic_id, turns) for name, topic_id in lives)
+    found = [topic async for topic in incarnations(store, prefix) if pattern is None or pattern.fullmatch(topic.name)]
+    topics = await all_of(_topic(store, topic, turns) for topic in found)
     newest: dict[str, Topic] = {}
-    for topic in sorted((found for found in topics if found), key=lambda topic: topic.created_at_ms):
+    for topic in sorted((topic for topic in topics if topic), key=lambda topic: topic.created_at_ms):
         newest[topic.name] = topic
     return list(newest.values())
 
 
-async def _topic(store: ObjectStore, name: str, topic_id: TopicId, turns: asyncio.Semaphore) -> Topic | None:
+async def _topic(store: ObjectStore, named: TopicIncarnation, turns: asyncio.Semaphore) -> Topic | None:
     """None where this life of the topic is over, or was not mirrored yet: then it has no records."""
-    mirror = ""
     async with turns:
-        for found in await _changes(store, f"{topic_prefix(name, topic_id)}_log/"):
-            key = parse_topic_key(found.key)
-            if key is not None and key.deleted is not None:
-                return None
-            if key is not None and key.registered is not None:
-                mirror = found.key
-        if not mirror:
+        records = await read_records(store, named)
+        if records.deleted or not records.registered:
             return None
         try:
-            body = await store.get(mirror)
+            body = await store.get(topic_mirror_key(*named, max(records.registered)))
         except NotFound:  # the topic was deleted, and is cleared away
             return None
-    return decode_topic(KeyValue(f"{TOPICS}{name}", body, Revision(0), Revision(0), version=1))
-
-
-async def _changes(store: ObjectStore, prefix: str) -> list[ObjectInfo]:
-    """Of the registration, in order; the manifests, whose names are digits, come before them in a listing."""
-    found: list[ObjectInfo] = []
-    start_after = f"{prefix}a"
-    while True:
-        page = await store.list(prefix, start_after=start_after)
-        found += page.objects
-        if not page.more:
-            return found
-        start_after = page.objects[-1].key
+    return decode_topic(KeyValue(f"{TOPICS}{named.name}", body, Revision(0), Revision(0), version=1))

@@ -23,7 +23,7 @@ from metadata.cluster.manifest_notice import CompactionNotice, decode_notices
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.bucket.layout import history_file_key, manifest_key, segment_key, trimmed_key
+from segments.bucket.layout import deleted_topic_prefix, history_file_key, manifest_key, segment_key, trimmed_key
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import commit_manifest
@@ -369,6 +369,20 @@ def test_records_of_a_topic_that_nobody_knows_stay_in_their_segments() -> None:
             scene.ahead_ms += 3_600_000
             await compactor.tick()
         assert not scene.store.has(key), "its mirror says now that it was deleted"
+
+    on_a_bucket(work)
+
+
+def test_a_topic_counts_as_deleted_by_a_marker_alone_and_not_by_an_object_of_a_similar_name() -> None:
+    async def work(scene: Scene) -> None:
+        unknown = partition_of(0, topic=9)
+        key = scene.store.segment(7, {unknown: [batch_of(b"v")]})
+        scene.store.plant(f"{deleted_topic_prefix('gone', unknown.topic_id)}by-hand-some-day", b"")
+        compactor = scene.compactor()
+        for _ in range(4):
+            scene.ahead_ms += 3_600_000
+            await compactor.tick()
+        assert scene.store.has(key)
 
     on_a_bucket(work)
 

@@ -40,7 +40,8 @@ from segments.partition.partition_log import Appended, PartitionLog
 from segments.recovery import recover as recovery
 from segments.recovery.recovered_partition import RecoveredPartition
 from segments.wal import segment_writer, session
-from segments.wal.session import ClaimRecord, SessionListing, list_session
+from segments.wal.session import ClaimRecord, list_session
+from segments.wal.session_listing import SessionListing
 from tests.simulation import broken_policies
 from tests.simulation.metadata_wire import MetadataWire
 

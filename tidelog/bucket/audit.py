@@ -6,58 +6,39 @@
 
 A finding is `damage` where a rule is broken, and a `note` where something is odd but allowed: late objects behind a seal or a gap
 are what crashes leave, and can never become visible. Nothing is written. History is read after the sessions, so that what was
-compacted and trimmed meanwhile is in it.
+compacted and trimmed meanwhile is in it. Where offsets in segments seem to be missing, all is read once more, and what the second
+reading shows too is reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
-from segments.bucket.layout import WAL, claim_key, parse_wal_key, segment_key
+from segments.bucket.layout import WAL, claim_key, segment_key, session_prefix
 from segments.object_store.interface import ObjectInfo, ObjectStore, objects_under
 from segments.records.batch import check_stored
-from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
-from segments.wal.session import ClaimRecord, SessionListing, list_session
-from segments.wal.session_reader import read_footers
+from segments.wal.known_sessions import SEGMENTS_AT_ONCE, sort_in
+from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_footer, parse_head, parse_seal
+from segments.wal.session import ClaimRecord, committed_in
+from segments.wal.session_listing import SessionListing, SessionLook
+from segments.wal.session_reader import GONE_TRIES, read_committed
 from tidelog.bucket.findings import Audit, Finding
 from tidelog.bucket.history_audit import History, HistoryEnd, audit_history
 
 __all__ = ["Audit", "Finding", "audit_bucket"]
 
 READS_MAX = 8
-ATTEMPTS_MAX = 5
 DEEP_READS_MAX = 2
 """Whole segments in memory at the same time."""
 Advance = Callable[[str, int, int], None]
 """Called with what is read, how much of it is done, and how much there is."""
-
-
-@dataclass(slots=True)
-class SessionObjects:
-    """What lies under wal/{session}/."""
-
-    session: SessionId
-    places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
-    has_claim: bool = False
-    trimmed_to: SegmentSeq = field(default=SegmentSeq(0))
-
-    def invisible(self, listing: SessionListing) -> list[ObjectInfo]:
-        """Objects that no reader will ever see: behind the seal, or behind the gap."""
-        end_seq = listing.end_seq + listing.sealed
-        return [info for seq, info in sorted(self.places.items()) if seq >= end_seq]
-
-    def trimmed(self, listing: SessionListing) -> list[ObjectInfo]:
-        """Segments that are in Parquet, and not deleted yet."""
-        below = [info for seq, info in sorted(self.places.items()) if seq < listing.trimmed_to]
-        return [info for info in below if info.size != SEAL_BYTES]
 
 
 class PlacedRun(msgspec.Struct, frozen=True):
@@ -74,53 +55,76 @@ async def audit_bucket(store: ObjectStore, *, deep: bool = False, advance: Advan
 
     Raises what the store raises when it can't be listed or read; damage is reported, not raised.
     """
+    audit, gaps = await _read_bucket(store, deep, advance)
+    if gaps:  # a partition that moves while sessions are listed shows a gap where there is none
+        _, again = await _read_bucket(store, False, lambda what, done, of: None)
+        gaps = [gap for gap in gaps if gap in again]
+    audit.findings += gaps
+    audit.sum_up_notes()
+    return audit
+
+
+async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tuple[Audit, list[Finding]]:
+    """Returns what was found, without the notes' sums, and apart from it what is wrong with offsets in segments."""
     audit = Audit(store.url)
     sessions = await _list_sessions(store, audit)
-    committed = {session: await list_session(store, session) for session in sessions}
+    committed = {session: await committed_in(store, look) for session, look in sessions.items()}
     audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
     runs: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
     done = 0
-    for session, objects in sorted(sessions.items()):
-        listing, footers = await _footers(store, committed[session], audit)
-        writer = await _check_session(store, objects, listing, audit)
-        for seq, footer in enumerate(footers, start=listing.trimmed_to):
-            if isinstance(footer, Corrupt):
-                audit.damage(segment_key(session, SegmentSeq(seq)), footer.message)
-                continue
-            for run in footer.runs:
-                runs[run.partition].append(PlacedRun(run.leader_epoch, session, footer.seq, run))
-            info = listing.segments[seq - listing.trimmed_to]
-            if what := of_other_size(info, footer, listing):
-                audit.damage(segment_key(session, SegmentSeq(seq)), what)
-            _count(audit, footer, info.size if info is not None else 0)
-        present = [info for info in listing.segments if info is not None]
-        if deep:
-            for start in range(0, len(present), DEEP_READS_MAX):
-                part = present[start : start + DEEP_READS_MAX]
-                await asyncio.gather(*(_check_segment(store, info, writer, audit) for info in part))
-                done += len(part)
-                advance("segments", done, audit.segments)
-        else:
-            done += len(present)
-            advance("segments", done, audit.segments)
+    for session, look in sorted(sessions.items()):
+        writer = await _check_session(store, look, committed[session], audit)
+        try:
+            async for part, footers in read_committed(
+                store, committed[session], reads_max=READS_MAX, segments_max=SEGMENTS_AT_ONCE
+            ):
+                _check_footers(part, footers, runs, audit)
+                there = [(seq, info) for seq, info in enumerate(part.segments, start=part.trimmed_to) if info is not None]
+                at_once = DEEP_READS_MAX if deep else SEGMENTS_AT_ONCE
+                for now in (there[first : first + at_once] for first in range(0, len(there), at_once)):
+                    if deep:
+                        checks = (
+                            _check_segment(store, info, writer, audit, session=session, seq=SegmentSeq(seq)) for seq, info in now
+                        )
+                        await asyncio.gather(*checks)
+                    done += len(now)
+                    advance("segments", done, audit.segments)
+        except NotFound:
+            audit.damage(session_prefix(session), f"what a listing shows was not there to be read, {GONE_TRIES} times")
     history = await audit_history(store, audit, deep=deep, advance=lambda read, of: advance("files", read, of))
     await _check_cluster(store, audit, is_used=bool(sessions or audit.topics))
-    _check_partitions(runs, history, audit)
-    audit.sum_up_notes()
-    return audit
+    return audit, list(_check_partitions(runs, history, audit))
 
 
 # ── the decisions ──
 
 
-def _check_partitions(runs: dict[TopicPartition, list[PlacedRun]], history: History, audit: Audit) -> None:
+def _check_footers(
+    part: SessionListing,
+    footers: Iterable[SegmentFooter | Corrupt],
+    runs: dict[TopicPartition, list[PlacedRun]],
+    audit: Audit,
+) -> None:
+    for seq, (info, footer) in enumerate(zip(part.segments, footers, strict=True), start=part.trimmed_to):
+        key = segment_key(part.session, SegmentSeq(seq))
+        if isinstance(footer, Corrupt):
+            audit.damage(key, footer.message)
+            continue
+        for run in footer.runs:
+            runs[run.partition].append(PlacedRun(run.leader_epoch, part.session, footer.seq, run))
+        if what := of_other_size(info, footer, part):
+            audit.damage(key, what)
+        _count(audit, footer, info.size if info is not None else 0)
+
+
+def _check_partitions(runs: dict[TopicPartition, list[PlacedRun]], history: History, audit: Audit) -> Iterator[Finding]:
     for partition, placed in sorted(runs.items()):
         end = history.ends.get(partition)
         usage = audit.topic(partition.topic_id)
         pending = [found for found in placed if end is None or found.run.last_offset >= end.compacted_to]
         usage.records += sum(found.run.record_count for found in pending)
         if partition not in history.damaged and partition.topic_id not in history.deleted:
-            audit.findings += check_offsets(partition, pending, end)
+            yield from check_offsets(partition, pending, end)
 
 
 def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], history: HistoryEnd | None) -> list[Finding]:
@@ -202,46 +206,38 @@ async def _check_cluster(store: ObjectStore, audit: Audit, *, is_used: bool) -> 
         audit.cluster_id = record.cluster_id
 
 
-async def _list_sessions(store: ObjectStore, audit: Audit) -> dict[SessionId, SessionObjects]:
-    sessions: dict[SessionId, SessionObjects] = {}
+async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId, SessionLook]:
+    looks: dict[SessionId, SessionLook] = {}
     async for info in objects_under(store, WAL):
         audit.objects += 1
-        parsed = parse_wal_key(info.key)
-        if parsed is None:
+        if sort_in(looks, info) is None:
             audit.note(info.key, "it is none of Tidelog's objects")
-            continue
-        objects = sessions.setdefault(parsed.session, SessionObjects(parsed.session))
-        if parsed.seq is not None:
-            objects.places[parsed.seq] = info
-            audit.segment_bytes += info.size
-        elif parsed.trimmed_to is not None:
-            objects.trimmed_to = max(objects.trimmed_to, parsed.trimmed_to)
-        elif parsed.indexed is None:
-            objects.has_claim = True
-    audit.sessions = len(sessions)
-    return sessions
+    audit.sessions = len(looks)
+    audit.segment_bytes = sum(info.size for look in looks.values() for info in look.places.values())
+    return looks
 
 
-async def _check_session(store: ObjectStore, objects: SessionObjects, listing: SessionListing, audit: Audit) -> str:
+async def _check_session(store: ObjectStore, look: SessionLook, listing: SessionListing, audit: Audit) -> str:
     """Claim, seal, and what lies behind the end; answers the writer that the claim names, empty where it is not known."""
-    trimmed = objects.trimmed(listing)
+    places = sorted(look.places.items())
+    trimmed = [info for seq, info in places if seq < listing.trimmed_to and info.size != SEAL_BYTES]
     audit.collectable(len(trimmed), sum(info.size for info in trimmed))
-    if invisible := objects.invisible(listing):
+    if invisible := [info for seq, info in places if seq >= listing.end_seq + listing.sealed]:
         audit.invisible_objects += len(invisible)
         audit.invisible_bytes += sum(info.size for info in invisible)
         end = "the seal" if listing.sealed else f"the gap at {listing.end_seq}"
         audit.note(invisible[0].key, f"{_objects(len(invisible))} behind {end}: not committed, and never visible")
     if listing.sealed:
         audit.sealed_sessions += 1
-        key = segment_key(objects.session, listing.end_seq)
+        key = segment_key(look.session, listing.end_seq)
         try:
             seal = parse_seal(await store.get(key), key=key)
-            if (seal.session, seal.seq) != (objects.session, listing.end_seq):
+            if (seal.session, seal.seq) != (look.session, listing.end_seq):
                 audit.damage(key, f"it is the seal of session {seal.session} at {seal.seq}")
         except (Corrupt, NotFound) as error:
             audit.damage(key, error.message)
-    key = claim_key(objects.session)
-    if not objects.has_claim:
+    key = claim_key(look.session)
+    if not look.is_claimed:
         audit.damage(key, "the session has objects and no claim")
         return ""
     try:
@@ -249,7 +245,7 @@ async def _check_session(store: ObjectStore, objects: SessionObjects, listing: S
     except (msgspec.MsgspecError, UnicodeDecodeError, NotFound) as error:
         audit.damage(key, f"the claim can't be read: {error}")
         return ""
-    if claim.session != objects.session:
+    if claim.session != look.session:
         audit.damage(key, f"it is the claim of session {claim.session}")
     return claim.writer
 
@@ -258,38 +254,19 @@ def _objects(count: int) -> str:
     return "1 object" if count == 1 else f"{count} objects"
 
 
-async def _footers(
-    store: ObjectStore, listing: SessionListing, audit: Audit
-) -> tuple[SessionListing, list[SegmentFooter | Corrupt]]:
-    """And the session as it was then: it may be trimmed while it is read."""
-    for _ in range(ATTEMPTS_MAX):
-        try:
-            return listing, await read_footers(store, listing, reads_max=READS_MAX)
-        except NotFound:
-            listing = await list_session(store, listing.session)
-    audit.damage(f"{WAL}{listing.session:016x}/", f"what a listing shows was not there to be read, {ATTEMPTS_MAX} times")
-    return listing, []
-
-
-async def _check_segment(store: ObjectStore, info: ObjectInfo, writer: str, audit: Audit) -> None:
-    parsed = parse_wal_key(info.key)
-    assert parsed is not None
-    assert parsed.seq is not None
-    one = SessionListing(parsed.session, parsed.seq, (info,), sealed=False)
+async def _check_segment(
+    store: ObjectStore, info: ObjectInfo, writer: str, audit: Audit, *, session: SessionId, seq: SegmentSeq
+) -> None:
     try:
-        (footer,) = await read_footers(store, one, reads_max=1)
         body = await store.get(info.key)
+        footer = parse_footer(body, object_size=len(body), session=session, seq=seq, key=info.key)
+        audit.batches_read += len(footer.batch_table)
+        audit.findings += check_segment_bytes(body, footer, writer=writer, key=info.key)
     except NotFound:
         return  # trimmed meanwhile
-    if isinstance(footer, Corrupt):
-        if not any(found.where == info.key for found in audit.findings):  # its footer came from an index
-            audit.damage(info.key, footer.message)
-        return
-    try:
-        audit.findings += check_segment_bytes(body, footer, writer=writer, key=info.key)
     except Corrupt as error:
-        audit.damage(info.key, error.message)
-    audit.batches_read += len(footer.batch_table)
+        if not any(found.where == info.key for found in audit.findings):  # its footer came from an index
+            audit.damage(info.key, error.message)
 
 
 def _count(audit: Audit, footer: SegmentFooter, size_bytes: int) -> None:

@@ -19,7 +19,6 @@ import pyarrow as pa
 from awscrt.checksums import crc32c
 
 from compaction.deletion_policy import fate_of_file, is_leftover_version
-from compaction.gc.topics import ListedFile, ListedPartition, TopicListing
 from compaction.maintenance.history_stream import neighbours_of
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -31,6 +30,7 @@ from segments.bucket.layout import (
     manifests_prefix,
     parse_topic_key,
 )
+from segments.bucket.topic_listing import ListedFile, ListedPartition, TopicListing
 from segments.history.manifest import HistoryFile, Manifest, RowGroup, decode_manifest
 from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
 from segments.object_store.interface import Buffer, ObjectStore, objects_under
@@ -103,15 +103,18 @@ async def _partitions(store: ObjectStore, audit: Audit, deleted: set[TopicId]) -
         usage.name = parsed.name
         usage.objects += 1
         usage.bytes += info.size
-        if parsed.deleted is not None:
+        if parsed.deleted is not None and not usage.is_deleted:
             deleted.add(parsed.topic_id)
             usage.is_deleted = True
-        elif usage.is_deleted:
+            audit.collectable(usage.objects - 1, usage.bytes - info.size)  # its manifests, which come first
+        elif parsed.deleted is None and usage.is_deleted:
             audit.collectable(1, info.size)
         for complete in listing.take_in(parsed, info.size):
-            yield complete
+            if isinstance(complete, ListedPartition):
+                yield complete
     for complete in listing.end():
-        yield complete
+        if isinstance(complete, ListedPartition):
+            yield complete
 
 
 class _Reading:

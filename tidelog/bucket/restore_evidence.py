@@ -8,37 +8,35 @@ or comes back later, adds nothing that the restored metadata would not know. A d
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from metadata.backup.snapshot import Snapshot, parse_snapshot
 from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavailable
-from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.model import Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import KeyValue
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
-    WAL,
-    end_of_session,
+    TopicIncarnation,
     end_of_topic,
     parse_snapshot_key,
     parse_topic_key,
-    parse_wal_key,
     segment_key,
     snapshot_key,
     topic_mirror_key,
 )
+from segments.bucket.topic_catalog import TopicRecords
 from segments.concurrency import all_of
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore, objects_under
-from segments.wal.session import SessionListing, list_session, seal
-from segments.wal.session_reader import read_footers
+from segments.wal.session import list_session, seal, session_after
+from segments.wal.session_reader import read_committed
 from tidelog.bucket.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
 
 SESSIONS_AT_ONCE = 4
@@ -72,25 +70,23 @@ async def read_evidence(
     sessions = await _sessions(bucket)
     found = Found(Evidence(cluster_id, sessions))
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
-    revisions = [revision async for key in _keys(bucket, SNAPSHOTS) if (revision := parse_snapshot_key(key)) is not None]
+    listed = [parse_snapshot_key(found.key) async for found in objects_under(bucket, SNAPSHOTS)]
+    revisions = [revision for revision in listed if revision is not None]
     found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, found.evidence.findings)
-    lives = await _lives(bucket)
-    found.evidence.mirrors = await _read_mirrors(bucket, lives, layout, found.evidence, advance)
-    found.evidence.manifests = await _read_manifests(bucket, lives, found.evidence.findings)
-    named = [*revisions, *(revision for life in lives.values() for revision in (*life.registered, *life.deleted))]
+    topics = await _topics(bucket)
+    found.evidence.mirrors = await _read_mirrors(bucket, topics, layout, found.evidence, advance)
+    found.evidence.manifests = await _read_manifests(bucket, topics, found.evidence.findings)
+    named = [*revisions, *(revision for records in topics.values() for revision in (*records.registered, *records.deleted))]
     found.evidence.revision_max = max(named, default=0)
     return found
 
 
 async def _sessions(bucket: ObjectStore) -> list[SessionId]:
-    """One look for each session, however many segments it has."""
-    sessions = []
-    start_after = ""
-    while (page := await _patiently(partial(bucket.list, WAL, start_after=start_after, limit=1))).objects:
-        start_after = page.objects[0].key
-        if (parsed := parse_wal_key(start_after)) is not None:
-            sessions.append(parsed.session)
-            start_after = end_of_session(parsed.session)
+    """One request for each session, however many segments it has."""
+    sessions: list[SessionId] = []
+    before: SessionId | None = None
+    while (before := await _patiently(partial(session_after, bucket, before))) is not None:
+        sessions.append(before)
     return sessions
 
 
@@ -136,22 +132,13 @@ async def _read_session(
             raise Unavailable(f"session {session} could not be sealed within {SEAL_TIMEOUT_S:g} s") from None
     tally = FooterTally()
     damaged = []
-    for part in _parts(listing):
-        for seq, footer in enumerate(await read_footers(bucket, part, reads_max=FOOTER_READS_MAX), start=part.trimmed_to):
+    async for part, footers in read_committed(bucket, listing, reads_max=FOOTER_READS_MAX, segments_max=FOOTERS_AT_ONCE):
+        for seq, footer in enumerate(footers, start=part.trimmed_to):
             if isinstance(footer, Corrupt):
                 damaged.append(Finding("damage", segment_key(session, SegmentSeq(seq)), footer.message))
             else:
                 tally.take_in(footer)
     return sealed_before, tally, damaged
-
-
-def _parts(listing: SessionListing) -> Iterator[SessionListing]:
-    for first in range(0, len(listing.segments), FOOTERS_AT_ONCE):
-        yield dataclasses.replace(
-            listing,
-            trimmed_to=SegmentSeq(listing.trimmed_to + first),
-            segments=listing.segments[first : first + FOOTERS_AT_ONCE],
-        )
 
 
 # ── snapshots ──
@@ -178,51 +165,31 @@ async def _newest_snapshot(
 # ── mirrors of topics ──
 
 
-@dataclass(slots=True)
-class _Life:
-    registered: list[Revision] = field(default_factory=list)
-    deleted: list[Revision] = field(default_factory=list)
-    compacted: set[Partition] = field(default_factory=set)
-    """Partitions that have manifests."""
-
-
-class _Named(NamedTuple):
-    name: str
-    topic_id: TopicId
-
-
-async def _lives(bucket: ObjectStore) -> dict[_Named, _Life]:
-    """Of each topic that was: what was written about it, without a look at all of its files of history."""
-    lives: dict[_Named, _Life] = {}
+async def _topics(bucket: ObjectStore) -> dict[TopicIncarnation, TopicRecords]:
+    """What was written about each topic that was, without a look at all of its files of history."""
+    topics: dict[TopicIncarnation, TopicRecords] = {}
     start_after = ""
     while True:
         page = await _patiently(partial(bucket.list, TOPICS, start_after=start_after))
         for start_after in (found.key for found in page.objects):
             parsed = parse_topic_key(start_after)
-            if parsed is None:
-                continue
-            life = lives.setdefault(_Named(parsed.name, parsed.topic_id), _Life())
-            if parsed.registered is not None:
-                life.registered.append(parsed.registered)
-            if parsed.deleted is not None:
-                life.deleted.append(parsed.deleted)
-            if parsed.manifest is not None:
-                life.compacted.add(parsed.manifest.partition)
+            if parsed is not None:
+                topics.setdefault(parsed.incarnation, TopicRecords()).take_in(parsed)
         if not page.more:
-            return lives
+            return topics
         if parsed is not None and parsed.history is not None:  # files come last of what a topic has
-            start_after = end_of_topic(parsed.name, parsed.topic_id)
+            start_after = end_of_topic(*parsed.incarnation)
 
 
 async def _read_manifests(
-    bucket: ObjectStore, lives: Mapping[_Named, _Life], findings: list[Finding]
+    bucket: ObjectStore, topics: Mapping[TopicIncarnation, TopicRecords], findings: list[Finding]
 ) -> dict[TopicPartition, Manifest]:
     """The newest of each partition, but for topics that were deleted."""
     names = {
         TopicPartition(named.topic_id, partition): named.name
-        for named, life in lives.items()
-        for partition in life.compacted
-        if not life.deleted
+        for named, records in topics.items()
+        for partition in records.compacted
+        if not records.deleted
     }
     found = await _patiently(partial(newest_manifests, bucket, names, reads_max=MIRROR_READS_MAX))
     manifests: dict[TopicPartition, Manifest] = {}
@@ -237,35 +204,35 @@ async def _read_manifests(
 
 
 async def _read_mirrors(
-    bucket: ObjectStore, lives: dict[_Named, _Life], layout: EtcdLayout, evidence: Evidence, advance: Advance
+    bucket: ObjectStore, topics: dict[TopicIncarnation, TopicRecords], layout: EtcdLayout, evidence: Evidence, advance: Advance
 ) -> list[MirroredTopic]:
-    """The newest registration of each life, unless it was deleted, or the snapshot has it."""
+    """The newest registration of each topic, unless it was deleted, or the snapshot has it."""
     snapshot = evidence.snapshot
     told_to = snapshot.header.revision if snapshot is not None else 0
     turns = asyncio.Semaphore(MIRROR_READS_MAX)
     mirrors: list[MirroredTopic] = []
 
-    async def read(named: _Named, life: _Life) -> None:
+    async def read(named: TopicIncarnation, records: TopicRecords) -> None:
         topic = None
-        for revision in sorted(life.registered, reverse=True):
-            if life.deleted or revision <= told_to:
+        for revision in sorted(records.registered, reverse=True):
+            if records.deleted or revision <= told_to:
                 break
             async with turns:
                 topic = await _read_mirror(bucket, named, revision, layout, evidence.findings)
             if topic is not None:
                 break
-        newest = max(life.registered, default=Revision(0))
-        mirrors.append(MirroredTopic(named.name, named.topic_id, newest, bool(life.deleted), topic))
-        advance("topics", len(mirrors), len(lives))
+        newest = max(records.registered, default=Revision(0))
+        mirrors.append(MirroredTopic(named.name, named.topic_id, newest, bool(records.deleted), topic))
+        advance("topics", len(mirrors), len(topics))
 
-    await all_of(read(named, life) for named, life in lives.items())
+    await all_of(read(named, records) for named, records in topics.items())
     return sorted(mirrors, key=lambda mirror: (mirror.name, mirror.topic_id))
 
 
 async def _read_mirror(
-    bucket: ObjectStore, named: _Named, revision: Revision, layout: EtcdLayout, findings: list[Finding]
+    bucket: ObjectStore, named: TopicIncarnation, revision: Revision, layout: EtcdLayout, findings: list[Finding]
 ) -> Topic | None:
-    key = topic_mirror_key(named.name, named.topic_id, revision)
+    key = topic_mirror_key(*named, revision)
     try:
         body = await _patiently(partial(bucket.get, key))
         topic = decode_topic(KeyValue(layout.topic(named.name), body, revision, revision, version=1))
@@ -279,11 +246,6 @@ async def _read_mirror(
 
 
 # ── how it is read ──
-
-
-async def _keys(bucket: ObjectStore, prefix: str) -> AsyncIterator[str]:
-    async for found in objects_under(bucket, prefix):
-        yield found.key
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -17,11 +17,11 @@ from compaction.deletion_policy import (
     is_leftover_version,
 )
 from compaction.gc.collector import MARKERS_READ_AT_ONCE
-from compaction.gc.topics import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic
 from segments.bucket.layout import (
+    TopicIncarnation,
     chosen_key,
     deleted_topic_key,
     done_key,
@@ -33,6 +33,7 @@ from segments.bucket.layout import (
     staged_rows_key,
     topic_mirror_key,
 )
+from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
 from segments.history.manifest_edits import collected
 from segments.object_store.memory import MemoryStore
@@ -572,11 +573,11 @@ def test_a_listing_is_told_partition_by_partition() -> None:
     )
     listing = TopicListing()
     told: list[ListedPartition] = []
-    for key in keys:
-        parsed = parse_topic_key(key)
-        assert parsed is not None
-        told += listing.take_in(parsed, 7)
-    told += listing.end()
+    for key in [*keys, None]:
+        parsed = parse_topic_key(key) if key is not None else None
+        for one in listing.take_in(parsed, 7) if parsed is not None else listing.end():
+            assert one == Remains(TopicIncarnation("t", over), Revision(3)) or isinstance(one, ListedPartition)
+            told += [one] if isinstance(one, ListedPartition) else []
     assert [(one.partition, one.versions, len(one.files)) for one in told] == [
         (place(topic_a, 1), [1, 2], 2),
         (place(topic_a, 10), [], 2),
@@ -601,16 +602,16 @@ def test_lives_that_are_over_and_have_left_something_are_told_with_their_newest_
             manifest_key("t", TopicPartition(last, Partition(0)), 1),
         ]
     )
-    listing = RemainsListing()
-    told = [listing.take_in(parsed) for key in keys if (parsed := parse_topic_key(key)) is not None]
-    told += [listing.end(), listing.end()]
-    assert [one for one in told if one is not None] == [
-        Remains("t", before, Revision(3)),
-        Remains("t", behind, Revision(3)),
-        Remains("t", twice, Revision(20)),
-        Remains("t", last, Revision(3)),
+    listing = TopicListing()
+    told = [one for key in keys if (parsed := parse_topic_key(key)) is not None for one in listing.take_in(parsed, 7)]
+    told += [*listing.end(), *listing.end()]
+    assert told == [
+        Remains(TopicIncarnation("t", before), Revision(3)),
+        Remains(TopicIncarnation("t", behind), Revision(3)),
+        Remains(TopicIncarnation("t", twice), Revision(20)),
+        Remains(TopicIncarnation("t", last), Revision(3)),
     ]
-    assert alone not in {one.topic_id for one in told if one is not None}
+    assert alone not in {one.topic.topic_id for one in told if isinstance(one, Remains)}
 
 
 def test_what_may_go_of_a_manifest_waits_for_its_grace() -> None:

@@ -174,8 +174,8 @@ def test_a_segment_that_is_missing_far_from_the_start_is_told_by_the_first_look_
     gone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looks once takes what waits then for all there is."""
-    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_AT_ONCE", 2)
-    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", 4)
+    monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_LISTED_MAX", 4)
 
     async def work() -> None:
         scene = Watched()
@@ -184,7 +184,7 @@ def test_a_segment_that_is_missing_far_from_the_start_is_told_by_the_first_look_
         scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(gone)))
         await scene.look()
         state = scene.state.sessions[SessionId(7)]
-        assert (state.known_to, state.is_read, list(state.damaged)) == (30, True, [gone])
+        assert (state.known_to, state.listed.is_read, list(state.damaged)) == (30, True, [gone])
         assert [seq for _, _, seq in scene.waiting()] == [seq for seq in range(30) if seq != gone]
 
     watched(work())
@@ -248,7 +248,7 @@ def test_segments_that_are_trimmed_and_deleted_while_they_are_read_are_passed_ov
 def test_no_more_is_kept_in_mind_than_there_is_room_for_and_those_written_first_come_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_AT_ONCE", 1)
+    monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_AT_ONCE", 1)
 
     async def work() -> None:
         scene = Watched(runs_max=4)
@@ -267,8 +267,8 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for_and_those_written_first_
 
 
 def test_a_long_session_is_listed_only_as_far_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_AT_ONCE", 2)
-    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", 4)
+    monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_LISTED_MAX", 4)
 
     async def work() -> None:
         scene = Watched(runs_max=6)
@@ -280,12 +280,12 @@ def test_a_long_session_is_listed_only_as_far_as_it_is_read(monkeypatch: pytest.
         for done in range(0, 30, 2):
             await scene.look()
             state = scene.state.sessions[SessionId(7)]
-            assert len(state.listed.segments if state.listed is not None else ()) <= 4
-            assert state.is_read == (done + 6 >= 30)
+            assert len(state.listed.listed.segments if state.listed.listed is not None else ()) <= 4
+            assert state.listed.is_read == (done + 6 >= 30)
             assert scene.waiting() == [(n, 7, n) for n in range(done, min(done + 6, 30))]
             scene.state.advance(msgspec.structs.replace(no_manifest(ORDERS), compacted_to=Offset(done + 2)))
         assert state is not None
-        assert (state.sealed, state.is_read, state.is_cut, state.done_to) == (True, True, False, len(keys))
+        assert (state.is_ended, state.listed.is_cut, state.done_to) == (True, False, len(keys))
         assert {index.end for index in state.indexes} == {8, 16}
 
     watched(work())
@@ -296,8 +296,8 @@ def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_
     late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or one before it, and what a zombie wrote behind the seal those after it. Nobody else would delete them."""
-    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", 4)
-    monkeypatch.setattr("segments.wal.session._INDEX_REACH", 6)
+    monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_LISTED_MAX", 4)
+    monkeypatch.setattr("segments.wal.session_listing._INDEX_REACH", 6)
 
     async def work() -> None:
         scene = Watched()
@@ -311,7 +311,7 @@ def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_
         monkeypatch.setattr(scene.store, "list", partial(scene.store.list, limit=3))
         await scene.look()
         state = scene.state.sessions[SessionId(7)]
-        assert (state.sealed, state.is_read, state.known_to) == (True, True, 19)
+        assert (state.is_ended, state.known_to) == (True, 19)
         assert {index.first for index in state.indexes} == set(range(0, 18, 2))
 
     watched(work())
@@ -345,16 +345,16 @@ def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_ma
         for seq in missing | set(range(gone_below)):
             scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(seq)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", limit)
-            patch.setattr("segments.wal.session._INDEX_REACH", 6)
+            patch.setattr("segments.wal.known_sessions.SEGMENTS_LISTED_MAX", limit)
+            patch.setattr("segments.wal.session_listing._INDEX_REACH", 6)
             patch.setattr(scene.store, "list", partial(scene.store.list, limit=page_max))
             for _ in range(2 * len(missing) + 2):
                 await scene.look()
         state = scene.state.sessions.get(SessionId(7))
         if state is None:
             return scene.waiting()
-        assert not state.is_cut
-        of_session = (state.first_seq, state.oldest_seq, state.known_to, state.sealed, set(state.damaged), state.indexes)
+        assert not state.listed.is_cut
+        of_session = (state.first_seq, state.oldest_seq, state.known_to, state.listed.sealed, set(state.damaged), state.indexes)
         return scene.waiting(), of_session
 
     async def work() -> None:

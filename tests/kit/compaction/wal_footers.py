@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from compaction.wal.state import SessionState, WalState
+from compaction.wal.state import WalState
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import segment_key
 from segments.history.manifest import no_manifest
 from segments.object_store.interface import ObjectInfo
+from segments.wal.known_sessions import KnownSession
 from segments.wal.segment_file import BATCH_DTYPE, Run, SegmentFooter
+from segments.wal.session_listing import SessionLook
 
 RUN_BYTES = 100
 Place = tuple[int, int]
@@ -36,9 +38,13 @@ def state_of(footers: Sequence[SegmentFooter], floors: Mapping[TopicPartition, i
     """Each session's from its place 0 on, in the order of their finding."""
     state = WalState()
     for footer in footers:
-        session = state.sessions.setdefault(footer.session, SessionState(footer.session))
+        known = KnownSession(footer.session)
+        if footer.session not in state.sessions:
+            state.listed(known, SessionLook(footer.session))
+        known = state.sessions[footer.session].listed
         size = 40 + RUN_BYTES * len(footer.runs)
-        state.take_in(session, ObjectInfo(segment_key(footer.session, footer.seq), size), footer)
+        state.take_in(known, ObjectInfo(segment_key(footer.session, footer.seq), size), footer)
+        known.handed_on(footer)
     for partition in list(state.pending):
         compacted_to = Offset((floors or {}).get(partition, 0))
         state.advance(msgspec.structs.replace(no_manifest(partition), version=1, compacted_to=compacted_to))

@@ -19,8 +19,6 @@ from segments.wal.segment_file import SEAL_BYTES, Seal, parse_seal
 from segments.wal.session import (
     ClaimRecord,
     Session,
-    SessionListing,
-    SessionLook,
     claim,
     find_seal,
     list_session,
@@ -28,6 +26,7 @@ from segments.wal.session import (
     trim_point,
     who_wrote,
 )
+from segments.wal.session_listing import SessionListing, SessionLook
 from tests.kit.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.kit.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
@@ -206,7 +205,7 @@ def test_a_look_with_room_for_some_places_is_cut_off_where_there_is_one_more(the
     for seq in there:
         look.take_in(ObjectInfo(segment_key(SESSION, SegmentSeq(seq)), 500))
     assert (list(look.places), look.cut_at) == ([4, 5, 6], cut_at)
-    listing = look.committed(SegmentSeq(0), "", since=SegmentSeq(4))
+    listing = look.committed()
     assert (listing.end_seq, listing.is_cut) == (7, cut_at is not None)
 
 

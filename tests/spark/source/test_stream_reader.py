@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import pickle
@@ -20,11 +19,9 @@ from metadata.model import SegmentSeq, SessionId, TopicId
 from segments.bucket.layout import segment_key
 from segments.object_store.directory import DirectoryStore
 from segments.object_store.interface import ListPage
-from segments.wal.segment_file import SegmentFooter
-from spark.source import segment_follower, stream_log
+from spark.source import stream_log
 from spark.source.reader import TidelogSource
 from spark.source.scan_plan import FilePart, RunPart
-from spark.source.segment_follower import SegmentFollower
 from spark.source.stream_reader import TidelogStreamReader
 from tests.kit.spark.topics_on_disk import START_MS, Bucket, records
 
@@ -378,63 +375,3 @@ def test_a_topic_that_is_not_there_is_told_also_where_only_what_is_available_is_
 def test_options_of_a_stream_are_checked_before_it_starts(bucket: Bucket, options: dict[str, Any], told: str) -> None:
     with pytest.raises(PySparkException, match=told):
         Query(bucket, **options)
-
-
-def test_footers_are_read_once_however_often_it_is_looked(bucket: Bucket) -> None:
-    gets: list[str] = []
-
-    class Counting(DirectoryStore):
-        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-            gets.append(key)
-            return await super().get(key, start=start, end=end)
-
-        async def tail(self, key: str, bytes_max: int) -> Any:
-            gets.append(key)
-            return await super().tail(key, bytes_max)
-
-    async def looks() -> list[int]:
-        store = await Counting.open(bucket.root)
-        found: list[SegmentFooter] = []
-        follower = SegmentFollower(store, found.append)
-        counts = []
-        for _ in range(3):
-            await follower.look()
-            counts.append(len(gets))
-        await asyncio.to_thread(bucket.produce, records(100, 10), records(110, 10))
-        await follower.look()
-        counts.append(len(gets))
-        assert [footer.seq for footer in found if footer.session == 3] == [0, 1]
-        assert len(found) == len({(footer.session, footer.seq) for footer in found}) == 5
-        await store.close()
-        return counts
-
-    first, second, third, fourth = asyncio.run(looks())
-    assert first == second == third
-    assert fourth - third <= 4
-
-
-@pytest.mark.parametrize("looks_before", [1, 5], ids=["soon", "long after"])
-def test_a_session_that_is_claimed_late_is_found(bucket: Bucket, looks_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers take their numbers in order, and claim them in any; one that can't reach the bucket does so hours later."""
-    monkeypatch.setattr(segment_follower, "HOLE_LOOKS", 2)
-    monkeypatch.setattr(segment_follower, "HOLE_LOOKS_LATER", 7)
-    late = Bucket(bucket.root.with_name("late"))
-    late.produce(records(0, 10))
-    hidden = bucket.root / "wal" / f"{1:016x}"
-    moved = bucket.root.with_name("moved")
-    hidden.rename(moved)
-
-    async def looks() -> list[tuple[SessionId, SegmentSeq]]:
-        store = await DirectoryStore.open(bucket.root)
-        found: list[SegmentFooter] = []
-        follower = SegmentFollower(store, found.append)
-        for _ in range(looks_before):
-            await follower.look()
-        assert {footer.session for footer in found} == {2}
-        (late.root / "wal" / f"{1:016x}").rename(hidden)
-        for _ in range(1 if looks_before == 1 else 7):
-            await follower.look()
-        await store.close()
-        return [(footer.session, footer.seq) for footer in found]
-
-    assert (SessionId(1), SegmentSeq(0)) in asyncio.run(looks())

@@ -1,0 +1,135 @@
+"""What a listing of a session shows, and how far the session is committed by it. Pure.
+
+seq       0   1   2       4   claim  index-…  trimmed-…
+listing   └───────┘ committed: up to the first gap at or after the trim point, or up to the seal
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from metadata.model import SegmentSeq, SessionId
+from segments.bucket import layout as bucket_layout
+from segments.object_store.interface import ObjectInfo
+from segments.wal.footer_index import IndexRange
+from segments.wal.segment_file import SEAL_BYTES
+
+_FIRST = SegmentSeq(0)
+_INDEX_REACH = 1024
+"""An index that begins so many segments before what is looked at may tell of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionListing:
+    """What a listing of a session shows: places from the trim point on, up to the first gap or seal."""
+
+    session: SessionId
+    trimmed_to: SegmentSeq
+    segments: tuple[ObjectInfo | None, ...]
+    """The committed segments, place by place from `trimmed_to` on; None where one is missing."""
+    sealed: bool
+    """Whether a seal stands at `end_seq`."""
+    indexes: tuple[IndexRange, ...] = ()
+    """Of footers of its segments."""
+    evidence: str = ""
+    """The key of the object that says that the missing ones were committed."""
+    is_cut: bool = False
+    """Whether it ends where nothing more was listed, and may go on behind."""
+    is_claimed: bool = True
+    """Whether its claim was listed. A claim is created before anything else of the session, and is never deleted."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether all objects of the session are gone but its seal, which a successor may have created since."""
+        return self.end_seq == 0 and not self.is_claimed
+
+    @property
+    def end_seq(self) -> SegmentSeq:
+        return SegmentSeq(self.trimmed_to + len(self.segments))
+
+    def up_to(self, seq: SegmentSeq) -> SessionListing:
+        """The same session as if it ended before `seq`."""
+        if seq >= self.end_seq:
+            return self
+        return replace(self, segments=self.segments[: max(0, seq - self.trimmed_to)], sealed=False)
+
+    def since(self, seq: SegmentSeq) -> SessionListing:
+        """The same session without what stands before `seq`."""
+        if seq <= self.trimmed_to:
+            return self
+        return replace(self, trimmed_to=seq, segments=self.segments[seq - self.trimmed_to :])
+
+
+@dataclass(slots=True)
+class SessionLook:
+    """What a listing of a session showed, or of its places from `since` on.
+
+    Where it has more than `places_max` of these, it is cut off: those behind are skipped, and the indexes that tell of them.
+    """
+
+    session: SessionId
+    places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
+    # Trim markers.
+    markers: list[SegmentSeq] = field(default_factory=list)
+    indexes: list[IndexRange] = field(default_factory=list)
+    since: SegmentSeq = _FIRST
+    places_max: int | None = None
+    cut_at: SegmentSeq | None = None
+    """Of this place, and those behind it, nothing is known. None: all was listed."""
+    skip_to: str = ""
+    """The listing may go on behind this key: nothing up to there is of use."""
+    is_claimed: bool = False
+    """Whether the claim was listed. False also where the listing was cut off before it."""
+
+    @property
+    def trimmed_to(self) -> SegmentSeq:
+        return max(self.markers, default=_FIRST)
+
+    def take_in(self, found: ObjectInfo) -> bucket_layout.WalKey | None:
+        """The next object of the listing, and what its name says; one that Tidelog did not write is passed over."""
+        parsed = bucket_layout.parse_wal_key(found.key)
+        if parsed is None or found.key <= self.skip_to:
+            return None
+        self.is_claimed |= found.key == bucket_layout.claim_key(self.session)
+        if parsed.seq is not None:
+            if self.places_max is not None and len(self.places) >= self.places_max:
+                self.cut_at = SegmentSeq(next(reversed(self.places)) + 1)
+                self.skip_to = bucket_layout.claim_key(self.session)
+                return None
+            self.places[parsed.seq] = found
+        elif parsed.trimmed_to is not None:
+            self.markers.append(parsed.trimmed_to)
+        elif parsed.indexed is not None:
+            index = IndexRange(*parsed.indexed)
+            self.indexes.append(index)
+            if self.cut_at is not None:
+                self.skip_to = self._next_of_use(index, self.cut_at)
+        return parsed
+
+    def _next_of_use(self, index: IndexRange, cut_at: SegmentSeq) -> str:
+        """Behind this index. A session with many places has many indexes, and most are not listed anew for each part of it."""
+        if index.end >= cut_at:
+            return bucket_layout.trimmed_prefix(self.session)
+        near = SegmentSeq(max(0, self.since - _INDEX_REACH))
+        return max(self.skip_to, bucket_layout.index_key(self.session, near, _FIRST)) if index.end < near else self.skip_to
+
+    def again(self) -> SessionLook:
+        """Returns an empty look at the same places."""
+        return SessionLook(self.session, since=self.since, places_max=self.places_max)
+
+    def committed(self, committed_to: SegmentSeq = _FIRST, evidence: str = "") -> SessionListing:
+        """Returns what is committed from `since` on: up to the first gap at or after `committed_to`, to the seal, or as far as was
+        listed."""
+        first = max(self.trimmed_to, self.since)
+        segments: list[ObjectInfo | None] = []
+        sealed = False
+        while (found := self.places.get(seq := SegmentSeq(first + len(segments)))) is not None or seq < committed_to:
+            if self.cut_at is not None and seq >= self.cut_at:
+                break
+            if found is not None and found.size == SEAL_BYTES:
+                sealed = True
+                break
+            segments.append(found)
+        is_cut = self.cut_at is not None and first + len(segments) >= self.cut_at
+        is_claimed = self.is_claimed or self.cut_at is not None
+        return SessionListing(self.session, first, tuple(segments), sealed, tuple(self.indexes), evidence, is_cut, is_claimed)

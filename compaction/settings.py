@@ -48,7 +48,7 @@ class CompactionSettings:
     """Keys are compacted when so large a part of a partition's files is new since the last time (min.cleanable.dirty.ratio)."""
     bucket_listing_interval_ms: float = 86_400_000.0
     """Pause between listings of all topics on the bucket, which find what crashes left and other compactors did."""
-    bucket_patience_ms: float = 300_000.0
+    bucket_retry_ms: float = 300_000.0
     """How long a step is tried again while the bucket does not answer; then it is told, and begun anew later."""
     compactor_ttl_ms: float = 15_000.0
     """A compactor that the metadata have not heard of for this long is taken for gone: the others take over its share."""
@@ -58,7 +58,7 @@ class CompactionSettings:
             value = getattr(self, field.name)
             if isinstance(value, bool | str):
                 continue
-            if not isfinite(value) or value < 0 or (value == 0 and field.name not in {"delete_grace_ms", "bucket_patience_ms"}):
+            if not isfinite(value) or value < 0 or (value == 0 and field.name not in {"delete_grace_ms", "bucket_retry_ms"}):
                 raise InvalidArgument(
                     f"{field.name} is {value}; it must be a number above 0", hint=f"Leave {field.name} out for its default."
                 )

@@ -84,7 +84,7 @@ class GatewaySettings:
     """RPCs that are open at the same time. Those of consumer groups are counted apart."""
     grpc_group_waits_max: int = 10_000
     """Members of consumer groups that wait at the same time for others of their group (JoinGroup, SyncGroup), some 30 KiB each."""
-    grpc_unread_s_max: int = 2
+    grpc_queue_timeout_ms: int = 2_000
     """So long a call waits to be taken up where more come than this broker answers, in whole seconds. Then it is refused unread
     (CANCELLED), so that it answers the others in time, and not all of them too late: less than clients wait for an answer."""
     grpc_stream_window: int = 16
@@ -96,7 +96,7 @@ class GatewaySettings:
     """A connection is told to reconnect after about this long, so that clients spread over new brokers."""
     grpc_connection_age_grace_ms: int = 60_000
     """How long its streams may go on after that; the age is spread by a tenth each way, and so is this."""
-    stop_grace_ms: int = 10_000
+    shutdown_grace_ms: int = 10_000
     """How long requests may go on after SIGTERM, once everything is flushed."""
     topic_ready_timeout_ms: int = 10_000
     """How long the creation of a topic waits for its partitions to be led."""
@@ -213,9 +213,9 @@ def load_settings(
             raise InvalidArgument("etcd_password and etcd_password_file are both set", hint="Leave one of them out.")
         chosen["etcd_password"] = _read_secret("etcd_password_file", chosen["etcd_password_file"])
     if chosen.get("etcd"):
-        if chosen.get("cold_disk_bytes_max") and "data_dir" not in chosen:
+        if chosen.get("disk_cache_bytes_max") and "data_dir" not in chosen:
             raise InvalidArgument(
-                "cold_disk_bytes_max is set, and data_dir is not", hint="Say where the broker may keep its files."
+                "disk_cache_bytes_max is set, and data_dir is not", hint="Say where the broker may keep its files."
             )
         chosen.setdefault("data_dir", Path())  # nothing is kept there
         chosen.setdefault("broker_id", default_broker_id(socket.gethostname(), chosen.get("http", _HTTP), os.getpid()))

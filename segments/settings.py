@@ -8,7 +8,7 @@ from math import isfinite
 from metadata.errors import InvalidArgument
 
 KIB, MIB = 1 << 10, 1 << 20
-_MAY_BE_ZERO = frozenset({"linger_ms", "puts_per_second_max", "cold_disk_bytes_max"})
+_MAY_BE_ZERO = frozenset({"linger_ms", "puts_per_second_max", "disk_cache_bytes_max"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class SegmentSettings:
     """The longest pause between two tries."""
     buffer_bytes_max: int = 64 * MIB
     """Bytes of batches that are buffered or in flight. Producers wait for room, then are refused as throttled."""
-    hot_pool_bytes_max: int = 64 * MIB
+    tail_cache_bytes_max: int = 64 * MIB
     """Newest committed batches, kept for readers at the tail."""
-    cold_pool_bytes_max: int = 64 * MIB
+    read_cache_bytes_max: int = 64 * MIB
     """Batches read back from the bucket. Apart from the hot pool, so that a lagging reader can't evict the tail. A row group of
     history takes about 17 MiB; so many as fit are read at a time, and further readers wait for their turn."""
-    cold_disk_bytes_max: int = 0
+    disk_cache_bytes_max: int = 0
     """What was read back from the bucket is kept on the local disk as well, up to so many bytes, in the directory `cold` of
     data_dir. It is thrown away at the start. 0: it is not kept."""
-    catch_up_bytes_max: int = 96 * MIB
+    history_read_bytes_max: int = 96 * MIB
     """Memory of reads from the bucket in flight; further readers wait for their turn. A row group takes twice its size while it is
     decoded."""
     index_every_segments: int = 32

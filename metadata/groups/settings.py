@@ -31,9 +31,9 @@ class GroupSettings:
     """That one broker coordinates at a time."""
     offset_metadata_bytes_max: int = 4_096
     """What a member may keep with a committed offset. Kafka's offset.metadata.max.bytes."""
-    offsets_retention_minutes: int = 10_080
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
     """Offsets of a group that has been without members for so long are forgotten, and then the group. Kafka's
-    offsets.retention.minutes."""
+    offsets.retention.minutes, in milliseconds here."""
     group_scan_interval_ms: int = 300_000
     """So often a broker looks for what has expired in the groups that it coordinates. Kafka's
     offsets.retention.check.interval.ms."""

@@ -23,10 +23,10 @@ class S3Settings:
     """Default: AWS_DEFAULT_REGION, or the one of the profile."""
     path_style: bool | None = None
     """The bucket in the path of a URL instead of its host name. Default: only where an endpoint is named."""
-    connect_timeout_s: float = 3.0
-    read_timeout_s: float = 10.0
+    s3_connect_timeout_ms: float = 3_000.0
+    s3_read_timeout_ms: float = 10_000.0
     """Silence on a connection after which it is given up."""
-    request_timeout_s: float = 30.0
+    s3_request_timeout_ms: float = 30_000.0
     """One try of one request, from its first byte to its last, and a second more for every 8 MiB that it creates; and the wait for
     a free connection before it."""
     creates_in_flight_max: int = 16
@@ -34,18 +34,18 @@ class S3Settings:
     """Reads, listings and deletes at the same time. Each bound is that many connections."""
     read_tries_max: int = 3
     """How often a read, a listing or a delete is sent before its error is reported."""
-    retry_pause_s: float = 0.1
+    s3_retry_pause_ms: float = 100.0
     """Before the second try; doubles with each further one."""
 
     def __post_init__(self) -> None:
-        for name in ("connect_timeout_s", "read_timeout_s", "request_timeout_s"):
+        for name in ("s3_connect_timeout_ms", "s3_read_timeout_ms", "s3_request_timeout_ms"):
             if not getattr(self, name) > 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in ("creates_in_flight_max", "reads_in_flight_max", "read_tries_max"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if not self.retry_pause_s >= 0:
-            raise InvalidArgument(f"retry_pause_s is {self.retry_pause_s}; it must not be below 0 seconds")
+        if not self.s3_retry_pause_ms >= 0:
+            raise InvalidArgument(f"s3_retry_pause_ms is {self.s3_retry_pause_ms}; it must not be below 0")
         if self.region is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,63}", self.region):
             raise InvalidArgument(f"{shown_url(self.region)!r} is not a region", hint="Regions look like eu-central-1.")
         if self.endpoint_url is not None:
@@ -53,7 +53,7 @@ class S3Settings:
 
     def create_timeout_s(self, bytes_count: int) -> float:
         """Of one try: a file of history has hundreds of MiB, and must get there over a slow line, too, or it never does."""
-        return self.request_timeout_s + bytes_count / CREATE_BYTES_PER_S_MIN
+        return self.s3_request_timeout_ms / 1000 + bytes_count / CREATE_BYTES_PER_S_MIN
 
 
 def _check_endpoint(endpoint_url: str) -> None:

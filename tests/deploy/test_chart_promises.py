@@ -126,7 +126,7 @@ def test_what_stops_a_broker_in_order_fits_into_the_grace(case: str) -> None:
     [
         {"broker": {"preStop": {"drainSeconds": 120, "endpointSeconds": 30}}},
         {"broker": {"preStop": {"drainSeconds": 1, "endpointSeconds": 60}}},
-        {"settings": {"drain_timeout_ms": 90_000, "put_deadline_ms": 60_500, "stop_grace_ms": 20_000}},
+        {"settings": {"drain_timeout_ms": 90_000, "put_deadline_ms": 60_500, "shutdown_grace_ms": 20_000}},
         {"broker": {"terminationGracePeriodSeconds": 600}},
     ],
 )
@@ -147,9 +147,9 @@ def _stop_s(made: Rendered) -> float:
     sleep_s, timeout_s = int(words[words.index("sleep") + 1]), int(words[words.index("timeout") + 1])
     given_s = int(words[words.index("--timeout") + 1])
     assert given_s < timeout_s
-    names = ("TIDELOG_DRAIN_TIMEOUT_MS", "TIDELOG_PUT_DEADLINE_MS", "TIDELOG_STOP_GRACE_MS")
+    names = ("TIDELOG_DRAIN_TIMEOUT_MS", "TIDELOG_PUT_DEADLINE_MS", "TIDELOG_SHUTDOWN_GRACE_MS")
     settings = load_settings({"data_dir": "."}, {name: value for name, value in made.variables().items() if name in names})
-    at_most_ms = settings.membership.drain_timeout_ms + settings.segments.put_deadline_ms + settings.gateway.stop_grace_ms
+    at_most_ms = settings.membership.drain_timeout_ms + settings.segments.put_deadline_ms + settings.gateway.shutdown_grace_ms
     return max(sleep_s, timeout_s) + at_most_ms / 1000 + 2
 
 

@@ -86,11 +86,11 @@ def test_an_etcd_is_named_with_its_user_and_the_password_shows_nowhere() -> None
 
 
 def test_a_broker_that_has_no_directory_can_keep_nothing_on_its_disk(tmp_path: Path) -> None:
-    flags: dict[str, object] = {"bucket": "s3://b", "etcd": "http://a:2379", "cold_disk_bytes_max": "1GiB"}
-    with pytest.raises(InvalidArgument, match="cold_disk_bytes_max is set, and data_dir is not"):
+    flags: dict[str, object] = {"bucket": "s3://b", "etcd": "http://a:2379", "disk_cache_bytes_max": "1GiB"}
+    with pytest.raises(InvalidArgument, match="disk_cache_bytes_max is set, and data_dir is not"):
         load_settings(flags, {})
     settings = load_settings(flags | {"data_dir": str(tmp_path)}, {})
-    assert settings.segments.cold_disk_bytes_max == 1 << 30
+    assert settings.segments.disk_cache_bytes_max == 1 << 30
 
 
 def test_the_password_of_an_etcd_may_lie_in_a_file(tmp_path: Path) -> None:

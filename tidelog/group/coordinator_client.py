@@ -35,7 +35,7 @@ from tidelog.transport.retry import LastingTrouble, retry_wait_s, worth_telling
 
 HEARTBEAT_S: Final = 2.5
 """Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
-(its `grpc_unread_s_max`)."""
+(its `grpc_queue_timeout_ms`)."""
 ATTEMPT_S: Final = 5.0
 """Of what waits for nobody; then another way is tried."""
 WAIT_LONGER_S: Final = 10.0

@@ -55,18 +55,18 @@ class EtcdSettings:
     """PEM file of our own certificate, where etcd asks for one."""
     etcd_key: Path | None = None
     """PEM file of its private key."""
-    etcd_connect_timeout_s: float = 2.0
+    etcd_connect_timeout_ms: float = 2_000.0
     """One try of a connection to one member."""
-    etcd_request_timeout_s: float = 3.0
+    etcd_request_timeout_ms: float = 3_000.0
     """One try of one request at one member. A write that has no answer by then has an unknown outcome."""
-    etcd_deadline_s: float = 8.0
+    etcd_deadline_ms: float = 8_000.0
     """How long members are tried one after the other before a request fails as unavailable. Below the 10 s for which the SDK waits
     for one broker, it hears why."""
 
     def __post_init__(self) -> None:
-        for name in ("etcd_connect_timeout_s", "etcd_request_timeout_s", "etcd_deadline_s"):
-            if not 0 < getattr(self, name) <= 3600:  # also refuses NaN
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 and at most 3600 seconds")
+        for name in ("etcd_connect_timeout_ms", "etcd_request_timeout_ms", "etcd_deadline_ms"):
+            if not 0 < getattr(self, name) <= 3_600_000:  # also refuses NaN
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 and at most 3600000 (an hour)")
         if bool(self.etcd_user) != bool(self.etcd_password):
             missing = "etcd_password" if self.etcd_user else "etcd_user"
             raise InvalidArgument(f"{missing} is not set", hint="etcd_user and etcd_password go together.")

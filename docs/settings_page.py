@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the settings' own docstrings: `python -m docs.settings_page`. A test sees that the page is fresh."""
+"""Writes docs/settings.md from the comments above the fields of settings: `python -m docs.settings_page`. A test compares them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gateway.net.tls.settings import TlsSettings
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.telemetry.settings import ObservabilitySettings
 from metadata.groups.settings import GroupSettings
+from metadata.setting_fields import is_fixed
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
 from metadata.topics.settings import TopicSettings
@@ -73,7 +74,7 @@ def _table(settings: type[Any]) -> str:
     rows = [
         f"| `{field.name}` | {_default(field)} | {docs.get(field.name, '')} |"
         for field in dataclasses.fields(settings)
-        if not dataclasses.is_dataclass(field.default_factory)
+        if not dataclasses.is_dataclass(field.default_factory) and not is_fixed(field)
     ]
     return "\n".join(["| name | default | what it does |", "| --- | --- | --- |", *rows]) + "\n"
 

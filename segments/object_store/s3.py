@@ -243,7 +243,7 @@ class S3Store:
                 await places.acquire()
         except TimeoutError:
             message = f"can't {doing} {key} in {self.url}: no connection fell free; nothing was sent"
-            raise Throttled(message, hint="Raise the bound of requests in flight.", key=key) from None
+            raise Throttled(message, hint="Retry later, or add brokers.", key=key) from None
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
+from metadata.setting_fields import check_numbers, fixed
 from metadata.shown_url import shown_url
 
 CREATE_BYTES_PER_S_MIN: Final = 8 << 20
@@ -15,37 +16,32 @@ CREATE_BYTES_PER_S_MIN: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Credentials come from where every AWS tool takes them: the environment, a profile, the role of the machine or pod."""
+    """Holds the settings of an S3 client. Credentials come from the environment, a profile, or the role of the machine or pod."""
 
+    # URL of the store, such as http://127.0.0.1:9000. Default: AWS, or AWS_ENDPOINT_URL_S3.
     endpoint_url: str | None = None
-    """Where the store answers, such as http://127.0.0.1:9000. Default: AWS, or AWS_ENDPOINT_URL_S3."""
+    # Region of the bucket. Default: AWS_DEFAULT_REGION, or the one of the profile.
     region: str | None = None
-    """Default: AWS_DEFAULT_REGION, or the one of the profile."""
+    # Puts the bucket into the path of URLs instead of the host name. Default: only where endpoint_url is set.
     path_style: bool | None = None
-    """The bucket in the path of a URL instead of its host name. Default: only where an endpoint is named."""
-    s3_connect_timeout_ms: float = 3_000.0
-    s3_read_timeout_ms: float = 10_000.0
-    """Silence on a connection after which it is given up."""
+    # Time limit of one try of one request, and of the wait for a free connection before it. A PUT has one second more for each
+    # 8 MiB.
     s3_request_timeout_ms: float = 30_000.0
-    """One try of one request, from its first byte to its last, and a second more for every 8 MiB that it creates; and the wait for
-    a free connection before it."""
-    creates_in_flight_max: int = 16
-    reads_in_flight_max: int = 32
-    """Reads, listings and deletes at the same time. Each bound is that many connections."""
-    read_tries_max: int = 3
-    """How often a read, a listing or a delete is sent before its error is reported."""
-    s3_retry_pause_ms: float = 100.0
-    """Before the second try; doubles with each further one."""
+    # Time limit of opening a connection.
+    s3_connect_timeout_ms: float = fixed(3_000.0)
+    # A connection that is silent this long is given up.
+    s3_read_timeout_ms: float = fixed(10_000.0)
+    # Creates at the same time, each on a connection of its own.
+    creates_in_flight_max: int = fixed(16)
+    # Reads, listings and deletes at the same time, each on a connection of its own.
+    reads_in_flight_max: int = fixed(32)
+    # How often a read, a listing or a delete is sent before its error is reported.
+    read_tries_max: int = fixed(3)
+    # Pause before the second try. It doubles with each further one.
+    s3_retry_pause_ms: float = fixed(100.0)
 
     def __post_init__(self) -> None:
-        for name in ("s3_connect_timeout_ms", "s3_read_timeout_ms", "s3_request_timeout_ms"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("creates_in_flight_max", "reads_in_flight_max", "read_tries_max"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if not self.s3_retry_pause_ms >= 0:
-            raise InvalidArgument(f"s3_retry_pause_ms is {self.s3_retry_pause_ms}; it must not be below 0")
+        check_numbers(self, may_be_zero={"s3_retry_pause_ms"})
         if self.region is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,63}", self.region):
             raise InvalidArgument(f"{shown_url(self.region)!r} is not a region", hint="Regions look like eu-central-1.")
         if self.endpoint_url is not None:

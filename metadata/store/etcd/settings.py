@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
 from metadata.secret import Secret
+from metadata.setting_fields import fixed
 from metadata.shown_url import shown_url
 
 DEFAULT_PORT = 2379
@@ -41,27 +42,29 @@ class EtcdAddress:
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
+    """Holds the addresses of an etcd cluster, the credentials for it, and the time limits of requests."""
+
+    # Members of an etcd cluster: http://HOST:PORT or https://HOST:PORT, with commas between. Empty: SQLite in data_dir.
     etcd: str = ""
-    """Members of an etcd cluster: http://HOST:PORT or https://HOST:PORT, with commas between. Empty: SQLite in data_dir."""
+    # Name of a user of etcd, where etcd asks for one.
     etcd_user: str = ""
-    """Name of a user of etcd, where etcd asks for one."""
+    # Its password. Set it as TIDELOG_ETCD_PASSWORD, since flags show in the list of processes.
     etcd_password: Secret | None = None
-    """Its password. Give it as TIDELOG_ETCD_PASSWORD: flags show in the list of processes."""
+    # A file that holds the password instead, such as a mounted secret. It is read once, at the start.
     etcd_password_file: Path | None = None
-    """A file that holds the password instead, such as a mounted secret. Read once, at the start."""
+    # PEM file of the authorities that sign etcd's certificates. Default: those that gRPC brings along.
     etcd_ca: Path | None = None
-    """PEM file of the authorities that sign etcd's certificates. Default: those that gRPC brings along."""
+    # PEM file of our own certificate, where etcd asks for one.
     etcd_cert: Path | None = None
-    """PEM file of our own certificate, where etcd asks for one."""
+    # PEM file of its private key.
     etcd_key: Path | None = None
-    """PEM file of its private key."""
-    etcd_connect_timeout_ms: float = 2_000.0
-    """One try of a connection to one member."""
-    etcd_request_timeout_ms: float = 3_000.0
-    """One try of one request at one member. A write that has no answer by then has an unknown outcome."""
+    # How long members are tried one after the other before a request fails as unavailable. It is below the 10 s for which the SDK
+    # waits for one broker, so that the SDK receives the reason.
     etcd_deadline_ms: float = 8_000.0
-    """How long members are tried one after the other before a request fails as unavailable. Below the 10 s for which the SDK waits
-    for one broker, it hears why."""
+    # Time limit of one try of a connection to one member.
+    etcd_connect_timeout_ms: float = fixed(2_000.0)
+    # Time limit of one try of one request at one member. A write without an answer after that has an unknown outcome.
+    etcd_request_timeout_ms: float = fixed(3_000.0)
 
     def __post_init__(self) -> None:
         for name in ("etcd_connect_timeout_ms", "etcd_request_timeout_ms", "etcd_deadline_ms"):

@@ -6,7 +6,6 @@ settings themselves, so there is one list of them.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import signal
@@ -234,16 +233,16 @@ def _say_on_a_line(text: str) -> None:
 
 
 def check_names(flags: Mapping[str, str]) -> None:
-    """Refuses a flag that is no setting, and names the nearest as it is typed here."""
+    """Raises InvalidArgument for a flag that is no setting, and names the nearest flag."""
+    from gateway.settings import unknown_setting
     from tidelog.cli.broker.setting_list import setting_names
 
-    known = {f"--{name.replace('_', '-')}" for name in setting_names()}
-    for name in flags:
-        flag = f"--{name.replace('_', '-')}"
-        if flag not in known:
-            near = difflib.get_close_matches(flag, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "--list-settings shows them all."
-            raise InvalidArgument(f"{flag} is not a setting", hint=hint)
+    for name in flags.keys() - set(setting_names()):
+        raise unknown_setting(_as_flag(name), name, spelt=lambda near: repr(_as_flag(near)))
+
+
+def _as_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def show_settings(flags: Mapping[str, str], config: Path | None, output: Output, defaults: Mapping[str, object]) -> None:

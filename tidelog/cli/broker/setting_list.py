@@ -6,7 +6,6 @@ values. Names, defaults and descriptions are read from the settings' own classes
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from gateway.settings import BrokerSettings, load_settings
 from metadata.errors import InvalidArgument
+from metadata.setting_fields import is_fixed
 from metadata.shown_url import shown_url
 from segments.settings import KIB, MIB
 
@@ -56,14 +56,18 @@ def shown(name: str, value: object) -> str:
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
-    """The strings below a class's fields, which Python keeps only in the source."""
-    body = ast.parse(inspect.getsource(settings)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            docs[field.target.id] = " ".join(str(below.value.value).split())
+    """Returns the comments above the fields of a class, by name. Python keeps them only in the source."""
+    docs: dict[str, str] = {}
+    comment: list[str] = []
+    for line in inspect.getsource(settings).splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            comment.append(text.removeprefix("#").strip())
+        else:
+            name, colon, _ = text.partition(":")
+            if colon and name.isidentifier() and comment:
+                docs[name] = " ".join(comment)
+            comment = []
     return docs
 
 
@@ -83,7 +87,7 @@ def _settings_of(settings: Any) -> Iterator[tuple[str, object, str]]:
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             yield from _settings_of(value)
-        else:
+        elif not is_fixed(field):
             yield field.name, value, docs.get(field.name, "")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from compaction.settings import CompactionSettings
 from gateway.access.settings import AccessSettings
 from gateway.cluster.settings import ClusterSettings
+from gateway.memory_shares import MEMORY_BYTES_DEFAULT, PARTS, check_memory, memory_shares
 from gateway.net.tls.settings import TlsSettings
 from gateway.telemetry.settings import ObservabilitySettings
 from metadata.cluster.broker_registry import check_broker_id
@@ -135,6 +136,8 @@ class BrokerSettings:
 
     # Directory of this broker's metadata (SQLite) and lock, and of the bucket where `bucket` is empty.
     data_dir: Path
+    # Memory that this process may take. Its buffers and caches get shares of it, unless they are set by name.
+    memory_bytes_max: int = MEMORY_BYTES_DEFAULT
     # s3://bucket/prefix or file:///directory. Empty: the directory `bucket` in data_dir.
     bucket: str = ""
     # HOST:PORT of the HTTP listener. Port 0 takes a free one.
@@ -166,6 +169,12 @@ class BrokerSettings:
             )
         if self.metadata.etcd:
             self.membership.check_reachable(http=self.http, grpc=self.grpc)
+
+    def check_memory(self, *, serves: bool = True) -> None:
+        """Raises InvalidArgument where buffers and caches do not fit into memory_bytes_max. `serves`: this is a broker."""
+        sections = (self.segments, self.gateway, self.compaction)
+        parts = {name: getattr(section, name) for section in sections for name in PARTS if hasattr(section, name)}
+        check_memory(self.memory_bytes_max, parts, serves=serves, compacts=self.compaction.compact or not serves)
 
     @property
     def bucket_url(self) -> str:
@@ -232,11 +241,32 @@ def load_settings(
     if not str(chosen.get("bucket", "")).startswith("s3://"):
         chosen = _LOCAL_DISK | chosen
     chosen = {**(defaults or {}), **chosen}
+    chosen |= _memory_parts(chosen)
     sections = {
         section: kind(**{f.name: chosen.pop(f.name) for f in dataclasses.fields(kind) if f.name in chosen})
         for section, kind in _SECTIONS.items()
     }
     return BrokerSettings(**chosen, **sections)
+
+
+def _memory_parts(chosen: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the bytes of each part of memory_bytes_max: those that were chosen, and shares for the others."""
+    segments, gateway = SegmentSettings(), GatewaySettings()
+    segment_bytes, request_bytes = (
+        chosen.get("segment_bytes_max", segments.segment_bytes_max),
+        chosen.get("request_bytes_max", gateway.request_bytes_max),
+    )
+    least = {
+        "buffer_bytes_max": max(segment_bytes, request_bytes),
+        "grpc_waiting_bytes_max": 2 * request_bytes,
+        "answer_bytes_max": 2 * chosen.get("message_bytes_max", gateway.message_bytes_max),
+    }
+    return memory_shares(
+        chosen.get("memory_bytes_max", MEMORY_BYTES_DEFAULT),
+        chosen={name: chosen[name] for name in PARTS if name in chosen},
+        least=least,
+        compacts=chosen.get("compact", False),
+    )
 
 
 def default_broker_id(host_name: str, http: str, process_id: int) -> str:

@@ -158,6 +158,7 @@ def _run(
     settings = load_settings(flags, os.environ, config, defaults=defaults)
     for name, address in (("http", settings.http), ("grpc", settings.grpc)):  # before anything is opened, or made
         host_and_port(address, name=name)
+    settings.check_memory()
     check_listeners(settings.tls, http=settings.http, grpc=settings.grpc, authentication=settings.access.authentication)
     plain = banner is _log_addresses
     start_logging(
@@ -168,6 +169,7 @@ def _run(
     )
     if settings.metadata.etcd and settings.membership.doubt:
         log.warning(settings.membership.doubt)
+    warn_of_little_memory(settings)
     import uvloop
 
     def on_ready(broker: Broker) -> None:
@@ -186,6 +188,20 @@ def _run(
             error.hint = f"Check the address and the network; `{doctor}` looks at each step."
         raise
     tell("stopped; every acknowledged record is on the bucket")
+
+
+def warn_of_little_memory(settings: BrokerSettings) -> None:
+    """Logs a warning where the machine or container has less memory than the process may take."""
+    from gateway.memory_shares import shown_bytes
+    from gateway.process.runtime_tuning import memory_limit_bytes
+
+    if settings.memory_bytes_max > (limit_bytes := memory_limit_bytes()):
+        log.warning(
+            "memory_bytes_max is %s, and this machine or container has %s: the kernel may kill this process under load; "
+            "lower memory_bytes_max",
+            shown_bytes(settings.memory_bytes_max),
+            shown_bytes(limit_bytes),
+        )
 
 
 async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], tell: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.settings import load_settings
 from tests.deploy.chart import NAME, Object, Rendered, merged, render
+from tests.deploy.rendered_pod import quantity_bytes
 from tests.deploy.test_chart_objects import AUTH, CASES, TLS, rendered
 
 BROKERS = [case for case in CASES if "dev" not in CASES[case]]
@@ -39,6 +40,33 @@ def test_every_container_asks_for_memory_and_is_bounded_in_it(case: str) -> None
         resources = pod["containers"][0]["resources"]
         assert resources["requests"].keys() >= {"cpu", "memory"}
         assert "memory" in resources["limits"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_process_may_take_the_memory_of_its_container(case: str) -> None:
+    """One number: who raises the limit gives the process more, too."""
+    for owner, pod in rendered(case).pods:
+        given = [each for each in pod["containers"][0].get("env", []) if each["name"] == "TIDELOG_MEMORY_BYTES_MAX"]
+        if pod["containers"][0]["command"][0] == "tidelog" and pod["containers"][0].get("ports"):  # not `helm test`
+            (variable,) = given
+            assert variable["valueFrom"] == {"resourceFieldRef": {"resource": "limits.memory"}}, owner
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_memory_of_every_container_is_enough_for_its_parts(case: str) -> None:
+    for owner, pod in rendered(case).pods:
+        container = pod["containers"][0]
+        if any(each["name"] == "TIDELOG_MEMORY_BYTES_MAX" for each in container.get("env", [])):
+            settings = load_settings(
+                {"data_dir": ".", "memory_bytes_max": quantity_bytes(container["resources"]["limits"]["memory"])}, {}
+            )
+            settings.check_memory(serves="compact" not in container["command"])
+            assert settings.memory_bytes_max >= 1 << 30, owner
+
+
+def test_without_a_limit_the_default_of_the_process_holds() -> None:
+    made = render({"broker": {"resources": {"limits": {"memory": None}}}})
+    assert "TIDELOG_MEMORY_BYTES_MAX" not in {each["name"] for each in made.container()["env"]}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -47,6 +47,7 @@ def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], tol
         ({"broker": {"terminationGracePeriodSeconds": 30}}, "broker.preStop.drainSeconds"),
         ({"settings": {"bucket": "s3://other"}}, "settings.bucket is set by the chart: use bucket."),
         ({"settings": {"tls_key_file": "/k"}}, "use tls.existingSecret"),
+        ({"settings": {"memory_bytes_max": "4GiB"}}, "use broker.resources.limits.memory"),
     ],
 )
 def test_values_that_make_no_sense_together_are_refused(values: dict[str, Any], told: str) -> None:

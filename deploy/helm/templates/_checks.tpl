@@ -78,6 +78,7 @@ etcd_ca: etcd.tls
 etcd_cert: etcd.tls
 etcd_key: etcd.tls
 cluster: clusterName
+memory_bytes_max: broker.resources.limits.memory, and that of compactor or dev
 broker_id: nothing; it is the name of the pod
 http: broker.ports
 grpc: broker.ports

@@ -148,6 +148,16 @@ TIDELOG_SCRATCH_BYTES_MAX: {{ div (mul (int .Values.compactor.scratch.gibibytes)
 {{- end }}
 {{- end -}}
 
+{{- /* One number for the memory: the container's limit is what the process may take. A dict of resources. */ -}}
+{{- define "tidelog.memoryEnv" -}}
+{{- with .limits }}
+{{- if .memory }}
+- name: TIDELOG_MEMORY_BYTES_MAX
+  valueFrom: {resourceFieldRef: {resource: limits.memory}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "tidelog.podEnv" -}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}

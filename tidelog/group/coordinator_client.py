@@ -1,7 +1,7 @@
 """What members of consumer groups ask, over gRPC: of the broker that coordinates the group, or through another that forwards.
 
     FindCoordinator, of any broker ─▶ its address, kept until it refuses, or gives no answer
-    join, sync, heartbeat, leave      one attempt each: the member knows when to try again (metadata/members/member.py)
+    join, sync, heartbeat, leave      one attempt each: the member knows when to try again (metadata/group_member/member.py)
     commit, committed                 tried again until request_timeout_ms; a commit may be repeated, since it sets and does not add
     no answer from the coordinator    calls go through another broker for a while
     it has too many calls             the same one is asked again, later

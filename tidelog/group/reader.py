@@ -1,7 +1,7 @@
 """Reads what a member of a consumer group owns: where each partition begins, what is committed, and how partitions are given up.
 
-    metadata/members/member.py ── assigned ──▶ committed offsets, else auto_offset_reset ──▶ consumer/fetcher.py ──▶ the caller's
-    hands ─▶ processed
+    metadata/group_member/member.py ── assigned ──▶ committed offsets, else auto_offset_reset ──▶ consumer/fetcher.py ──▶ caller
+    ─▶ processed
                     ── revoked ──▶ nothing more is handed out; the caller asks for more, so what it had is processed; commit
                     ── lost ─────▶ nothing more is handed out; nothing is committed
 
@@ -17,9 +17,9 @@ from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final
 
 from metadata.errors import Rejected, StaleMember, TidelogError, Unavailable, UnknownTopic
+from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION
-from metadata.members.member import GroupMember
 from tidelog.consumer.fetch_state import named, shown
 from tidelog.consumer.fetcher import Chunk, Fetching
 from tidelog.consumer.route_watcher import made_again

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from metadata.errors import NotFound, OutOfRange, TidelogError, Unavailable, UnknownTopic
+from metadata.group_member.interfaces import GroupCalls
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, MemberId
-from metadata.members.interfaces import GroupCalls
 from tidelog.consumer.fetch_state import shown
 from tidelog.consumer.offset_lookup import ends_of_epochs, ranges_or_errors
 from tidelog.group.positions import Offset

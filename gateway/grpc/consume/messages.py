@@ -15,9 +15,9 @@ from gateway.proto import groups_pb2, log_pb2
 from gateway.proto.status import status_of
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, TidelogError
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import check_group_name, shown
-from metadata.members.settings import MemberSettings
 from metadata.model import check_client_rack
 
 HEARTBEAT_MS: Final = 5_000

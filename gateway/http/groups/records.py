@@ -33,9 +33,9 @@ from gateway.records.batch_decoder import room_for
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
 from gateway.topics.names import why_not_heard_of
 from metadata.errors import InvalidArgument, RebalanceInProgress, Stopping, TidelogError, Unavailable
+from metadata.group_member.leader_assignment import has_grown
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, SyncRequest
-from metadata.members.leader_assignment import has_grown
 
 HEARTBEAT_S: Final = 3.0
 """While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed."""

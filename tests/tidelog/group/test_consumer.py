@@ -23,9 +23,9 @@ from metadata.errors import (
     TidelogError,
     UnknownTopic,
 )
+from metadata.group_member.member import GroupMember
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.groups.offsets import CommittedOffset
-from metadata.members.member import GroupMember
 from metadata.model import LeaderEpoch, Offset, Partition, TopicPartition
 from segments.wal.run_index import EpochEnd
 from tests.kit.gateway.small_broker import SmallBroker

@@ -17,9 +17,9 @@ from gateway.grpc.fetch.response_encoder import PartitionAnswer
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import log_pb2
 from metadata.errors import TidelogError
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
-from metadata.members.settings import MemberSettings
 from metadata.model import LeaderEpoch, Offset
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import Fetched

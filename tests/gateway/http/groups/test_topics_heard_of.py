@@ -19,8 +19,8 @@ from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.request import AsMember
 from gateway.topics.names import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
-from metadata.members.settings import MemberSettings
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from tests.kit.gateway.told_log import P0, Topics, topic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
     [epoch] = {found.leader_epoch for found in await log.groups.offsets(GROUP)}
     told = broker.routed_log.ends_of_epochs
 
-    async def ends(questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
+    async def ends(questions: Sequence[EpochQuestion], *, wait_s: float = math.inf) -> list[EpochEnd | TidelogError]:
         return [
             EpochEnd(LeaderEpoch(epoch - 1), Offset(CUT_AT)) if asked.partition.partition == 1 else end
             for asked, end in zip(questions, await told(questions), strict=True)

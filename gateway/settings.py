@@ -1,9 +1,10 @@
-"""Every setting of a broker process, read in one place: flags over TIDELOG_* variables over a TOML file over defaults.
+"""Reads all settings of a broker process in one place: flags over TIDELOG_* variables over a TOML file over defaults.
 
     tidelog serve --linger-ms 250        TIDELOG_LINGER_MS=250        linger_ms = 250   (in the file)
 
-A setting has one name, the same everywhere. Pure but for reading the file, that of a password, and the host's name. Invariant: what
-is returned was checked, and no name that was given went unheard.
+A setting has one name, the same everywhere. Buffers and caches that are not set get shares of memory_bytes_max (memory_shares.py).
+Reads the file, that of a password, and the host's name, and nothing else. Invariant: what is returned was checked, and every name
+that was given is a setting.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _CLIENT_VARIABLES = frozenset(
     {"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG", "TIDELOG_API_KEY", "TIDELOG_API_KEY_FILE"}
     | {"TIDELOG_CA_FILE", "TIDELOG_CERT_FILE", "TIDELOG_KEY_FILE", "TIDELOG_TLS_SERVER_NAME"}
 )
+# NAME=value that Kubernetes sets in each pod beside a Service called tidelog, unless enableServiceLinks is false.
 _OF_SERVICES = re.compile(
     r"TIDELOG(?:_\w+)?_(?:SERVICE_HOST=.*|SERVICE_PORT(?:_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?=.*)"
 )
-"""NAME=value that Kubernetes gives to each pod beside a Service called tidelog, unless enableServiceLinks is false."""
 # Names of earlier versions whose new name is not the most similar one.
 _RENAMED = {
     "hot_pool_bytes_max": "tail_cache_bytes_max",
@@ -53,10 +54,10 @@ _RENAMED = {
     "bucket_patience_ms": "bucket_retry_ms",
 }
 _HTTP = "127.0.0.1:8080"
+# Defaults where the bucket is a local directory: a PUT takes a millisecond and costs no money.
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
-"""Defaults where the bucket is a local directory: a PUT costs a millisecond and no money."""
+# Defaults of `tidelog dev`, where one process does everything.
 DEV: Mapping[str, Any] = {"compact": True, "compaction_due_age_ms": 60_000.0}
-"""Defaults of `tidelog dev`, where one process does everything."""
 
 
 @dataclass(frozen=True, slots=True)

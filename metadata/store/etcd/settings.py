@@ -118,15 +118,17 @@ def _no_address(url: str) -> InvalidArgument:
 
 
 class EtcdStatus(NamedTuple):
+    """Describes the etcd member that was asked."""
+
     db_size_bytes: int
+    # Id of the leader; 0: the member knows none.
     leader: int
-    """Its id; 0: the member knows none."""
+    # Nothing can be written until there is room and the alarm NOSPACE is cleared.
     is_full: bool
-    """Nothing can be written until there is room, and the alarm is taken back (NOSPACE)."""
+    # Changes of leader that this process has seen.
     leader_changes: int = 0
-    """That were seen here."""
+    # The last leader that was known.
     last_leader: int = 0
-    """The last that was known."""
 
 
 def next_status(before: EtcdStatus | None, *, db_size_bytes: int, leader: int, alarms: Iterable[str]) -> EtcdStatus:

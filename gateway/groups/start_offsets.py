@@ -6,7 +6,9 @@ nothing committed, or gone ─▶ bounds, of the leaders ──▶
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.routing.cluster_fetch import may_be_led_soon
 from gateway.routing.local_log import EpochQuestion, LedHere
@@ -16,7 +18,9 @@ from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicPartition
 from segments.wal.run_index import EpochEnd
 
-_NOTHING = StoredOffsets({}, {})
+# The leaders of partitions without a committed offset have this time at least, however long the others took.
+BOUNDS_S_LEAST: Final = 0.2
+_NOTHING: Final = StoredOffsets({}, {})
 
 
 async def find_starts(
@@ -24,9 +28,11 @@ async def find_starts(
 ) -> dict[TopicPartition, GroupStart | TidelogError]:
     """Returns where each partition of `names` begins, or why it can't be read, or not yet.
 
-    `names`: as people write them. `stored`: what the group has committed; None: that does not count, since it is gone. A partition
-    that nobody leads is waited for up to `wait_s`.
+    `names`: as people write them. `stored`: what the group has committed; None: that does not count, since it is gone. Leaders are
+    waited for up to `wait_s`, whatever they are asked.
     """
+    clock = asyncio.get_running_loop().time
+    ends_s = clock() + wait_s
     found: dict[TopicPartition, GroupStart | TidelogError] = {}
     committed = {at: offset for at, offset in (stored or _NOTHING).committed.items() if at in names}
     ends = await _ends_of_epochs(log, committed, wait_s)
@@ -40,7 +46,7 @@ async def find_starts(
     rest = [at for at in names if at not in found]
     if stored is not None and rules.policy is StartPolicy.ERROR:
         return found | {at: rules.nothing_committed(names[at]) for at in rest}
-    bounds = await log.bounds_of(rest, wait_s=wait_s) if rest else []
+    bounds = await log.bounds_of(rest, wait_s=max(min(wait_s, BOUNDS_S_LEAST), ends_s - clock())) if rest else []
     for at, each in zip(rest, bounds, strict=True):
         found[at] = each if isinstance(each, TidelogError) else rules.within(names[at], each)
     return found

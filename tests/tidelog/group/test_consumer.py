@@ -87,6 +87,23 @@ def test_or_ends_with_an_error_where_it_chose_that(tmp_path: Path) -> None:
     with_group(tmp_path, scenario)
 
 
+def test_where_it_goes_on_at_the_end_because_its_offset_is_gone_is_committed_before_a_record_comes(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        at = TopicPartition(broker.topic_cache.get("orders").id, Partition(1))
+        beyond = {at: CommittedOffset(offset=50, committed_at_ms=0)}
+        await broker.coordinated_groups.commit(GROUP, NO_MEMBER, NO_INSTANCE, NO_GENERATION, beyond)
+        async with log.consume("orders", group=GROUP, auto_offset_reset="latest") as consumer:
+            taking = asyncio.create_task(consumer.chunk())
+            await until(lambda: consumer.positions.get(("orders", 1)) == 10)
+            taking.cancel()
+        assert (await committed(log))[1] == 10
+        await log.produce("orders", "came while nobody read", partition=1)
+        async with log.consume("orders", group=GROUP, auto_offset_reset="latest") as consumer:
+            assert [record.offset for record in await consumer.chunk()] == [10]
+
+    with_group(tmp_path, scenario)
+
+
 def test_an_epoch_that_nobody_has_heard_of_says_nothing_of_the_log(tmp_path: Path) -> None:
     """Of who commits by hand, say: and a leader of before, whose log ends earlier, might answer."""
 

@@ -43,7 +43,7 @@ class CompactionSettings:
     # Stored bytes of a merged file at most. A merge needs this much memory and one row group more.
     merge_bytes_max: int = 512 * MIB
     # This many adjacent files are merged even though the result is still below merge_bytes_min.
-    merge_files_min: int = fixed(8)
+    merge_files_min: int = 8
     # Memory for the newest offset of each key, 100 bytes a key, where cleanup.policy is compact. More keys take more passes.
     key_map_bytes_max: int = 128 * MIB
     # Keys are compacted when this share of a partition's bytes is new since the last time. Kafka's min.cleanable.dirty.ratio.

@@ -38,7 +38,7 @@ class GroupSettings:
     # offsets.retention.minutes, in milliseconds here.
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     # How often a broker deletes what has expired in the groups that it coordinates. Kafka's offsets.retention.check.interval.ms.
-    group_scan_interval_ms: int = 300_000
+    group_scan_interval_ms: int = fixed(300_000)
     # How often the metrics of groups are computed.
     group_metrics_interval_ms: int = fixed(15_000)
     # How long a commit of offsets waits for others to be written with it.

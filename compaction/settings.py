@@ -67,3 +67,8 @@ class CompactionSettings:
                 f"row_group_bytes ({self.row_group_bytes}) is above history_file_bytes_max ({self.history_file_bytes_max})",
                 hint="A file holds at least one row group.",
             )
+
+    @property
+    def files_bytes(self) -> int:
+        """Memory for the files that are made at the same time: one in each thread, and a merged one."""
+        return self.compaction_threads * self.history_file_bytes_max + self.merge_bytes_max

@@ -32,6 +32,7 @@ container has less memory. The default does not depend on the machine, so that s
 the same on each; the chart sets `memory_bytes_max` to the memory limit of the container. Two parts can't be set by name: the cache
 of footers (`footer_cache_bytes_max`), and produce requests over gRPC that wait for the buffer (`grpc_waiting_bytes_max`).
 Compaction needs memory for its files as well: `compaction_threads` times `history_file_bytes_max`, and `merge_bytes_max` a merge.
+Where a broker compacts, its parts get shares of what is left beside these, and at least those of the default.
 
 """
 

@@ -7,7 +7,8 @@
                              + 3 shares that are not given out: idempotent producers, fragmentation, decompression
 
 A part that is set by name takes its bytes first. The others get their shares, or smaller ones of what is left, but never less than
-`least`. Where even that does not fit, `check_memory` refuses the start, and its hint names a memory_bytes_max that is enough.
+they need to work. Where even that does not fit, `check_memory` refuses the start, and its hint names a memory_bytes_max that is
+enough. The files that compaction makes are no part, since their size is a matter of the bucket; beside them the shares are smaller.
 """
 
 from __future__ import annotations
@@ -50,17 +51,26 @@ PARTS: Final[Mapping[str, Part]] = {
 
 
 def memory_shares(
-    memory_bytes_max: int, *, chosen: Mapping[str, int], least: Mapping[str, int], compacts: bool = False
+    memory_bytes_max: int,
+    *,
+    chosen: Mapping[str, int],
+    least: Mapping[str, int],
+    compacts: bool = False,
+    files_bytes: int = 0,
 ) -> dict[str, int]:
     """Returns the bytes of each part. `chosen` are the parts that are set by name.
 
     `least` is what other settings need of a part. `compacts`: a broker compacts, too, so that the key map takes of the same memory.
+    `files_bytes`: what compaction takes for files that it makes. The parts beside it get shares of the rest, and at least those of
+    the default memory.
     """
     free = memory_bytes_max - PROCESS_BYTES
+    beside_files = min(free, max(free - files_bytes, MEMORY_BYTES_DEFAULT - PROCESS_BYTES))
+    free = beside_files if compacts else free
     floors = {name: max(part.least_bytes, least.get(name, 0)) for name, part in PARTS.items()}
     settled = dict(chosen)
     if not compacts:  # another process has the key map, and its own memory for it
-        key_map = PARTS["key_map_bytes_max"].shares * free // SHARES // MIB * MIB
+        key_map = PARTS["key_map_bytes_max"].shares * beside_files // SHARES // MIB * MIB
         settled = {"key_map_bytes_max": max(key_map, floors["key_map_bytes_max"])} | settled
     while True:
         ours = {name: PARTS[name] for name in settled if compacts or not PARTS[name].by_compaction}

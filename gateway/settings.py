@@ -53,6 +53,7 @@ _RENAMED = {
     "grpc_unread_s_max": "grpc_queue_timeout_ms",
     "bucket_patience_ms": "bucket_retry_ms",
 }
+_FILES = frozenset({"compaction_threads", "history_file_bytes_max", "row_group_bytes", "merge_bytes_min", "merge_bytes_max"})
 _HTTP = "127.0.0.1:8080"
 # Defaults where the bucket is a local directory: a PUT takes a millisecond and costs no money.
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
@@ -253,6 +254,7 @@ def load_settings(
 def _memory_parts(chosen: Mapping[str, Any]) -> dict[str, int]:
     """Returns the bytes of each part of memory_bytes_max: those that were chosen, and shares for the others."""
     segments, gateway = SegmentSettings(), GatewaySettings()
+    compaction = CompactionSettings(**{name: chosen[name] for name in _FILES & chosen.keys()})
     segment_bytes, request_bytes = (
         chosen.get("segment_bytes_max", segments.segment_bytes_max),
         chosen.get("request_bytes_max", gateway.request_bytes_max),
@@ -267,6 +269,7 @@ def _memory_parts(chosen: Mapping[str, Any]) -> dict[str, int]:
         chosen={name: chosen[name] for name in PARTS if name in chosen},
         least=least,
         compacts=chosen.get("compact", False),
+        files_bytes=compaction.files_bytes,
     )
 
 

@@ -33,7 +33,7 @@ def test_twice_the_memory_makes_every_part_larger() -> None:
     assert large.segments.footer_cache_bytes_max > 2 * small.segments.footer_cache_bytes_max
     assert large.gateway.answer_bytes_max > 2 * small.gateway.answer_bytes_max
     assert large.gateway.grpc_waiting_bytes_max > 2 * small.gateway.grpc_waiting_bytes_max
-    assert large.compaction.key_map_bytes_max > 2 * small.compaction.key_map_bytes_max
+    assert loaded(memory_bytes_max="4GiB").compaction.key_map_bytes_max > 2 * small.compaction.key_map_bytes_max
 
 
 def test_a_part_that_is_set_keeps_its_value_and_the_others_their_shares_where_they_fit() -> None:
@@ -90,6 +90,18 @@ def test_each_process_counts_what_it_holds() -> None:
     shared = loaded(read_cache_bytes_max="2GiB")  # a setting of the brokers that the chart gives to compactors as well
     shared.check_memory(serves=False)
     assert shared.compaction.key_map_bytes_max == CompactionSettings().key_map_bytes_max
+
+
+def test_a_broker_that_compacts_leaves_memory_for_the_files_that_it_makes() -> None:
+    alone, both = loaded(memory_bytes_max="2GiB"), loaded(memory_bytes_max="2GiB", compact="true")
+    assert both.segments.read_cache_bytes_max < alone.segments.read_cache_bytes_max
+    assert both.compaction.key_map_bytes_max == alone.compaction.key_map_bytes_max, (
+        "a compactor has the same map, and the same files"
+    )
+    parts = sum(part.shares * part.times for part in PARTS.values()) * both.segments.read_cache_bytes_max // 2
+    assert PROCESS_BYTES + parts + both.compaction.files_bytes <= 2 << 30
+    small = loaded(compact="true")
+    assert small.segments == loaded().segments, "files of a small cluster are small: a trial starts with the default memory"
 
 
 def test_responses_count_at_both_listeners() -> None:

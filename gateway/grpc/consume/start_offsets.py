@@ -72,24 +72,22 @@ class ConsumePlacing:
                 self.wanted.set()
 
     async def _place(self, waiting: Sequence[Consumed]) -> None:
-        try:
-            await self._at_committed([each for each in waiting if each.start.whence is Whence.COMMITTED])
-        except TidelogError as error:
-            if not error.retryable:
+        if of_group := [each for each in waiting if each.start.whence is Whence.COMMITTED]:
+            try:
+                stored = await self._committed()
+            except TidelogError as error:
+                if error.retryable:
+                    return
                 raise
-            return
+            await self._begin(of_group, self._terms.reset, stored)
         for policy in (StartPolicy.EARLIEST, StartPolicy.LATEST):
             await self._begin([each for each in waiting if each.start == start_of(policy)], policy, None)
         await self._at_timestamps([each for each in waiting if each.start.whence is Whence.TIMESTAMP])
 
-    async def _at_committed(self, waiting: Sequence[Consumed]) -> None:
-        if waiting:
-            await self._begin(waiting, self._terms.reset, await self._committed())
-
     async def _begin(self, waiting: Sequence[Consumed], policy: StartPolicy, stored: StoredOffsets | None) -> None:
-        names = {each.partition: f"{each.topic}/{each.number}" for each in waiting if not each.is_placed}
-        if not names:
+        if not waiting:
             return
+        names = {each.partition: f"{each.topic}/{each.number}" for each in waiting}
         rules = StartRules(self._terms.group, policy)
         found = await find_starts(self._broker.routed_log, rules, names, stored, wait_s=BOUNDS_WAIT_S)
         ends: dict[Consumed, int] = {}

@@ -61,7 +61,7 @@ def _measure(run: Run, name: str, *, on_s3: bool) -> list[Figure]:
     beside_s: list[list[float]] = []
     taken_mib: list[float] = []
     rates: list[float] = []
-    flags = ("--hot-pool-bytes-max", "8MiB")
+    flags = ("--tail-cache-bytes-max", "8MiB")
     with (
         compacted_history(run, name, partitions=PARTITIONS, megabytes=run.history_megabytes, flags=flags, on_s3=on_s3) as history,
         client_process() as reading,

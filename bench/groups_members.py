@@ -1,4 +1,4 @@
-"""A hundred members of one consumer group, each a whole one (metadata/members/member.py) with connections of its own, who read
+"""A hundred members of one consumer group, each a whole one (metadata/group_member/member.py) with connections of its own, who read
 nothing: how long it takes until all know what they own, and what is taken from whom. Runs in the client's process (load.py).
 """
 
@@ -14,10 +14,10 @@ from typing import NamedTuple
 import uvloop
 
 from metadata.errors import TidelogError
+from metadata.group_member.member import GroupMember
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.members.member import GroupMember
-from metadata.members.settings import MemberSettings
 from tidelog.group.coordinator_client import GrpcGroupCalls
 from tidelog.settings import ClientSettings
 from tidelog.tasks import OwnedTasks, all_of

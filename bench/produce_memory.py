@@ -82,7 +82,7 @@ def _grown(run: Run, name: str, producer: Producer, producers: int) -> Figure:
     bound = BOUND_BYTES + producers * CONNECTION_BYTES
     with (
         run.new_directory("slow-broker") as directory,
-        slow_broker(directory, put_s=PUT_S, hot_pool_bytes_max=HOT_POOL_BYTES) as broker,
+        slow_broker(directory, put_s=PUT_S, tail_cache_bytes_max=HOT_POOL_BYTES) as broker,
     ):
         grown = asyncio.run(_grown_bytes(broker, producer, producers))
     note = f"grew by {grown // MIB} MiB of {bound // MIB}, 1 MiB batches, {PUT_S:g} s a PUT"

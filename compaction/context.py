@@ -65,7 +65,7 @@ class CompactionContext:
 
     async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """As segments/retry.py, for as long as the settings say."""
-        return await patiently(call, patience_s=self.settings.bucket_patience_ms / 1000)
+        return await patiently(call, patience_s=self.settings.bucket_retry_ms / 1000)
 
     def topic(self, topic_id: TopicId) -> Topic | None:
         """None: there is no topic with this id any more, or not yet, as far as the metadata have told."""

@@ -1,49 +1,40 @@
-"""Writes docs/settings.md from the settings' own docstrings: `python -m docs.settings_page`. A test sees that the page is fresh."""
+"""Writes docs/settings.md from the comments above the fields of settings: `python -m docs.settings_page`. A test compares them."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
-from compaction.settings import CompactionSettings
-from gateway.access.settings import AccessSettings
-from gateway.cluster.settings import ClusterSettings
-from gateway.net.tls.settings import TlsSettings
-from gateway.settings import BrokerSettings, GatewaySettings
-from gateway.telemetry.settings import ObservabilitySettings
-from metadata.groups.settings import GroupSettings
-from metadata.store.etcd.settings import EtcdSettings
+from gateway.memory_shares import MEMORY_BYTES_DEFAULT, PARTS, PROCESS_BYTES, shown_bytes
+from gateway.settings import load_settings
 from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
 from metadata.topics.settings import TopicSettings
-from segments.object_store.s3_settings import S3Settings
-from segments.settings import SegmentSettings
-from tidelog.cli.broker.setting_list import field_docs, shown
+from tidelog.cli.broker.setting_list import AREAS, field_docs, settings_by_area, shown
 
 PAGE = Path(__file__).with_name("settings.md")
-SECTIONS = {
-    "The broker": BrokerSettings,
-    "The log": SegmentSettings,
-    "Compaction": CompactionSettings,
-    "The doors": GatewaySettings,
-    "S3": S3Settings,
-    "The cluster": ClusterSettings,
-    "Consumer groups": GroupSettings,
-    "etcd": EtcdSettings,
-    "TLS": TlsSettings,
-    "Who may do what": AccessSettings,
-    "Logs, traces and metrics": ObservabilitySettings,
-}
+_ROWS = "| name | default | what it does |\n| --- | --- | --- |\n"
 
 _INTRODUCTION = """\
 # Settings
 
 Every setting has one name: as a flag (`--linger-ms 250`), as a variable (`TIDELOG_LINGER_MS=250`) and in a TOML file
 (`linger_ms = 250`, read with `--settings FILE`). Flags win over variables, variables over the file. An unknown name is refused.
-Bytes may be written as `8MiB`. Where the bucket is a local directory, `linger_ms` is 5 and `puts_per_second_max` 400 by default;
-`tidelog dev` compacts in its one process, after `compaction_due_age_ms` of one minute. `tidelog compact` takes the same settings.
+Bytes may be written as `8MiB`; all times are in milliseconds. Where the bucket is a local directory, `linger_ms` is 5 and
+`puts_per_second_max` 400 by default; `tidelog dev` compacts in its one process, after `compaction_due_age_ms` of one minute.
+`tidelog compact` takes the same settings. `tidelog serve --list-settings` shows the values that are in force.
 """
 
+_MEMORY = """\
+`memory_bytes_max` is the one number to set: what the process may take. {process} of it are for the process itself, and its parts
+get shares of the rest. A part that you set takes its bytes first. The others get their shares, or less where not enough is left. A
+broker whose parts do not fit does not start, and its error says how much they need. A broker logs a warning where the machine or
+container has less memory. The default does not depend on the machine, so that several brokers may run on one, and a broker behaves
+the same on each; the chart sets `memory_bytes_max` to the memory limit of the container. Two parts can't be set by name: the cache
+of footers (`footer_cache_bytes_max`), and produce requests over gRPC that wait for the buffer (`grpc_waiting_bytes_max`).
+Compaction needs memory for its files as well: `compaction_threads` times `history_file_bytes_max`, and `merge_bytes_max` a merge.
+Where a broker compacts, its parts get shares of what is left beside these, and at least those of the default.
+
+"""
 
 _OF_TOPICS = """\
 
@@ -55,30 +46,39 @@ Each topic has its own: `tidelog topic create NAME --set retention.ms=86400000`,
 
 
 def page() -> str:
-    of_brokers = "".join(f"\n## {title}\n\n{_table(settings)}" for title, settings in SECTIONS.items())
-    return _INTRODUCTION + of_brokers + _OF_TOPICS + _table_of_topics()
+    """Returns the text of docs/settings.md."""
+    docs = {name: doc for kind in AREAS.values() for name, doc in field_docs(kind).items()}
+    defaults = {field.name: field for kind in AREAS.values() for field in dataclasses.fields(kind)}
+    areas = ""
+    for title, names in settings_by_area().items():
+        rows = "".join(f"| `{name}` | {_default(defaults[name])} | {docs[name]} |\n" for name in names)
+        areas += f"\n## {title}\n\n{_memory() if title == 'Memory' else ''}{_ROWS}{rows}"
+    return _INTRODUCTION + areas + _OF_TOPICS + _table_of_topics()
+
+
+def _memory() -> str:
+    """Returns how memory_bytes_max is divided, for a few sizes."""
+    sizes = [MEMORY_BYTES_DEFAULT // 2, MEMORY_BYTES_DEFAULT, 2 * MEMORY_BYTES_DEFAULT, 4 * MEMORY_BYTES_DEFAULT]
+    loaded = [load_settings({"data_dir": Path(), "memory_bytes_max": size}, {}) for size in sizes]
+    shares = [
+        dataclasses.asdict(each.segments) | dataclasses.asdict(each.gateway) | dataclasses.asdict(each.compaction)
+        for each in loaded
+    ]
+    head = "| `memory_bytes_max` | " + " | ".join(shown_bytes(size) for size in sizes) + " |\n" + "| --- " * 5 + "|\n"
+    rows = "".join(f"| `{name}` | " + " | ".join(shown_bytes(each[name]) for each in shares) + " |\n" for name in PARTS)
+    return _MEMORY.format(process=shown_bytes(PROCESS_BYTES)) + head + rows + "\n"
 
 
 def _table_of_topics() -> str:
     defaults = TopicSettings()
     rows = [
-        f"| `{setting.name}` | `{getattr(defaults, setting.attribute)}` | {setting.meaning} It is {setting.allowed}. |"
+        f"| `{setting.name}` | `{getattr(defaults, setting.attribute)}` | {setting.meaning} It is {setting.allowed}. |\n"
         for setting in TOPIC_SETTINGS.values()
     ]
-    return "\n".join(["| name | default | what it does |", "| --- | --- | --- |", *rows]) + "\n"
+    return _ROWS + "".join(rows)
 
 
-def _table(settings: type[Any]) -> str:
-    docs = field_docs(settings)
-    rows = [
-        f"| `{field.name}` | {_default(field)} | {docs.get(field.name, '')} |"
-        for field in dataclasses.fields(settings)
-        if not dataclasses.is_dataclass(field.default_factory)
-    ]
-    return "\n".join(["| name | default | what it does |", "| --- | --- | --- |", *rows]) + "\n"
-
-
-def _default(field: dataclasses.Field[Any]) -> str:
+def _default(field: dataclasses.Field[object]) -> str:
     text = "" if field.default is dataclasses.MISSING else shown(field.name, field.default)
     return f"`{text}`" if text else ""
 

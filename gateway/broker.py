@@ -377,7 +377,7 @@ class Broker:
             await self._compaction.run()
 
     async def _stop(self, leading: asyncio.Task[None]) -> None:
-        grace_s = self.settings.stop_grace_ms / 1000
+        grace_s = self.settings.shutdown_grace_ms / 1000
         self._leadership.stop()
         await asyncio.wait((leading,), timeout=self._flush_s + self._cluster.drain_timeout_ms / 1000)
         bytes_left = 0 if leading.done() else self._leadership.budget.bytes_used

@@ -1,9 +1,10 @@
-"""Every setting of a broker process, read in one place: flags over TIDELOG_* variables over a TOML file over defaults.
+"""Reads all settings of a broker process in one place: flags over TIDELOG_* variables over a TOML file over defaults.
 
     tidelog serve --linger-ms 250        TIDELOG_LINGER_MS=250        linger_ms = 250   (in the file)
 
-A setting has one name, the same everywhere. Pure but for reading the file, that of a password, and the host's name. Invariant: what
-is returned was checked, and no name that was given went unheard.
+A setting has one name, the same everywhere. Buffers and caches that are not set get shares of memory_bytes_max (memory_shares.py).
+Reads the file, that of a password, and the host's name, and nothing else. Invariant: what is returned was checked, and every name
+that was given is a setting.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from typing import Any
 from compaction.settings import CompactionSettings
 from gateway.access.settings import AccessSettings
 from gateway.cluster.settings import ClusterSettings
+from gateway.memory_shares import MEMORY_BYTES_DEFAULT, PARTS, check_memory, memory_shares
 from gateway.net.tls.settings import TlsSettings
 from gateway.telemetry.settings import ObservabilitySettings
 from metadata.cluster.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 from metadata.groups.settings import GroupSettings
 from metadata.secret import Secret
+from metadata.setting_fields import check_numbers, fixed, is_fixed
 from metadata.store.etcd.settings import EtcdSettings
 from segments.object_store.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
@@ -38,73 +41,79 @@ _CLIENT_VARIABLES = frozenset(
     {"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG", "TIDELOG_API_KEY", "TIDELOG_API_KEY_FILE"}
     | {"TIDELOG_CA_FILE", "TIDELOG_CERT_FILE", "TIDELOG_KEY_FILE", "TIDELOG_TLS_SERVER_NAME"}
 )
+# NAME=value that Kubernetes sets in each pod beside a Service called tidelog, unless enableServiceLinks is false.
 _OF_SERVICES = re.compile(
     r"TIDELOG(?:_\w+)?_(?:SERVICE_HOST=.*|SERVICE_PORT(?:_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?=.*)"
 )
-"""NAME=value that Kubernetes gives to each pod beside a Service called tidelog, unless enableServiceLinks is false."""
+# Names of earlier versions whose new name is not the most similar one.
+_RENAMED = {
+    "hot_pool_bytes_max": "tail_cache_bytes_max",
+    "cold_pool_bytes_max": "read_cache_bytes_max",
+    "catch_up_bytes_max": "history_read_bytes_max",
+    "grpc_unread_s_max": "grpc_queue_timeout_ms",
+    "bucket_patience_ms": "bucket_retry_ms",
+}
+_FILES = frozenset({"compaction_threads", "history_file_bytes_max", "row_group_bytes", "merge_bytes_min", "merge_bytes_max"})
 _HTTP = "127.0.0.1:8080"
+# Defaults where the bucket is a local directory: a PUT takes a millisecond and costs no money.
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
-"""Defaults where the bucket is a local directory: a PUT costs a millisecond and no money."""
+# Defaults of `tidelog dev`, where one process does everything.
 DEV: Mapping[str, Any] = {"compact": True, "compaction_due_age_ms": 60_000.0}
-"""Defaults of `tidelog dev`, where one process does everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """The doors: what one request may hold, and how long it may take."""
+    """Holds the limits of the HTTP and gRPC listeners: what one request may hold, and how long it may take."""
 
+    # Body of one request. The broker refuses a longer one before it has read it whole.
     request_bytes_max: int = 16 * MIB
-    """One request's body. A longer one is refused before it is read whole."""
+    # One record batch, unless max.message.bytes of the topic is less.
     message_bytes_max: int = 1 * MIB
-    """One record batch, unless the topic's max.message.bytes says less."""
+    # Headers of one record that comes as JSON.
     record_headers_max: int = 1_000
-    """Headers of one record that comes as JSON."""
-    fetch_bytes_max: int = 8 * MIB
-    """Bytes of records in one answer, unless the reader asks for less."""
-    fetch_wait_ms_max: int = 60_000
-    """The longest long poll."""
-    answer_bytes_max: int = 64 * MIB
-    """Answers that readers have not taken yet, at each door (HTTP; gRPC, where bytes count twice, since it keeps a copy). One
-    answer gets at most an eighth of what is free; readers wait for room, then are refused as throttled."""
-    answer_timeout_ms: int = 10_000
-    """An answer must be taken in this and one second for each 64 KiB, and over HTTP must not pause for longer, or its connection is
-    closed; over gRPC only while others wait for its room."""
+    # How long a producer waits for its commit, unless it asks for less.
     produce_timeout_ms: int = 30_000
-    """How long a producer waits for its commit, unless it asks for less."""
+    # A body must not pause for longer, and must arrive in this time and one second for each 256 KiB, since it holds buffer memory.
     body_read_timeout_ms: int = 5_000
-    """A body must not pause for longer, and must arrive in this and one second for each 256 KiB: it holds room meanwhile."""
+    # Bytes of records in one response, unless the reader asks for less.
+    fetch_bytes_max: int = 8 * MIB
+    # The longest long poll.
+    fetch_wait_ms_max: int = 60_000
+    # Responses that readers have not received yet, at each listener: HTTP, and gRPC, where bytes count twice, since it keeps a
+    # copy. One response gets an eighth of what is free at most. Readers wait for memory, then are throttled.
+    answer_bytes_max: int = 64 * MIB
+    # A client must receive a response in this time and one second for each 64 KiB, and over HTTP must not pause for longer, or the
+    # broker closes the connection. Over gRPC the limit applies only while others wait for the memory.
+    answer_timeout_ms: int = 10_000
+    # Open HTTP connections, including those in a TLS handshake. More get a 429, except probes, and are closed.
     http_connections_max: int = 10_000
-    """Open connections at the HTTP door, those in a TLS handshake included. One more is told so (429), but for
-    probes, and closed."""
+    # Open HTTP connections of one address. Behind a load balancer all clients may have its address.
     http_connections_per_address_max: int = 10_000
-    """The same of one address. Behind a load balancer all clients may have its address."""
+    # Open gRPC connections. More are closed; their clients try again.
     grpc_connections_max: int = 10_000
-    """Open connections at the gRPC door. One more is closed; its client tries again."""
+    # RPCs that are open at the same time. Those of consumer groups are counted apart.
     grpc_streams_max: int = 1_000
-    """RPCs that are open at the same time. Those of consumer groups are counted apart."""
+    # Members of consumer groups that wait for others of their group at the same time (JoinGroup, SyncGroup), some 30 KiB each.
     grpc_group_waits_max: int = 10_000
-    """Members of consumer groups that wait at the same time for others of their group (JoinGroup, SyncGroup), some 30 KiB each."""
-    grpc_unread_s_max: int = 2
-    """So long a call waits to be taken up where more come than this broker answers, in whole seconds. Then it is refused unread
-    (CANCELLED), so that it answers the others in time, and not all of them too late: less than clients wait for an answer."""
-    grpc_stream_window: int = 16
-    """Unanswered requests of one ProduceStream; the next is read when the first of them is answered."""
-    grpc_waiting_bytes_max: int = 64 * MIB
-    """Bytes of produce requests that came over gRPC and wait for room in the buffer. At half of it no more are read; one that comes
-    unasked, on a stream that was idle, is refused as throttled where the other half is taken too."""
+    # How long a gRPC call waits to be read when more arrive than this broker answers, rounded up to seconds. Then it is refused
+    # unread (CANCELLED), so that others are answered in time. It is below the time that clients wait for an answer.
+    grpc_queue_timeout_ms: int = 2_000
+    # Unanswered requests of one ProduceStream. The broker reads the next one when the first of them is answered.
+    grpc_stream_window: int = fixed(16)
+    # Produce requests that came over gRPC and wait for room in the buffer. At half of it the broker reads no more; a request on a
+    # stream that was idle is throttled where the other half is taken too. A share of memory_bytes_max.
+    grpc_waiting_bytes_max: int = fixed(64 * MIB)
+    # Age at which a client is asked to reconnect, so that clients spread over new brokers. It varies by a tenth.
     grpc_connection_age_ms: int = 30 * 60_000
-    """A connection is told to reconnect after about this long, so that clients spread over new brokers."""
-    grpc_connection_age_grace_ms: int = 60_000
-    """How long its streams may go on after that; the age is spread by a tenth each way, and so is this."""
-    stop_grace_ms: int = 10_000
-    """How long requests may go on after SIGTERM, once everything is flushed."""
-    topic_ready_timeout_ms: int = 10_000
-    """How long the creation of a topic waits for its partitions to be led."""
+    # How long the streams of such a connection may go on. It varies by a tenth, too.
+    grpc_connection_age_grace_ms: int = fixed(60_000)
+    # How long requests may go on after SIGTERM, once everything is flushed.
+    shutdown_grace_ms: int = 10_000
+    # How long the creation of a topic waits for leaders of its partitions.
+    topic_ready_timeout_ms: int = fixed(10_000)
 
     def __post_init__(self) -> None:
-        for name, value in ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self)):
-            if value <= 0:
-                raise InvalidArgument(f"{name} is {value}; it must be above 0")
+        check_numbers(self)
         if self.message_bytes_max > self.request_bytes_max:
             raise InvalidArgument(
                 f"message_bytes_max ({self.message_bytes_max}) is above request_bytes_max ({self.request_bytes_max})"
@@ -125,19 +134,23 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
+    """Holds all settings of a broker or compactor process: its own, and a section for each package."""
+
+    # Directory of this broker's metadata (SQLite) and lock, and of the bucket where `bucket` is empty.
     data_dir: Path
-    """Where this broker keeps its metadata (SQLite) and its lock; and the bucket, where none is named."""
+    # Memory that this process may take. Its buffers and caches get shares of it, unless they are set by name.
+    memory_bytes_max: int = MEMORY_BYTES_DEFAULT
+    # s3://bucket/prefix or file:///directory. Empty: the directory `bucket` in data_dir.
     bucket: str = ""
-    """s3://bucket/prefix or file:///directory. Empty: the directory `bucket` in data_dir."""
+    # HOST:PORT of the HTTP listener. Port 0 takes a free one.
     http: str = _HTTP
-    """HOST:PORT to listen on; port 0 takes a free one."""
+    # HOST:PORT of the gRPC listener. Port 0 takes a free one.
     grpc: str = "127.0.0.1:9090"
-    """HOST:PORT to listen on; port 0 takes a free one."""
+    # Name of this broker, unique in its cluster; of two brokers with one name the older one stops. Default with etcd: host name and
+    # port of `http`, such as `pod-0-8080`, or the process id where the port is 0.
     broker_id: str = "broker-1"
-    """Name of this broker, for people and in listings. With etcd, each broker has its own (the older of two with one name stops);
-    default there: host name and port of `http`, such as `pod-0-8080`, or the process id where any free port will do."""
+    # Name of the cluster in the metadata.
     cluster: str = "tidelog"
-    """Name of the cluster in the metadata."""
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     s3: S3Settings = field(default_factory=S3Settings)
@@ -158,6 +171,12 @@ class BrokerSettings:
             )
         if self.metadata.etcd:
             self.membership.check_reachable(http=self.http, grpc=self.grpc)
+
+    def check_memory(self, *, serves: bool = True) -> None:
+        """Raises InvalidArgument where buffers and caches do not fit into memory_bytes_max. `serves`: this is a broker."""
+        sections = (self.segments, self.gateway, self.compaction)
+        parts = {name: getattr(section, name) for section in sections for name in PARTS if hasattr(section, name)}
+        check_memory(self.memory_bytes_max, parts, serves=serves, compacts=self.compaction.compact or not serves)
 
     @property
     def bucket_url(self) -> str:
@@ -203,19 +222,16 @@ def load_settings(
     chosen: dict[str, Any] = {}
     for name, (source, value) in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = near and (f"TIDELOG_{near[0].upper()}" if source.startswith("TIDELOG_") else near[0])  # as it would stand there
-            hint = f"Did you mean {meant}?" if near else "`tidelog serve --list-settings` shows them all."
-            raise InvalidArgument(f"{source} is not a setting", hint=hint)
+            raise unknown_setting(source, name, spelt=_as_variable if source.startswith("TIDELOG_") else str)
         chosen[name] = _converted(source, value, known[name])
     if chosen.get("etcd_password_file") is not None:
         if chosen.get("etcd_password"):
             raise InvalidArgument("etcd_password and etcd_password_file are both set", hint="Leave one of them out.")
         chosen["etcd_password"] = _read_secret("etcd_password_file", chosen["etcd_password_file"])
     if chosen.get("etcd"):
-        if chosen.get("cold_disk_bytes_max") and "data_dir" not in chosen:
+        if chosen.get("disk_cache_bytes_max") and "data_dir" not in chosen:
             raise InvalidArgument(
-                "cold_disk_bytes_max is set, and data_dir is not", hint="Say where the broker may keep its files."
+                "disk_cache_bytes_max is set, and data_dir is not", hint="Say where the broker may keep its files."
             )
         chosen.setdefault("data_dir", Path())  # nothing is kept there
         chosen.setdefault("broker_id", default_broker_id(socket.gethostname(), chosen.get("http", _HTTP), os.getpid()))
@@ -227,11 +243,34 @@ def load_settings(
     if not str(chosen.get("bucket", "")).startswith("s3://"):
         chosen = _LOCAL_DISK | chosen
     chosen = {**(defaults or {}), **chosen}
+    chosen |= _memory_parts(chosen)
     sections = {
         section: kind(**{f.name: chosen.pop(f.name) for f in dataclasses.fields(kind) if f.name in chosen})
         for section, kind in _SECTIONS.items()
     }
     return BrokerSettings(**chosen, **sections)
+
+
+def _memory_parts(chosen: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the bytes of each part of memory_bytes_max: those that were chosen, and shares for the others."""
+    segments, gateway = SegmentSettings(), GatewaySettings()
+    compaction = CompactionSettings(**{name: chosen[name] for name in _FILES & chosen.keys()})
+    segment_bytes, request_bytes = (
+        chosen.get("segment_bytes_max", segments.segment_bytes_max),
+        chosen.get("request_bytes_max", gateway.request_bytes_max),
+    )
+    least = {
+        "buffer_bytes_max": max(segment_bytes, request_bytes),
+        "grpc_waiting_bytes_max": 2 * request_bytes,
+        "answer_bytes_max": 2 * chosen.get("message_bytes_max", gateway.message_bytes_max),
+    }
+    return memory_shares(
+        chosen.get("memory_bytes_max", MEMORY_BYTES_DEFAULT),
+        chosen={name: chosen[name] for name in PARTS if name in chosen},
+        least=least,
+        compacts=chosen.get("compact", False),
+        files_bytes=compaction.files_bytes,
+    )
 
 
 def default_broker_id(host_name: str, http: str, process_id: int) -> str:
@@ -265,13 +304,28 @@ def _read_secret(setting: str, path: Path) -> Secret:
     return Secret(text)
 
 
+def unknown_setting(source: str, name: str, *, spelt: Callable[[str], str]) -> InvalidArgument:
+    """Returns the error for a name that is no setting. Its hint is the new name, or the nearest one, as `spelt` writes it there."""
+    known = _known_settings()
+    near = [_RENAMED[name]] if name in _RENAMED else difflib.get_close_matches(name, known, n=1)
+    if any(name == each.name for kind in _SECTIONS.values() for each in dataclasses.fields(kind)):
+        return InvalidArgument(f"{source} is a constant, not a setting", hint="Leave it out.")
+    hint = f"Did you mean {spelt(near[0])}?" if near else "`tidelog serve --list-settings` shows them all."
+    return InvalidArgument(f"{source} is not a setting", hint=hint)
+
+
+def _as_variable(name: str) -> str:
+    return f"TIDELOG_{name.upper()}"
+
+
 def _known_settings() -> dict[str, type[Any]]:
+    """Returns the type of each setting by its name. Constants (`fixed`) are none."""
     known: dict[str, type[Any]] = {}
     kinds: list[type[Any]] = [BrokerSettings, *_SECTIONS.values()]
     for kind in kinds:
         hints = typing.get_type_hints(kind)
         for setting in dataclasses.fields(kind):
-            if setting.name not in _SECTIONS:
+            if setting.name not in _SECTIONS and not is_fixed(setting):
                 assert setting.name not in known, f"two settings are called {setting.name}"
                 known[setting.name] = hints[setting.name]
     return known

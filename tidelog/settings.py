@@ -22,65 +22,70 @@ KIB, MIB = 1 << 10, 1 << 20
 AcksName = Literal["all", "leader", "none"]
 CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PartitionerName = Literal["murmur2", "salted"]
+# Where a reader goes on when its offset is gone.
 ResetPolicy = Literal["error", "earliest", "latest"]
-"""Where a reader goes on when its offset is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
+    """Holds the settings of one client."""
+
+    # When a record counts as sent: on the bucket ("all"), in the leader's memory ("leader"), or at once ("none").
     acks: AcksName = "all"
-    """When a record counts as sent: on the bucket ("all"), in the leader's memory ("leader"), at once ("none")."""
+    # Codec of each batch. zstd compresses most, lz4 costs least CPU.
     compression: CompressionName = "none"
-    """Codec of each batch. zstd gives most, lz4 costs least."""
+    # How long a batch waits for more records while an earlier batch of its partition is unanswered. Otherwise it is sent at once.
     linger_ms: float = 5.0
-    """How long a batch waits for more records while an earlier batch of its partition is unanswered. Else it leaves at once."""
+    # A batch is sent at the latest when it has this many bytes, or fewer where its topic or broker takes less. A larger record gets
+    # a batch of its own.
     batch_bytes_max: int = 512 * KIB
-    """A batch leaves at the latest with this many bytes, or with fewer where its topic or broker takes less. A larger record gets a
-    batch of its own."""
+    # A larger record is refused by the client, and no request grows above it. Where the broker takes less, less is sent.
     request_bytes_max: int = 16 * MIB
-    """A record above this is refused here, and no request is filled above it. Where the broker takes less, less is sent."""
+    # Bytes of encoded records that wait for their acknowledgement. `send` and `produce` wait while it is full.
     buffer_bytes_max: int = 32 * MIB
-    """Bytes of records, as encoded, that wait for their acknowledgement. `send` and `produce` await room when it is full."""
+    # Time limit from `send` to the acknowledgement, retries included. Then the handle fails.
     delivery_timeout_ms: float = 120_000.0
-    """From `send` to the acknowledgement, retries included. Then the handle fails."""
+    # Pause before a refused batch is sent again. It doubles with each try, up to `retry_pause_ms_max`.
     retry_pause_ms: float = 50.0
-    """Pause before a refused batch is sent again; doubles up to `retry_pause_ms_max`."""
     retry_pause_ms_max: float = 1_000.0
+    # murmur2 puts a key into the partition into which Kafka's clients put it. salted spreads each key over `salt_count` partitions,
+    # so that the order of its records is lost.
     partitioner: PartitionerName = "murmur2"
-    """murmur2 puts a key where Kafka's clients put it. salted spreads each key over `salt_count` partitions: its order is lost."""
     salt_count: int = 4
+    # Time limit of every call except produce and fetch, retries included.
     request_timeout_ms: float = 30_000.0
-    """Of every call but produce and fetch, retries included."""
+    # Time limit of connecting to one address.
     connect_timeout_ms: float = 5_000.0
-    """To reach one address."""
+    # Bytes of one response to a fetch.
     fetch_bytes_max: int = 8 * MIB
-    """Of one answer to a fetch."""
+    # How long a fetch at the end of the log waits at the broker for new records (a long poll). At most 60,000.
     fetch_wait_ms_max: int = 5_000
-    """How long a fetch at the end of the log waits at the broker for something new (a long poll). At most 60,000."""
+    # Bytes that a consumer fetches ahead of the caller. One response may exceed it.
     read_ahead_bytes_max: int = 32 * MIB
-    """Bytes that a consumer fetches ahead of what was iterated; one answer may exceed it."""
+    # Age at which the client asks again for the partitions and leaders of a topic. It asks at once where a broker says that they
+    # changed.
     topic_age_ms_max: float = 30_000.0
-    """A topic's partitions and leaders are asked for again after this; at once when a broker says that they changed."""
+    # Where this client runs, as brokers name their racks (`rack`). Records of leaders in other racks are read through a broker of
+    # this rack, if there is one. Kafka's client.rack.
     client_rack: str = ""
-    """Where this client runs, as brokers name their racks (`rack`): what leaders in other racks have is read through a broker of
-    this one, where there is any. Kafka's client.rack."""
+    # Adds a header `traceparent` to each record, which names the span of OpenTelemetry in which it was sent.
     trace_headers: bool = False
-    """Gives each record a header `traceparent` that names the span of OpenTelemetry in which it was sent."""
+    # Credentials of this client: an API key as `tidelog key create` prints it once (tlk_…), or a token of the cluster's OIDC
+    # issuer.
     api_key: Secret | str | None = None
-    """Who this client is, as `tidelog key create` shows it once: tlk_…; or a token of the cluster's OIDC issuer."""
+    # A file that holds it, such as a mounted secret. The client reads it again every few seconds, so that it may be replaced.
     api_key_file: Path | str | None = None
-    """A file that holds it, such as a mounted secret. It is read again every few seconds, so that it may be replaced."""
+    # Sends the key without TLS beyond this machine as well, where it can be read on the way.
     allow_plaintext_api_key: bool = False
-    """Sends the key without TLS beyond this machine as well, where whoever listens on the way can read it."""
+    # PEM file of the authorities that sign the brokers' certificates. Default: the system's.
     ca_file: Path | str | None = None
-    """PEM file of the authorities that sign the brokers' certificates. Default: the system's."""
+    # PEM file of this client's certificate, where brokers ask for one. Files are read again when a connection is made.
     cert_file: Path | str | None = None
-    """PEM file of this client's certificate, where brokers ask for one. Files are read again when a connection is made."""
+    # PEM file of its private key.
     key_file: Path | str | None = None
-    """PEM file of its private key."""
+    # The name that the brokers' certificates must hold, where brokers are reached at addresses that no certificate holds, such as
+    # those of pods. Empty: the host of each address.
     tls_server_name: str = ""
-    """The name that the brokers' certificates have to hold, where they are reached at addresses that no certificate holds, such as
-    those of pods. Empty: the host of each address."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -129,6 +134,7 @@ class ClientSettings:
 CREDENTIALS: Final = frozenset(
     {"api_key", "api_key_file", "allow_plaintext_api_key", "ca_file", "cert_file", "key_file", "tls_server_name"}
 )
+# Settings that TIDELOG_… variables give, unless the program gives one of these.
 _VARIABLES: Final[dict[str, frozenset[str]]] = {
     "api_key": frozenset({"api_key", "api_key_file"}),
     "api_key_file": frozenset({"api_key", "api_key_file"}),
@@ -137,7 +143,6 @@ _VARIABLES: Final[dict[str, frozenset[str]]] = {
     "key_file": frozenset({"cert_file", "key_file"}),
     "tls_server_name": frozenset({"tls_server_name"}),
 }
-"""Settings that TIDELOG_… variables give, unless the program gives one of these."""
 _VALUES_MAX: Final = {"fetch_wait_ms_max": 60_000, "fetch_bytes_max": 1024 * MIB}
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {

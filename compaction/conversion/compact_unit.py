@@ -54,7 +54,7 @@ class UnitReport:
 
 
 async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) -> UnitReport:
-    """Raises what the store raises when it does not answer for `bucket_patience_ms`; what was committed until then stays."""
+    """Raises what the store raises when it does not answer for `bucket_retry_ms`; what was committed until then stays."""
     report = UnitReport()
     unreadable: dict[UnitSegment, Corrupt] = {}
     async with unit_read(context, unit, report.gone, unreadable) as scratch:

@@ -99,7 +99,7 @@ async def make_history(context: CompactionContext, unit: Unit, manifests: Mappin
     """Reads a unit and uploads the files of its partitions, under the version after that of the manifest which is given. They are
     history when `commit_history` says so; where it is never asked, the collector finds them.
 
-    Raises what the store raises when it does not answer for `bucket_patience_ms`.
+    Raises what the store raises when it does not answer for `bucket_retry_ms`.
     """
     made = MadeUnit()
     unreadable: dict[UnitSegment, Corrupt] = {}

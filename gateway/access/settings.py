@@ -15,33 +15,33 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
+    """Holds the settings of authentication and authorization."""
+
+    # Requires credentials of every call: an API key, a token, or a client certificate. ACLs then permit what the principal may do;
+    # without ACLs it may do nothing. Off: every call is permitted.
     authentication: bool = False
-    """Each call must show who makes it: an API key, a token, or a client certificate. ACLs then say what that one may do; without
-    any, nothing. Off: everybody may do everything."""
-    admin_principals: str = ""
-    """Names of principals, with commas between, who may do everything whatever the ACLs say. For the names of certificates that
-    hold commas, separate with ; instead."""
+    # A file with one API key (tlk_…) of a principal `admin` that may do everything, for the first steps. It is read at the start.
     admin_key_file: Path | None = None
-    """A file with one API key (tlk_…), of a principal `admin` who may do everything: for the first steps. Read at the start."""
+    # Principals, with commas between, that may do everything whatever the ACLs say. Where names hold commas, separate them with ;.
+    admin_principals: str = ""
+    # How a client certificate names its principal: cn, its common name, or subject, the whole name.
     tls_principal: str = "cn"
-    """How a client certificate names its principal: cn, its common name, or subject, the whole name."""
+    # URL of an OpenID provider whose tokens are accepted as credentials. Its keys are found by discovery. Empty: none.
     oidc_issuer: str = ""
-    """URL of an OpenID provider whose tokens are accepted as credentials. Its keys are found by discovery. Empty: none."""
+    # The audience that these tokens must name.
     oidc_audience: str = ""
-    """The audience that these tokens must name."""
+    # The claim that names the principal.
     oidc_principal_claim: str = "sub"
-    """The claim that names the principal."""
+    # How old the broker's view of API keys, ACLs and quotas may be. A broker to which etcd has not confirmed it for this long is
+    # not ready, and refuses requests as UNAVAILABLE, except those of the admin key. 0: session_timeout_ms.
     access_max_age_ms: float = 0.0
-    """How old the broker's view of API keys, ACLs and quotas may be. A broker to which etcd has not confirmed it for this long is
-    not ready, and refuses requests as UNAVAILABLE, except those of the admin key. 0: session_timeout_ms."""
+    # Hosts, with commas between, that requests without credentials may name in `Host` and `Origin`, such as those of a proxy.
+    # Names of the loopback and the host of advertise_http are always allowed; * allows every host. See docs/security.md.
     allowed_hosts: str = ""
-    """Hosts, with commas between, that requests without credentials may name in `Host` and `Origin`, such as those of a proxy.
-    Names of the loopback and the host of advertise_http are always allowed; * allows every host. See docs/security.md."""
+    # Serves /metrics without credentials although `authentication` is on.
     metrics_open: bool = False
-    """/metrics answers without credentials, although `authentication` is on."""
+    # Where denials and changes are logged, one JSON object a line: off, stderr, or a file. Only with `authentication`.
     audit_log: str = "stderr"
-    """Where it is written who was refused, and who has changed what, one JSON object for each line: off, stderr, or a file. Only
-    with `authentication`."""
 
     def __post_init__(self) -> None:
         for name in self.admins:

@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from ipaddress import ip_address
-from math import isfinite
 
 from metadata.errors import InvalidArgument
 from metadata.model import RACK_CHARACTERS_MAX
 from metadata.plain_names import why_not_plain
+from metadata.setting_fields import check_numbers, fixed
 
 KIB = 1 << 10
+# etcd grants leases of about two seconds or more, and its elections take one.
 SESSION_TIMEOUT_MS_ADVISED = 3_000
-"""etcd grants no less than about two seconds, and its elections take one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    session_timeout_ms: float = 9_000.0
-    """A broker that etcd has not heard of for this long is taken for dead: its session is sealed, its partitions move on."""
-    release_timeout_ms: float = 30_000.0
-    """A broker that does not hand over a partition within this time loses its session."""
-    bucket_timeout_ms: float = 5_000.0
-    """A broker that has not been able to write to the bucket for this long loses its session, if another broker can write."""
-    drain_timeout_ms: float = 20_000.0
-    """At SIGTERM, how long partitions may take to move to others; what is left then is flushed, and taken over after the seal."""
-    snapshot_interval_ms: float = 600_000.0
-    """How often the controller copies the metadata to the bucket, where they have changed. What was changed since then is lost with
-    etcd, but for records and topics."""
-    metadata_history_ms: float = 1_800_000.0
-    """How long the history of the metadata is kept: the controller compacts what is older. It is that of all who share the etcd."""
-    rack: str = ""
-    """Where the broker runs, such as an availability zone. The partitions of a topic are spread over racks, and readers that name
-    their rack (client_rack) are served by a broker of it."""
-    rack_read_bytes_min: int = 32 * KIB
-    """For readers of its own rack a broker reads from the bucket what leaders in other racks have, where each request brings so
-    many bytes on average; less comes from the leader, since it costs less than the request."""
+    """Holds the settings of a broker as a member of its cluster."""
+
+    # HOST:PORT at which clients and other brokers reach the HTTP listener. Default: where it listens.
     advertise_http: str = ""
-    """HOST:PORT at which clients and other brokers reach the HTTP door. Default: where it listens."""
+    # HOST:PORT at which clients and other brokers reach the gRPC listener. Default: where it listens.
     advertise_grpc: str = ""
-    """The same for the gRPC door."""
+    # Where the broker runs, such as an availability zone. The partitions of a topic are spread over racks, and readers that name
+    # their rack (client_rack) are served by a broker of it.
+    rack: str = ""
+    # For readers of its own rack a broker reads records of leaders in other racks from the bucket, if a request brings this many
+    # bytes on average. Fewer bytes come from the leader, which costs less than the request.
+    rack_read_bytes_min: int = 32 * KIB
+    # A broker whose lease etcd has not renewed for this long is taken for dead: its session is sealed, its partitions move.
+    session_timeout_ms: float = 9_000.0
+    # A broker that does not hand over a partition within this time loses its session.
+    release_timeout_ms: float = fixed(30_000.0)
+    # A broker that could not write to the bucket for this long loses its session, if another broker can write.
+    bucket_timeout_ms: float = 5_000.0
+    # How long partitions may take to move to other brokers after SIGTERM. The rest is flushed, and taken over after the seal.
+    drain_timeout_ms: float = 20_000.0
+    # How often the controller copies changed metadata to the bucket. A restore after the loss of etcd lacks later changes, except
+    # records and topics.
+    snapshot_interval_ms: float = 600_000.0
+    # Age at which the controller compacts revisions of etcd. It applies to all users of that etcd.
+    metadata_history_ms: float = 1_800_000.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float | int) and not (isfinite(value) and value > 0):
-                raise InvalidArgument(
-                    f"{field.name} is {value}; it must be a number above 0", hint=f"Leave {field.name} out for its default."
-                )
+        check_numbers(self)
         if len(self.rack) > RACK_CHARACTERS_MAX:
             raise InvalidArgument(f"rack has {len(self.rack)} characters; at most {RACK_CHARACTERS_MAX} are taken")
         if (why := why_not_plain(self.rack)) is not None:

@@ -1,6 +1,6 @@
 """Forgets what no group needs any more: offsets whose time is over, offsets of deleted topics, and groups that hold nothing.
 
-    an offset of a group without members   offsets_retention_minutes after it was committed, and after the last member went
+    an offset of a group without members   offsets_retention_ms after it was committed, and after the last member went
     an offset of a deleted topic           GRACE_MS after it was committed, whoever is a member
     a group without members and offsets    GRACE_MS after its last change
     a member that nobody has heard of      its session begins anew here, as if it had called: its coordinator may have died with it

@@ -41,7 +41,7 @@ class GroupUpkeep:
             layout,
             coordinator,
             topics,
-            retention_ms=60_000 * settings.offsets_retention_minutes,
+            retention_ms=settings.offsets_retention_ms,
             now_ms=expires_ms or now_ms,
         )
         self.figures = GroupMetrics(

@@ -14,6 +14,7 @@ What is noted of each call of the gRPC door at its beginning and its end: see te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +163,8 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", ANSWER_BYTES_MAX),
         ("grpc.server.max_pending_requests", _calls_max(settings)),  # else gRPC cancels some of a thousand that come at once
         ("grpc.server.max_pending_requests_hard_limit", _calls_max(settings)),
-        ("grpc.server_max_unrequested_time_in_server", settings.grpc_unread_s_max),  # 30 s else: all would be answered too late
+        # gRPC counts it in whole seconds. Its default of 30 s would answer all calls too late.
+        ("grpc.server_max_unrequested_time_in_server", math.ceil(settings.grpc_queue_timeout_ms / 1000)),
         ("grpc.max_concurrent_streams", _connection_calls_max(settings)),
         ("grpc.max_allowed_incoming_connections", settings.grpc_connections_max),
         ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_TIMEOUT_S),

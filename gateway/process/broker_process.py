@@ -157,7 +157,7 @@ async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracing |
 
 def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
     """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
-    bytes_max = settings.segments.cold_disk_bytes_max
+    bytes_max = settings.segments.disk_cache_bytes_max
     if not bytes_max:
         return None
     folder = settings.data_dir / "cold" / settings.broker_id

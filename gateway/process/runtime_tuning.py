@@ -22,6 +22,8 @@ has begun when the rest is spared. Nothing is collected at the end of the start:
 How many files a broker may have open: each connection is one, and the usual limit of a process (1,024) is that of a shell.
 
 The soft limit is raised to the hard one, which needs no right. Source: getrlimit(2), RLIMIT_NOFILE
+
+How much memory the process may take. Source: cgroups(7), memory.max of cgroup v2
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import os
 import resource
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from gateway.settings import GatewaySettings
@@ -44,6 +49,18 @@ ARENAS_MAX: Final = 2
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int:
+    """Returns the memory of the machine, or the limit of this process's cgroups (v2) where that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError):
+        own = (root / "proc/self/cgroup").read_text(encoding="ascii").rpartition("0::/")[2].strip()
+        folder = root / "sys/fs/cgroup" / own
+        for each in (folder, *folder.parents):
+            with suppress(OSError, ValueError):  # no file, or "max"
+                limits.append(int((each / "memory.max").read_text(encoding="ascii")))
+    return min(limits)
 
 
 def keep_freed_memory() -> bool:

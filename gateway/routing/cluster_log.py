@@ -187,7 +187,11 @@ class RoutedLog(LedHere):
 
         return await self._of_each(partitions, itself, ask, wait_s=wait_s)
 
-    async def ends_of_epochs(self, questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
+    async def ends_of_epochs(
+        self, questions: Sequence[EpochQuestion], *, wait_s: float = math.inf
+    ) -> list[EpochEnd | TidelogError]:
+        """Of each; the error of a question stands in its place. Leaders are waited for up to `wait_s`."""
+
         async def ask(leader: Registration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
             if leader is None:
                 return await LedHere.ends_of_epochs(self, asked)
@@ -195,7 +199,7 @@ class RoutedLog(LedHere):
                 leader, asked, lambda question: question.partition, lambda named: self._peers.ends_of_epochs(leader, named)
             )
 
-        return await self._of_each(questions, lambda question: question.partition, ask)
+        return await self._of_each(questions, lambda question: question.partition, ask, wait_s=wait_s)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         async def ask() -> TimestampedOffset | None:

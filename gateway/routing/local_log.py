@@ -206,7 +206,9 @@ class LedHere:
         """To which a reader of this rack is sent; None: it is answered."""
         return None
 
-    async def ends_of_epochs(self, questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
+    async def ends_of_epochs(
+        self, questions: Sequence[EpochQuestion], *, wait_s: float = math.inf
+    ) -> list[EpochEnd | TidelogError]:
         """As Log.end_of_epoch, for each; the error of a question stands in its place."""
         found: list[EpochEnd | TidelogError] = []
         try:

@@ -59,7 +59,7 @@ _OPTIONS: Final = [
 ]
 
 _WITHOUT_A_WORD: Final = grpc.StatusCode.CANCELLED.name
-"""What gRPC says of a call that it dropped before it was taken up (grpc_unread_s_max); of a server that stops it says more."""
+"""What gRPC says of a call that it dropped before it was taken up (grpc_queue_timeout_ms); of a server that stops it says more."""
 
 _Answer = TypeVar("_Answer", bound=Message)
 

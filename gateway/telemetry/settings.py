@@ -14,21 +14,23 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class ObservabilitySettings:
-    log_format: str = "text"
-    """`text` for people, or `json`: one object a line, with request id, topic, partition and trace id where they are known."""
+    """Holds the settings of logs, traces and metrics."""
+
+    # `debug`, `info`, `warning` or `error`. Empty: `info`, and `warning` for `tidelog dev`.
     log_level: str = ""
-    """`debug`, `info`, `warning` or `error`. Empty: `info`, and `warning` for `tidelog dev`."""
+    # `text` for people, or `json`: one object a line, with request id, topic, partition and trace id where they are known.
+    log_format: str = "text"
+    # URL of a collector that takes OTLP over HTTP, such as http://HOST:4318. Traces are sent there. Empty: no traces. Needs the
+    # extra `tracing`: `pip install 'tidelog[tracing]'`.
     otlp_endpoint: str = ""
-    """Traces go there: the http://HOST:4318 of a collector that takes OTLP over HTTP. Empty: there are none. Needs the extra
-    `tracing`: `pip install 'tidelog[tracing]'`."""
+    # Share of the requests without a trace for which the broker begins one, from 0 to 1. Requests with a trace keep their own flag.
     otlp_sample: float = 1.0
-    """This share of the requests that come without a trace begins one, from 0 to 1. Who comes with a trace says so himself."""
+    # Price of 1,000 PUTs or LISTs in dollars, by which /metrics estimates costs. Default: S3 Standard, us-east-1, 2026.
     price_1000_writes: float = 0.005
-    """Dollars that the bucket asks for 1,000 PUTs or LISTs (S3 Standard, us-east-1, 2026). Only for what /metrics tells."""
+    # Price of 1,000 GETs in dollars.
     price_1000_reads: float = 0.0004
-    """Dollars for 1,000 GETs."""
+    # Price of a GiB for a month in dollars.
     price_gib_month: float = 0.023
-    """Dollars for a GiB in a month."""
 
     def __post_init__(self) -> None:
         if self.log_format not in LOG_FORMATS:

@@ -103,7 +103,7 @@ def _check_join(group: Group, request: JoinRequest, settings: GroupSettings) -> 
     if size_bytes > settings.group_metadata_bytes_max:
         raise TooLarge(
             f"what the member offers has {size_bytes} bytes; {settings.group_metadata_bytes_max} is the most",
-            hint="Subscribe by pattern, or to fewer topics; or raise group_metadata_bytes_max of the brokers.",
+            hint="Subscribe by pattern, or to fewer topics.",
             field="protocols",
         )
     names = [protocol.name for protocol in request.protocols]

@@ -90,7 +90,7 @@ def _check_assignment(size_bytes: int, settings: GroupSettings) -> None:
     if size_bytes > settings.group_metadata_bytes_max:
         raise TooLarge(
             f"an assignment has {size_bytes} bytes; {settings.group_metadata_bytes_max} is the most",
-            hint="Assign fewer partitions to one member, or raise group_metadata_bytes_max of the brokers.",
+            hint="Assign fewer partitions to one member.",
             field="assignments",
         )
 

@@ -15,8 +15,8 @@ from metadata.errors import InvalidArgument, did_you_mean
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 INT64_MAX = 2**63 - 1
+# The largest value of max.message.bytes: a larger batch would not fit a request.
 MESSAGE_BYTES_LIMIT = 16 << 20
-"""The most that max.message.bytes can be: a larger batch would not fit a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class SettingDefinition:
     name: str
     unit: Literal["ms", "bytes", ""]
     meaning: str
+    # The bounds in words, for messages and documentation.
     allowed: str
-    """The bounds in words, for messages and documentation."""
+    # Returns the value of a text, or None where it is not allowed.
     value_of: Callable[[str], int | str | None]
-    """The value of a text, or None where it is not allowed."""
 
     @property
     def attribute(self) -> str:
@@ -132,6 +132,7 @@ def _one_of(*names: str) -> Callable[[str], str | None]:
     return lambda text: text if text in names else None
 
 
+# All settings by name, in the order of the reference.
 SETTINGS: Mapping[str, SettingDefinition] = {
     definition.name: definition
     for definition in (
@@ -193,4 +194,3 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
     )
 }
-"""All settings by name, in the order of the reference."""

@@ -79,8 +79,8 @@ class S3Store:
             raise InvalidArgument(f"{prefix[:80]!r} is not a prefix in a bucket", hint="A path of A-Z a-z 0-9 . _ = - , up to 300.")
         path_style = settings.path_style if settings.path_style is not None else settings.endpoint_url is not None
         config = AioConfig(
-            connect_timeout=settings.connect_timeout_s,
-            read_timeout=settings.read_timeout_s,
+            connect_timeout=settings.s3_connect_timeout_ms / 1000,
+            read_timeout=settings.s3_read_timeout_ms / 1000,
             max_pool_connections=settings.creates_in_flight_max + settings.reads_in_flight_max,
             retries={"total_max_attempts": 1, "mode": "standard"},
             s3={"addressing_style": "path" if path_style else "auto", "payload_signing_enabled": False},
@@ -207,7 +207,7 @@ class S3Store:
         return await self._repeated("list", prefix, read)
 
     async def _repeated(self, doing: str, key: str, send: Callable[[], Awaitable[_Answer]], *, writes: bool = False) -> _Answer:
-        pause_s = self._settings.retry_pause_s
+        pause_s = self._settings.s3_retry_pause_ms / 1000
         for tries_left in reversed(range(self._settings.read_tries_max)):
             try:
                 return await self._once(doing, key, send, self._reads, writes=writes)
@@ -230,7 +230,7 @@ class S3Store:
     ) -> _Answer:
         async with self._place(places, doing, key):
             try:
-                async with asyncio.timeout(timeout_s or self._settings.request_timeout_s):
+                async with asyncio.timeout(timeout_s or self._settings.s3_request_timeout_ms / 1000):
                     return await send()
             except _ERRORS as error:
                 raise translated(error, doing=doing, url=self.url, key=key, writes=writes) from error
@@ -239,11 +239,11 @@ class S3Store:
     async def _place(self, places: asyncio.Semaphore, doing: str, key: str) -> AsyncIterator[None]:
         """One of the connections, or Throttled when none falls free in time."""
         try:
-            async with asyncio.timeout(self._settings.request_timeout_s):
+            async with asyncio.timeout(self._settings.s3_request_timeout_ms / 1000):
                 await places.acquire()
         except TimeoutError:
             message = f"can't {doing} {key} in {self.url}: no connection fell free; nothing was sent"
-            raise Throttled(message, hint="Raise the bound of requests in flight.", key=key) from None
+            raise Throttled(message, hint="Retry later, or add brokers.", key=key) from None
         try:
             yield
         finally:

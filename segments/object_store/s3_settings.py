@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
+from metadata.setting_fields import check_numbers, fixed
 from metadata.shown_url import shown_url
 
 CREATE_BYTES_PER_S_MIN: Final = 8 << 20
@@ -15,37 +16,32 @@ CREATE_BYTES_PER_S_MIN: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Credentials come from where every AWS tool takes them: the environment, a profile, the role of the machine or pod."""
+    """Holds the settings of an S3 client. Credentials come from the environment, a profile, or the role of the machine or pod."""
 
+    # URL of the store, such as http://127.0.0.1:9000. Default: AWS, or AWS_ENDPOINT_URL_S3.
     endpoint_url: str | None = None
-    """Where the store answers, such as http://127.0.0.1:9000. Default: AWS, or AWS_ENDPOINT_URL_S3."""
+    # Region of the bucket. Default: AWS_DEFAULT_REGION, or the one of the profile.
     region: str | None = None
-    """Default: AWS_DEFAULT_REGION, or the one of the profile."""
+    # Puts the bucket into the path of URLs instead of the host name. Default: only where endpoint_url is set.
     path_style: bool | None = None
-    """The bucket in the path of a URL instead of its host name. Default: only where an endpoint is named."""
-    connect_timeout_s: float = 3.0
-    read_timeout_s: float = 10.0
-    """Silence on a connection after which it is given up."""
-    request_timeout_s: float = 30.0
-    """One try of one request, from its first byte to its last, and a second more for every 8 MiB that it creates; and the wait for
-    a free connection before it."""
-    creates_in_flight_max: int = 16
-    reads_in_flight_max: int = 32
-    """Reads, listings and deletes at the same time. Each bound is that many connections."""
-    read_tries_max: int = 3
-    """How often a read, a listing or a delete is sent before its error is reported."""
-    retry_pause_s: float = 0.1
-    """Before the second try; doubles with each further one."""
+    # Time limit of one try of one request, and of the wait for a free connection before it. A PUT has one second more for each
+    # 8 MiB.
+    s3_request_timeout_ms: float = 30_000.0
+    # Time limit of opening a connection.
+    s3_connect_timeout_ms: float = fixed(3_000.0)
+    # A connection that is silent this long is given up.
+    s3_read_timeout_ms: float = fixed(10_000.0)
+    # Creates at the same time, each on a connection of its own.
+    creates_in_flight_max: int = fixed(16)
+    # Reads, listings and deletes at the same time, each on a connection of its own.
+    reads_in_flight_max: int = fixed(32)
+    # How often a read, a listing or a delete is sent before its error is reported.
+    read_tries_max: int = fixed(3)
+    # Pause before the second try. It doubles with each further one.
+    s3_retry_pause_ms: float = fixed(100.0)
 
     def __post_init__(self) -> None:
-        for name in ("connect_timeout_s", "read_timeout_s", "request_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
-        for name in ("creates_in_flight_max", "reads_in_flight_max", "read_tries_max"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if not self.retry_pause_s >= 0:
-            raise InvalidArgument(f"retry_pause_s is {self.retry_pause_s}; it must not be below 0 seconds")
+        check_numbers(self, may_be_zero={"s3_retry_pause_ms"})
         if self.region is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,63}", self.region):
             raise InvalidArgument(f"{shown_url(self.region)!r} is not a region", hint="Regions look like eu-central-1.")
         if self.endpoint_url is not None:
@@ -53,7 +49,7 @@ class S3Settings:
 
     def create_timeout_s(self, bytes_count: int) -> float:
         """Of one try: a file of history has hundreds of MiB, and must get there over a slow line, too, or it never does."""
-        return self.request_timeout_s + bytes_count / CREATE_BYTES_PER_S_MIN
+        return self.s3_request_timeout_ms / 1000 + bytes_count / CREATE_BYTES_PER_S_MIN
 
 
 def _check_endpoint(endpoint_url: str) -> None:

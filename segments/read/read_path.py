@@ -59,11 +59,11 @@ class ReadPath:
         self._check_appointed = check_appointed
         self._counters = counters
         self._waiting = WaitingReaders()
-        self._hot = HotPool(settings.hot_pool_bytes_max)
+        self._hot = HotPool(settings.tail_cache_bytes_max)
         self._cold = ColdPool(
             store,
-            bytes_max=settings.cold_pool_bytes_max,
-            reads=ByteBudget(settings.catch_up_bytes_max, of="reads from the bucket"),
+            bytes_max=settings.read_cache_bytes_max,
+            reads=ByteBudget(settings.history_read_bytes_max, of="reads from the bucket"),
             read_timeout_s=settings.put_deadline_ms / 1000,
             spawn=spawn,
             disk=disk,

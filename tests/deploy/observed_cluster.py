@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import tidelog
 from gateway.broker import Broker
 from gateway.process.broker_process import running
 from gateway.process.compactor_process import compacting
-from gateway.settings import load_settings
+from gateway.settings import BrokerSettings, load_settings
 from metadata.errors import NotFound, TidelogError
 from tests.kit.certificates import Certificates, make_certificates
 from tests.kit.etcd_server import SHARED, in_thread
@@ -48,6 +49,10 @@ def observed(directory: Path) -> tuple[Scrape, Scrape]:
     return uvloop.run(run())
 
 
+def _often_measured(settings: BrokerSettings) -> BrokerSettings:
+    return replace(settings, groups=replace(settings.groups, group_metrics_interval_ms=100))
+
+
 async def _observed(directory: Path, etcd: str) -> tuple[Scrape, Scrape]:
     certificates = make_certificates(directory / "tls")
     tls = ssl.create_default_context(cafile=str(certificates.ca))
@@ -57,14 +62,14 @@ async def _observed(directory: Path, etcd: str) -> tuple[Scrape, Scrape]:
         "bucket": f"file://{directory / 'bucket'}",
         "http": "127.0.0.1:0",
         "grpc": "127.0.0.1:0",
-        "group_metrics_interval_ms": 100,
         "compaction_due_age_ms": 1,
         "compaction_interval_ms": 100,
     }
     files = {"tls_cert_file": certificates.cert, "tls_key_file": certificates.key, "tls_peer_ca_file": certificates.ca}
     async with AsyncExitStack() as parts:
         brokers = [
-            await parts.enter_async_context(running(load_settings({**common, **files, "broker_id": f"b{n}"}, {}))) for n in (1, 2)
+            await parts.enter_async_context(running(_often_measured(load_settings({**common, **files, "broker_id": f"b{n}"}, {}))))
+            for n in (1, 2)
         ]
         await until(lambda: all(len(broker.brokers()) == len(brokers) for broker in brokers))
         service, door = await parts.enter_async_context(

@@ -48,6 +48,12 @@ OF_ETC = (
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
+def quantity_bytes(quantity: str) -> int:
+    """Returns what the kubelet makes of an amount of memory, such as 2Gi."""
+    number, unit = re.fullmatch(r"(\d+)(Ki|Mi|Gi)?", quantity).groups()  # type: ignore[union-attr]
+    return int(number) * {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}[unit]
+
+
 @cache
 def stranger() -> urllib.request.OpenerDirector:
     """Who asks without proxy, certificate or authority: a pod is asked twenty times a second until it is ready."""
@@ -131,6 +137,9 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
         source = variable["valueFrom"]
         if "secretKeyRef" in source:
             return self._secrets[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
+        if "resourceFieldRef" in source:
+            limits = self.container["resources"]["limits"]
+            return str(quantity_bytes(limits[source["resourceFieldRef"]["resource"].removeprefix("limits.")]))
         return {"metadata.name": self.name, "status.podIP": "127.0.0.1"}[source["fieldRef"]["fieldPath"]]
 
     def _here(self, text: str) -> str:

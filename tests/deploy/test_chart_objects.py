@@ -115,8 +115,8 @@ CASES: dict[str, dict[str, Any]] = {
         "image": {"repository": "registry.example.com/tidelog", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always"},
         "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/tidelog"}},
     },
-    "disks, racks and IPv6": {"broker": {"coldDisk": {"gibibytes": 50}, "rack": {"fromZoneLabel": True}, "ipv6": True}},
-    "settings": {"settings": {"linger_ms": 250, "hot_pool_bytes_max": 16_777_216_000, "dirty_ratio_min": 0.25, "compact": True}},
+    "disks, racks and IPv6": {"broker": {"diskCache": {"gibibytes": 50}, "rack": {"fromZoneLabel": True}, "ipv6": True}},
+    "settings": {"settings": {"linger_ms": 250, "tail_cache_bytes_max": 16_777_216_000, "dirty_ratio_min": 0.25, "compact": True}},
     "a trial": DEV,
     "a trial with a volume, TLS and access": merged(
         DEV | TLS | AUTH, {"dev": {"persistence": {"enabled": True, "storageClassName": "ssd"}}}

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.settings import load_settings
 from tests.deploy.chart import NAME, Object, Rendered, merged, render
+from tests.deploy.rendered_pod import quantity_bytes
 from tests.deploy.test_chart_objects import AUTH, CASES, TLS, rendered
 
 BROKERS = [case for case in CASES if "dev" not in CASES[case]]
@@ -39,6 +40,33 @@ def test_every_container_asks_for_memory_and_is_bounded_in_it(case: str) -> None
         resources = pod["containers"][0]["resources"]
         assert resources["requests"].keys() >= {"cpu", "memory"}
         assert "memory" in resources["limits"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_process_may_take_the_memory_of_its_container(case: str) -> None:
+    """One number: who raises the limit gives the process more, too."""
+    for owner, pod in rendered(case).pods:
+        given = [each for each in pod["containers"][0].get("env", []) if each["name"] == "TIDELOG_MEMORY_BYTES_MAX"]
+        if pod["containers"][0]["command"][0] == "tidelog" and pod["containers"][0].get("ports"):  # not `helm test`
+            (variable,) = given
+            assert variable["valueFrom"] == {"resourceFieldRef": {"resource": "limits.memory"}}, owner
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_memory_of_every_container_is_enough_for_its_parts(case: str) -> None:
+    for owner, pod in rendered(case).pods:
+        container = pod["containers"][0]
+        if any(each["name"] == "TIDELOG_MEMORY_BYTES_MAX" for each in container.get("env", [])):
+            settings = load_settings(
+                {"data_dir": ".", "memory_bytes_max": quantity_bytes(container["resources"]["limits"]["memory"])}, {}
+            )
+            settings.check_memory(serves="compact" not in container["command"])
+            assert settings.memory_bytes_max >= 1 << 30, owner
+
+
+def test_without_a_limit_the_default_of_the_process_holds() -> None:
+    made = render({"broker": {"resources": {"limits": {"memory": None}}}})
+    assert "TIDELOG_MEMORY_BYTES_MAX" not in {each["name"] for each in made.container()["env"]}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -126,7 +154,7 @@ def test_what_stops_a_broker_in_order_fits_into_the_grace(case: str) -> None:
     [
         {"broker": {"preStop": {"drainSeconds": 120, "endpointSeconds": 30}}},
         {"broker": {"preStop": {"drainSeconds": 1, "endpointSeconds": 60}}},
-        {"settings": {"drain_timeout_ms": 90_000, "put_deadline_ms": 60_500, "stop_grace_ms": 20_000}},
+        {"settings": {"drain_timeout_ms": 90_000, "put_deadline_ms": 60_500, "shutdown_grace_ms": 20_000}},
         {"broker": {"terminationGracePeriodSeconds": 600}},
     ],
 )
@@ -147,9 +175,9 @@ def _stop_s(made: Rendered) -> float:
     sleep_s, timeout_s = int(words[words.index("sleep") + 1]), int(words[words.index("timeout") + 1])
     given_s = int(words[words.index("--timeout") + 1])
     assert given_s < timeout_s
-    names = ("TIDELOG_DRAIN_TIMEOUT_MS", "TIDELOG_PUT_DEADLINE_MS", "TIDELOG_STOP_GRACE_MS")
+    names = ("TIDELOG_DRAIN_TIMEOUT_MS", "TIDELOG_PUT_DEADLINE_MS", "TIDELOG_SHUTDOWN_GRACE_MS")
     settings = load_settings({"data_dir": "."}, {name: value for name, value in made.variables().items() if name in names})
-    at_most_ms = settings.membership.drain_timeout_ms + settings.segments.put_deadline_ms + settings.gateway.stop_grace_ms
+    at_most_ms = settings.membership.drain_timeout_ms + settings.segments.put_deadline_ms + settings.gateway.shutdown_grace_ms
     return max(sleep_s, timeout_s) + at_most_ms / 1000 + 2
 
 

@@ -47,6 +47,7 @@ def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], tol
         ({"broker": {"terminationGracePeriodSeconds": 30}}, "broker.preStop.drainSeconds"),
         ({"settings": {"bucket": "s3://other"}}, "settings.bucket is set by the chart: use bucket."),
         ({"settings": {"tls_key_file": "/k"}}, "use tls.existingSecret"),
+        ({"settings": {"memory_bytes_max": "4GiB"}}, "use broker.resources.limits.memory"),
     ],
 )
 def test_values_that_make_no_sense_together_are_refused(values: dict[str, Any], told: str) -> None:
@@ -107,10 +108,10 @@ def test_every_setting_that_is_rendered_is_one_of_the_broker(case: str) -> None:
 
 
 def test_large_numbers_are_not_written_as_powers_of_ten() -> None:
-    settings = {"hot_pool_bytes_max": 16_777_216_000, "linger_ms": 250, "dirty_ratio_min": 0.25, "compact": True, "region": "eu"}
+    settings = {"tail_cache_bytes_max": 16_777_216_000, "linger_ms": 250, "dirty_ratio_min": 0.25, "compact": True, "region": "eu"}
     del settings["region"]
     variables = render({"settings": settings}).variables()
-    assert variables["TIDELOG_HOT_POOL_BYTES_MAX"] == "16777216000"
+    assert variables["TIDELOG_TAIL_CACHE_BYTES_MAX"] == "16777216000"
     assert variables["TIDELOG_LINGER_MS"] == "250"
     assert variables["TIDELOG_DIRTY_RATIO_MIN"] == "0.25"
     assert variables["TIDELOG_COMPACT"] == "true"

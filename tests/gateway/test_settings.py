@@ -8,9 +8,10 @@ from socket import gethostname
 import pytest
 
 from docs import settings_page
-from gateway.settings import default_broker_id, load_settings
+from gateway.settings import GatewaySettings, default_broker_id, load_settings
 from metadata.cluster.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
+from tidelog.cli.broker.setting_list import setting_names, setting_rows
 
 
 def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path) -> None:
@@ -65,7 +66,6 @@ def test_a_local_bucket_flushes_sooner_than_s3_unless_told_otherwise(tmp_path: P
         ({"linger_ms": -1.0}, {}, "linger_ms is -1.0"),
         ({"buffer_bytes_max": 1024}, {}, "below segment_bytes_max"),
         ({"message_bytes_max": 32 << 20}, {}, "above request_bytes_max"),
-        ({"grpc_waiting_bytes_max": "31MiB"}, {}, r"grpc_waiting_bytes_max \(32505856\) has no room for two requests"),
         ({"answer_bytes_max": "1MiB"}, {}, r"answer_bytes_max \(1048576\) has no room for two batches of message_bytes_max"),
         ({"answer_timeout_ms": 0}, {}, "answer_timeout_ms is 0"),
     ],
@@ -73,6 +73,11 @@ def test_a_local_bucket_flushes_sooner_than_s3_unless_told_otherwise(tmp_path: P
 def test_what_is_wrong_is_named_where_it_stood(flags: dict[str, object], environ: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         load_settings({"data_dir": "d"} | flags, environ)
+
+
+def test_requests_that_wait_for_the_buffer_have_room_for_two() -> None:
+    with pytest.raises(InvalidArgument, match=r"grpc_waiting_bytes_max \(32505856\) has no room for two requests"):
+        GatewaySettings(grpc_waiting_bytes_max=31 << 20)
 
 
 def test_an_etcd_is_named_with_its_user_and_the_password_shows_nowhere() -> None:
@@ -86,11 +91,11 @@ def test_an_etcd_is_named_with_its_user_and_the_password_shows_nowhere() -> None
 
 
 def test_a_broker_that_has_no_directory_can_keep_nothing_on_its_disk(tmp_path: Path) -> None:
-    flags: dict[str, object] = {"bucket": "s3://b", "etcd": "http://a:2379", "cold_disk_bytes_max": "1GiB"}
-    with pytest.raises(InvalidArgument, match="cold_disk_bytes_max is set, and data_dir is not"):
+    flags: dict[str, object] = {"bucket": "s3://b", "etcd": "http://a:2379", "disk_cache_bytes_max": "1GiB"}
+    with pytest.raises(InvalidArgument, match="disk_cache_bytes_max is set, and data_dir is not"):
         load_settings(flags, {})
     settings = load_settings(flags | {"data_dir": str(tmp_path)}, {})
-    assert settings.segments.cold_disk_bytes_max == 1 << 30
+    assert settings.segments.disk_cache_bytes_max == 1 << 30
 
 
 def test_the_password_of_an_etcd_may_lie_in_a_file(tmp_path: Path) -> None:
@@ -147,6 +152,40 @@ def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(InvalidArgument, match="TIDELOG_LINGERMS is not a setting") as refused:
         load_settings({"data_dir": "d"}, {"TIDELOG_LINGERMS": "1"})
     assert refused.value.hint == "Did you mean TIDELOG_LINGER_MS?"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("hot_pool_bytes_max", "tail_cache_bytes_max"),
+        ("cold_pool_bytes_max", "read_cache_bytes_max"),
+        ("cold_disk_bytes_max", "disk_cache_bytes_max"),
+        ("catch_up_bytes_max", "history_read_bytes_max"),
+        ("grpc_unread_s_max", "grpc_queue_timeout_ms"),
+        ("stop_grace_ms", "shutdown_grace_ms"),
+        ("bucket_patience_ms", "bucket_retry_ms"),
+        ("etcd_deadline_s", "etcd_deadline_ms"),
+        ("request_timeout_s", "s3_request_timeout_ms"),
+        ("offsets_retention_minutes", "offsets_retention_ms"),
+    ],
+)
+def test_an_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not a setting") as refused:
+        load_settings({"data_dir": "d"}, {f"TIDELOG_{old.upper()}": "1"})
+    assert refused.value.hint == f"Did you mean TIDELOG_{new.upper()}?"
+
+
+@pytest.mark.parametrize("name", ["hedge_after_ms", "etcd_connect_timeout_ms", "grpc_stream_window", "commit_linger_ms"])
+def test_a_constant_can_not_be_set(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"--{name.replace('_', '-')} is a constant, not a setting") as refused:
+        load_settings({"data_dir": "d", name: 1}, {})
+    assert refused.value.hint == "Leave it out."
+    assert name not in setting_names()
+    assert f"`{name}`" not in settings_page.page()
+
+
+def test_every_setting_is_described() -> None:
+    assert [row["setting"] for row in setting_rows({}, {}) if not row["what_it_does"]] == []
 
 
 def test_a_broker_needs_a_data_directory() -> None:

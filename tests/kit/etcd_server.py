@@ -259,7 +259,7 @@ def end_shared_etcd() -> Iterator[None]:
 
 def settings(urls: str, **changed: object) -> EtcdSettings:
     """Patient by default, as a busy machine needs it: a test that waits for a failure says how long."""
-    limits: dict[str, object] = {"etcd_connect_timeout_s": 5.0, "etcd_request_timeout_s": 8.0, "etcd_deadline_s": 30.0}
+    limits: dict[str, object] = {"etcd_connect_timeout_ms": 5_000, "etcd_request_timeout_ms": 8_000, "etcd_deadline_ms": 30_000}
     return EtcdSettings(etcd=urls, **(limits | changed))  # type: ignore[arg-type]
 
 

@@ -48,9 +48,9 @@ class S3Server:
         return S3Settings(  # patient, as a busy machine needs it
             endpoint_url=self.endpoint_url,
             region="us-east-1",
-            connect_timeout_s=60.0,
-            read_timeout_s=60.0,
-            request_timeout_s=120.0,
+            s3_connect_timeout_ms=60_000.0,
+            s3_read_timeout_ms=60_000.0,
+            s3_request_timeout_ms=120_000.0,
         )
 
     @property

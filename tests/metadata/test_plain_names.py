@@ -10,8 +10,8 @@ import pytest
 from gateway.cluster.settings import ClusterSettings
 from metadata.access.acl import Scope, check_principal, check_scope
 from metadata.errors import InvalidArgument, InvalidGroupName, TidelogError
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.model import check_group_name
-from metadata.members.settings import MemberSettings
 from metadata.model import check_client_rack
 from metadata.plain_names import why_not_plain
 

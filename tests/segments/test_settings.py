@@ -10,7 +10,7 @@ from metadata.errors import InvalidArgument
 from segments.settings import SegmentSettings
 
 NAMES = [field.name for field in fields(SegmentSettings)]
-MAY_BE_ZERO = {"linger_ms", "puts_per_second_max", "cold_disk_bytes_max"}
+MAY_BE_ZERO = {"linger_ms", "puts_per_second_max", "disk_cache_bytes_max"}
 
 
 def with_setting(name: str, value: float) -> SegmentSettings:

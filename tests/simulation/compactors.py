@@ -144,6 +144,6 @@ def _settings(chance: random.Random) -> CompactionSettings:
         merge_bytes_max=50_000,
         merge_files_min=chance.choice((2, 4)),
         bucket_listing_interval_ms=chance.choice((3000.0, 30_000.0)),
-        bucket_patience_ms=chance.choice((0.0, 5000.0)),
+        bucket_retry_ms=chance.choice((0.0, 5000.0)),
         compactor_ttl_ms=3000.0,
     )

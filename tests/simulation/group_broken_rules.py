@@ -18,12 +18,12 @@ from gateway.groups.group import CoordinatedGroup
 from gateway.groups.landed_offsets import OffsetWrite, operation_of
 from gateway.groups.timer import uptime_ms
 from metadata.errors import NotCoordinator
+from metadata.group_member.rebalance import MemberRebalance
+from metadata.group_member.state import NOTHING, Membership, Moves
 from metadata.groups import join, rebalance_barrier, state_machine
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, Group, InstanceId, MemberId, Phase, Synced
 from metadata.groups.rebalance_barrier import Step, open_if_all_are_here, rebalancing
-from metadata.members.rebalance import MemberRebalance
-from metadata.members.state import NOTHING, Membership, Moves
 from metadata.model import Revision
 from metadata.store.interface import Compare, Delete, Put
 from metadata.store.write_batcher import CoalescedWrites, CompareFailed

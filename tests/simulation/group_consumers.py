@@ -17,11 +17,11 @@ from typing import Final, TypeVar
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import Fenced, InstanceFenced, OutcomeUnknown, RebalanceInProgress, TidelogError, Unavailable
+from metadata.group_member.member import GroupMember
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset
-from metadata.members.member import GroupMember
-from metadata.members.settings import MemberSettings
 from metadata.model import Partition, TopicId, TopicPartition
 from tests.simulation.group_brokers import GroupBrokers, GroupSite
 from tests.simulation.simulated_process import SimulatedProcess, Wire

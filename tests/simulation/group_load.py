@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from metadata.members.settings import MemberSettings
+from metadata.group_member.settings import MemberSettings
 from tests.simulation.group_brokers import GroupBrokers, GroupSite
 from tests.simulation.group_consumers import Consumer, ModelLog
 from tests.simulation.simulated_process import Wire

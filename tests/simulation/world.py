@@ -334,9 +334,9 @@ def _settings(chance: random.Random) -> SegmentSettings:
         retry_pause_ms=20,
         retry_pause_ms_max=500,
         buffer_bytes_max=segment_bytes_max * chance.choice((2, 5)) + 8000,
-        hot_pool_bytes_max=chance.choice((1, 4000, 50_000)),
-        cold_pool_bytes_max=chance.choice((1, 4000, 50_000)),
-        catch_up_bytes_max=50_000,
+        tail_cache_bytes_max=chance.choice((1, 4000, 50_000)),
+        read_cache_bytes_max=chance.choice((1, 4000, 50_000)),
+        history_read_bytes_max=50_000,
         index_every_segments=chance.choice((2, 5, 32)),
         footer_reads_max=chance.choice((1, 4)),
     )

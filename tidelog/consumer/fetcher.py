@@ -24,7 +24,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from gateway.proto import log_pb2
 from metadata.errors import (
@@ -72,12 +72,19 @@ class Chunk(NamedTuple):
     """Of their batch."""
 
 
+class ReadWatcher(TopicWatcher, Protocol):
+    """Follows what becomes of the topics and partitions that are read. No call waits."""
+
+    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
+        """The partition is read from this offset on, since the one before is not in its log."""
+
+
 class Fetching:
     def __init__(
         self,
         connection: Connection,
         settings: ClientSettings,
-        watcher: TopicWatcher,
+        watcher: ReadWatcher,
         *,
         what: str,
         follow: bool,
@@ -431,6 +438,7 @@ class Fetching:
         except OutOfRange as error:
             return {partition: error}
         log.warning("%s; going on at offset %d", said, next_offset)
+        self._watcher.begun_anew(partition, next_offset)
         return {}
 
     def _met(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:

@@ -137,6 +137,9 @@ class TopicsReading:
                 if (route.name, partition) not in self.fetching:
                     self.fetching.read((route.name, partition), 0, was_added=True)
 
+    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
+        """Does nothing: a reader without a group keeps no offsets."""
+
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
         if self.subscription.pattern is not None and self._follow:
             log.warning("%s; going on without it", error)

@@ -1,4 +1,4 @@
-"""Reads records as a member of a consumer group: membership, positions, commits. The member's states are in metadata/members.
+"""Reads records as a member of a consumer group: membership, positions, commits. The member's states are in metadata/group_member.
 
 Entry: `GroupConsumer` in consumer.py; coordinator_client.py calls the coordinator.
 """

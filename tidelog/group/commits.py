@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from metadata.errors import RebalanceInProgress, StaleGeneration, StaleMember, TidelogError
+from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, NO_MEMBER, InstanceId
-from metadata.members.member import GroupMember
 from tidelog.consumer.fetch_state import NAMED_MAX, named, shown
 from tidelog.group.options import GroupOptions
 from tidelog.group.positions import GroupPositions, Offset

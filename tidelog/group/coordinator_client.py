@@ -1,7 +1,7 @@
 """What members of consumer groups ask, over gRPC: of the broker that coordinates the group, or through another that forwards.
 
     FindCoordinator, of any broker ─▶ its address, kept until it refuses, or gives no answer
-    join, sync, heartbeat, leave      one attempt each: the member knows when to try again (metadata/members/member.py)
+    join, sync, heartbeat, leave      one attempt each: the member knows when to try again (metadata/group_member/member.py)
     commit, committed                 tried again until request_timeout_ms; a commit may be repeated, since it sets and does not add
     no answer from the coordinator    calls go through another broker for a while
     it has too many calls             the same one is asked again, later
@@ -35,7 +35,7 @@ from tidelog.transport.retry import LastingTrouble, retry_wait_s, worth_telling
 
 HEARTBEAT_S: Final = 2.5
 """Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
-(its `grpc_unread_s_max`)."""
+(its `grpc_queue_timeout_ms`)."""
 ATTEMPT_S: Final = 5.0
 """Of what waits for nobody; then another way is tried."""
 WAIT_LONGER_S: Final = 10.0

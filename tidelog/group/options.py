@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, TypedDict
 
 from metadata.errors import InvalidArgument, did_you_mean
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
-from metadata.members.settings import MemberSettings
 
 _MS_END: Final = 2**32
 """The wire has 32 bits for it."""

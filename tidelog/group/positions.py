@@ -87,6 +87,12 @@ class GroupPositions:
         """Where nothing is committed, where it begins is due: else who begins at the end would skip what comes while it is away."""
         self._positions[partition] = _Position(topic_id, offset, offset, NO_EPOCH, committed)
 
+    def begin_anew(self, partition: TopicPartitionName, offset: int) -> None:
+        """Goes on elsewhere, since the offset is not in the log any more. Where that is becomes due, as in `begin`; what the caller
+        still holds of the partition takes nothing of it back."""
+        if (held := self._positions.get(partition)) is not None:
+            self._positions[partition] = _Position(held.topic_id, offset, offset, NO_EPOCH, None, asked=offset)
+
     def drop(self, partitions: Collection[TopicPartitionName]) -> None:
         """They are read no more, and what of them is in the caller's hands does not count."""
         for partition in partitions:

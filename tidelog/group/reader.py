@@ -1,7 +1,7 @@
 """Reads what a member of a consumer group owns: where each partition begins, what is committed, and how partitions are given up.
 
-    metadata/members/member.py ── assigned ──▶ committed offsets, else auto_offset_reset ──▶ consumer/fetcher.py ──▶ the caller's
-    hands ─▶ processed
+    metadata/group_member/member.py ── assigned ──▶ committed offsets, else auto_offset_reset ──▶ consumer/fetcher.py ──▶ caller
+    ─▶ processed
                     ── revoked ──▶ nothing more is handed out; the caller asks for more, so what it had is processed; commit
                     ── lost ─────▶ nothing more is handed out; nothing is committed
 
@@ -17,9 +17,9 @@ from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final
 
 from metadata.errors import Rejected, StaleMember, TidelogError, Unavailable, UnknownTopic
+from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION
-from metadata.members.member import GroupMember
 from tidelog.consumer.fetch_state import named, shown
 from tidelog.consumer.fetcher import Chunk, Fetching
 from tidelog.consumer.route_watcher import made_again
@@ -27,7 +27,7 @@ from tidelog.consumer.subscription import Subscription, partition_counts
 from tidelog.group.commits import GroupCommits
 from tidelog.group.options import GroupOptions, PartitionsCallback
 from tidelog.group.positions import GroupPositions, Hand
-from tidelog.group.start_offsets import CoordinatorCalls, GroupStart, GroupStarts
+from tidelog.group.start_offsets import CoordinatorCalls, GroupStarts, MemberStart
 from tidelog.settings import ClientSettings, ResetPolicy
 from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection
@@ -300,7 +300,7 @@ class GroupReading:
                 self.fetching.end_when_read()
             return
 
-    def _read(self, partition: TopicPartitionName, start: GroupStart) -> TidelogError | None:
+    def _read(self, partition: TopicPartitionName, start: MemberStart) -> TidelogError | None:
         self.fetching.follow(start.route)
         sought = self._sought.pop(partition, None)
         offset = start.offset if sought is None else sought
@@ -394,6 +394,9 @@ class GroupReading:
         if route.partition_count > self._counts.get(route.name, route.partition_count):
             self._counts = {**self._counts, route.name: route.partition_count}
             self._member.subscription_changed()
+
+    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
+        self.positions.begin_anew(partition, offset)
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
         """Nothing of it is committed any more. What was made again is read anew by who owns it now."""

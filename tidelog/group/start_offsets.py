@@ -1,8 +1,7 @@
-"""Where the partitions begin that a member of a group was assigned: at what is committed, else where auto_offset_reset says.
+"""Finds where the partitions begin that a member of a group was assigned: asks what metadata/group_member/start_offsets.py needs.
 
-A committed offset names the leader epoch of the last record that was read. Where that epoch's records end below it, the log was cut
-since, and what stands at the offset by now is another record (KIP-320). Then reading goes on at the cut, where nothing of what came
-since is skipped, and nothing comes twice; or it ends with an error, where auto_offset_reset is "error".
+committed offsets, of the coordinator ─▶ ends of their leader epochs, of the leaders ─▶ starts
+nothing committed ─▶ bounds, of the leaders ──────────────────────────────────────────▶
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from metadata.errors import NotFound, OutOfRange, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import TidelogError, Unavailable, UnknownTopic
+from metadata.group_member.interfaces import GroupCalls
+from metadata.group_member.start_offsets import GroupStart, StartPolicy, StartRules
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, MemberId
-from metadata.members.interfaces import GroupCalls
 from tidelog.consumer.fetch_state import shown
 from tidelog.consumer.offset_lookup import ends_of_epochs, ranges_or_errors
 from tidelog.group.positions import Offset
@@ -52,13 +52,15 @@ class CoordinatorCalls(GroupCalls, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStart:
+class MemberStart:
+    """Says where one partition begins and ends for this member."""
+
     route: TopicRoute
+    # Where it begins, or why it can't be read.
     offset: int | TidelogError
-    """Where it begins, or why it can't."""
     committed: int | None
+    # Where it ends; None: nowhere.
     until: OffsetRange | None
-    """Where it ends; None: nowhere."""
 
 
 class GroupStarts:
@@ -67,9 +69,9 @@ class GroupStarts:
         self._calls = calls
         self._group = group
         self._follow = follow
-        self._reset = reset
+        self._rules = StartRules(group, StartPolicy(reset))
 
-    async def of(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, GroupStart]:
+    async def of(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, MemberStart]:
         """Of all but those whose topic is not there any more. Raises Unavailable, and what any other question met."""
         routes = await self._routes(partitions)
         wanted = [partition for partition in partitions if partition[0] in routes]
@@ -77,12 +79,12 @@ class GroupStarts:
         for (topic, _), found in committed.items():
             if isinstance(found, Offset) and found.topic_id not in ("", routes[topic].topic_id):
                 raise Unavailable(f"topic {topic} was made again a moment ago")
-        cuts = await self._cuts(routes, committed)
+        epoch_ends = await self._epoch_ends(routes, committed)
         asked = wanted if not self._follow else [partition for partition in wanted if partition not in committed]
-        ranges = await self._ranges(routes, asked if self._reset != "error" or not self._follow else [])
+        ranges = await self._ranges(routes, asked if self._rules.policy is not StartPolicy.ERROR or not self._follow else [])
         return {
             partition: self._start(
-                partition, routes[partition[0]], committed.get(partition), ranges.get(partition), cuts.get(partition)
+                partition, routes[partition[0]], committed.get(partition), ranges.get(partition), epoch_ends.get(partition)
             )
             for partition in wanted
         }
@@ -93,43 +95,30 @@ class GroupStarts:
         route: TopicRoute,
         committed: Offset | TidelogError | None,
         ends: OffsetRange | TidelogError | None,
-        cut: EpochEnd | None,
-    ) -> GroupStart:
-        until = ends if isinstance(ends, OffsetRange) and not self._follow else None
-        if isinstance(committed, Offset):
-            if isinstance(ends, TidelogError):
-                return GroupStart(route, ends, committed.offset, until)
-            offset = committed.offset if cut is None else self._behind_cut(partition, committed, cut)
-            return GroupStart(route, offset, committed.offset, until)
-        if committed is not None:
-            return GroupStart(route, committed, None, None)
-        if isinstance(ends, TidelogError):
-            return GroupStart(route, ends, None, None)
-        if self._reset == "error" or ends is None:
-            nothing = NotFound(
-                f"group {self._group} has committed nothing of {shown(partition)}",
-                hint="Commit an offset (tidelog group seek), or choose where to begin: auto_offset_reset='earliest' or 'latest'.",
-            )
-            return GroupStart(route, nothing, None, None)
-        return GroupStart(route, ends.log_start_offset if self._reset == "earliest" else ends.high_watermark, None, until)
+        epoch_end: int | None,
+    ) -> MemberStart:
+        name = shown(partition)
+        start: GroupStart | TidelogError
+        if isinstance(committed, TidelogError):
+            start = committed
+        elif isinstance(ends, TidelogError):
+            start = ends
+        elif committed is not None:
+            start = self._rules.at_committed(name, committed.offset, leader_epoch=committed.leader_epoch, epoch_end=epoch_end)
+        else:
+            start = self._rules.nothing_committed(name) if ends is None else self._rules.within(name, ends)
+        at = committed.offset if isinstance(committed, Offset) else None
+        if isinstance(start, TidelogError):
+            return MemberStart(route, start, at, None)
+        if start.moved:
+            log.warning("%s; reading goes on at %d", start.moved, start.offset)
+        return MemberStart(route, start.offset, at, ends if isinstance(ends, OffsetRange) and not self._follow else None)
 
-    def _behind_cut(self, partition: TopicPartitionName, committed: Offset, cut: EpochEnd) -> int | TidelogError:
-        told = (
-            f"the log of {shown(partition)} was cut at {cut.end_offset}, below what group {self._group} has committed "
-            f"({committed.offset}, of leader epoch {committed.leader_epoch}): records that were read are gone"
-        )
-        if self._reset == "error":
-            return OutOfRange(
-                told, hint=f"Go on at {cut.end_offset} (tidelog group seek), or choose auto_offset_reset='earliest' or 'latest'."
-            )
-        log.warning("%s; reading goes on at %d", told, cut.end_offset)
-        return cut.end_offset
-
-    async def _cuts(
+    async def _epoch_ends(
         self, routes: Mapping[str, TopicRoute], committed: Mapping[TopicPartitionName, Offset | TidelogError]
-    ) -> dict[TopicPartitionName, EpochEnd]:
-        """Of partitions whose log was cut below what is committed: where. One whose epoch nobody has heard of yet is not looked at:
-        a leader of before could answer, whose log ends earlier, and who commits by hand may name any."""
+    ) -> dict[TopicPartitionName, int]:
+        """Returns where the records of the committed epochs end. One whose epoch nobody has heard of yet is not looked at: a leader
+        of before could answer, whose log ends earlier, and who commits by hand may name any."""
         epochs: dict[str, dict[int, int]] = defaultdict(dict)
         for (topic, number), offset in committed.items():
             if isinstance(offset, Offset) and 0 <= offset.leader_epoch <= self._newest_epoch(routes[topic], number):
@@ -137,10 +126,10 @@ class GroupStarts:
         questions = (ends_of_epochs(self._connection, routes[topic], asked) for topic, asked in epochs.items())
         answers = zip(epochs, await all_of(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
         return {
-            (topic, number): end
+            (topic, number): end.end_offset
             for topic, found in answers
             for number, end in found.items()
-            if isinstance(end, EpochEnd) and was_cut(committed[topic, number], end)
+            if isinstance(end, EpochEnd)
         }
 
     def _newest_epoch(self, route: TopicRoute, partition: int) -> int:
@@ -171,8 +160,3 @@ class GroupStarts:
         questions = (ranges_or_errors(self._connection, routes[topic], wanted) for topic, wanted in numbers.items())
         answers = zip(numbers, await all_of(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
         return {(topic, number): ends for topic, found in answers for number, ends in found.items()}
-
-
-def was_cut(committed: Offset | TidelogError, end: EpochEnd) -> bool:
-    """`end`: of the records of the leader epoch that was committed, or of the newest one before it that has any. Pure."""
-    return isinstance(committed, Offset) and end.end_offset < committed.offset

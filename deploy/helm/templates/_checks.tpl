@@ -60,7 +60,7 @@
 {{- with $v.broker.terminationGracePeriodSeconds -}}
   {{- $least := int (include "tidelog.leastGraceSeconds" $) -}}
   {{- if lt (int .) $least -}}
-    {{- fail (printf "\n\nbroker.terminationGracePeriodSeconds is %d; by preStop and the settings a broker may take %d s to hand over, flush and seal.\nRaise it, or lower broker.preStop.drainSeconds and the settings drain_timeout_ms, put_deadline_ms and stop_grace_ms." (int .) $least) -}}
+    {{- fail (printf "\n\nbroker.terminationGracePeriodSeconds is %d; by preStop and the settings a broker may take %d s to hand over, flush and seal.\nRaise it, or lower broker.preStop.drainSeconds and the settings drain_timeout_ms, put_deadline_ms and shutdown_grace_ms." (int .) $least) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -78,14 +78,15 @@ etcd_ca: etcd.tls
 etcd_cert: etcd.tls
 etcd_key: etcd.tls
 cluster: clusterName
+memory_bytes_max: broker.resources.limits.memory, and that of compactor or dev
 broker_id: nothing; it is the name of the pod
 http: broker.ports
 grpc: broker.ports
 advertise_http: nothing; it is the address of the pod
 advertise_grpc: nothing; it is the address of the pod
 rack: broker.rack
-data_dir: broker.coldDisk or dev.persistence
-cold_disk_bytes_max: broker.coldDisk
+data_dir: broker.diskCache or dev.persistence
+disk_cache_bytes_max: broker.diskCache
 scratch_dir: compactor.scratch
 scratch_bytes_max: compactor.scratch
 log_format: logging.format

@@ -8,10 +8,10 @@
 {{ add (max (add (int .Values.broker.preStop.drainSeconds) 5) (int .Values.broker.preStop.endpointSeconds)) 1 }}
 {{- end -}}
 
-{{- /* preStop, then what SIGTERM takes at most (docs/cluster.md): drain_timeout_ms + put_deadline_ms + stop_grace_ms + 2 s. */ -}}
+{{- /* preStop, then what SIGTERM takes at most (docs/cluster.md): drain_timeout_ms + put_deadline_ms + shutdown_grace_ms + 2 s. */ -}}
 {{- define "tidelog.leastGraceSeconds" -}}
 {{- $s := .Values.settings -}}
-{{- $ms := add (int ($s.drain_timeout_ms | default 20000)) (int ($s.put_deadline_ms | default 30000)) (int ($s.stop_grace_ms | default 10000)) -}}
+{{- $ms := add (int ($s.drain_timeout_ms | default 20000)) (int ($s.put_deadline_ms | default 30000)) (int ($s.shutdown_grace_ms | default 10000)) -}}
 {{ add (int (include "tidelog.preStopSeconds" .)) (ceil (divf $ms 1000.0) | int) 2 }}
 {{- end -}}
 
@@ -125,9 +125,9 @@ TIDELOG_DATA_DIR: /var/lib/tidelog
 {{- else }}
 TIDELOG_ADVERTISE_HTTP: {{ printf "%s:%d" $ip (int $ports.http) | quote }}
 TIDELOG_ADVERTISE_GRPC: {{ printf "%s:%d" $ip (int $ports.grpc) | quote }}
-{{- with .Values.broker.coldDisk.gibibytes }}
+{{- with .Values.broker.diskCache.gibibytes }}
 TIDELOG_DATA_DIR: /var/lib/tidelog
-TIDELOG_COLD_DISK_BYTES_MAX: {{ . }}GiB
+TIDELOG_DISK_CACHE_BYTES_MAX: {{ . }}GiB
 {{- end }}
 {{- with .Values.broker.rack.name }}
 TIDELOG_RACK: {{ . | quote }}
@@ -145,6 +145,16 @@ TIDELOG_SCRATCH_BYTES_MAX: {{ div (mul (int .Values.compactor.scratch.gibibytes)
 {{- range $name, $value := . }}
 - name: {{ $name }}
   value: {{ $value | toString | quote }}
+{{- end }}
+{{- end -}}
+
+{{- /* One number for the memory: the container's limit is what the process may take. A dict of resources. */ -}}
+{{- define "tidelog.memoryEnv" -}}
+{{- with .limits }}
+{{- if .memory }}
+- name: TIDELOG_MEMORY_BYTES_MAX
+  valueFrom: {resourceFieldRef: {resource: limits.memory}}
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -22,13 +22,14 @@ from gateway.api import Broker
 from gateway.grpc.calls import Context, write_wholly
 from gateway.grpc.consume import messages as wire
 from gateway.grpc.consume.messages import ConsumeTerms
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Position, Start, Whence
+from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Position
 from gateway.grpc.consume.start_offsets import ConsumePlacing
 from gateway.grpc.fetch.response_encoder import PartitionAnswer, encode_consumed_data
 from gateway.grpc.fetch.service import Asked, GrpcFetch, Terms
 from gateway.proto import log_pb2
 from gateway.routing.cluster_fetch import may_be_led_soon
 from metadata.errors import Corrupt, OutOfRange, Throttled, TidelogError
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
 from segments.log.session_log import FetchTarget
@@ -125,7 +126,6 @@ class Pusher:
             committed=lambda: self.ownership.committed(),
             keep=lambda ends: self.ownership.keep(ends),
             refused=self._refused,
-            fail=self.fail,
             placed=self._wake,
         )
         """Run by who owns this."""
@@ -248,8 +248,8 @@ class Pusher:
                     bytes_seen += answer.size_bytes
                 else:
                     consumed.offset = max(consumed.offset, answer.next_offset)
-            elif isinstance(answer, OutOfRange) and self._terms.reset is not Whence.ERROR:
-                consumed.place_anew(Start(self._terms.reset))
+            elif isinstance(answer, OutOfRange) and self._terms.reset is not StartPolicy.ERROR:
+                consumed.place_anew(self._terms.reset)
                 self.placing.wanted.set()
                 is_unled = True
             else:

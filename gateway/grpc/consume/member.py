@@ -1,4 +1,4 @@
-"""Whose partitions a Consume stream reads as a member of a group: what metadata/members/member.py, which the broker runs, tells it.
+"""Reads the partitions of a group's member for a Consume stream. The broker runs the member (metadata/group_member/member.py).
 
     assigned ─▶ told, and read from what is committed
     revoked ──▶ nothing more is read; told ─┬─▶ the client commits, and lets go ─▶ others may have them
@@ -37,11 +37,11 @@ from metadata.errors import (
     TidelogError,
     UnknownTopic,
 )
+from metadata.group_member.interfaces import GroupCalls
+from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
-from metadata.members.interfaces import GroupCalls
-from metadata.members.member import GroupMember
 from metadata.model import TopicPartition
 
 COMMIT_S: Final = 15.0

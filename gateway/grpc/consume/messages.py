@@ -15,9 +15,10 @@ from gateway.proto import groups_pb2, log_pb2
 from gateway.proto.status import status_of
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, TidelogError
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import check_group_name, shown
-from metadata.members.settings import MemberSettings
 from metadata.model import check_client_rack
 
 HEARTBEAT_MS: Final = 5_000
@@ -30,10 +31,10 @@ MESSAGE_BYTES_MAX: Final = 4 << 20
 
 _OF_MEMBERS: Final = ("instance_id", "client_id", "session_timeout_ms", "max_poll_interval_ms", "assignors")
 _RESETS: Final = {
-    log_pb2.AUTO_OFFSET_RESET_UNSPECIFIED: Whence.EARLIEST,
-    log_pb2.AUTO_OFFSET_RESET_EARLIEST: Whence.EARLIEST,
-    log_pb2.AUTO_OFFSET_RESET_LATEST: Whence.LATEST,
-    log_pb2.AUTO_OFFSET_RESET_ERROR: Whence.ERROR,
+    log_pb2.AUTO_OFFSET_RESET_UNSPECIFIED: StartPolicy.EARLIEST,
+    log_pb2.AUTO_OFFSET_RESET_EARLIEST: StartPolicy.EARLIEST,
+    log_pb2.AUTO_OFFSET_RESET_LATEST: StartPolicy.LATEST,
+    log_pb2.AUTO_OFFSET_RESET_ERROR: StartPolicy.ERROR,
 }
 
 
@@ -54,7 +55,7 @@ class ConsumeTerms(NamedTuple):
     """Empty: alone."""
     member: MemberSettings
     starts: tuple[NamedStart, ...]
-    reset: Whence
+    reset: StartPolicy
     bytes_max: int
     structured: bool
     heartbeat_s: float

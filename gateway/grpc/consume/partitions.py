@@ -20,6 +20,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from metadata.errors import InvalidArgument, TidelogError
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicId, TopicPartition
 
@@ -29,19 +30,23 @@ UNKNOWN: Final = -1
 
 
 class Whence(Enum):
-    """Where a partition begins."""
+    """Says where a partition begins."""
 
+    # Where nothing is committed, as the policy of the stream says.
     COMMITTED = auto()
-    """Where nothing is committed, as the stream's reset says."""
     EARLIEST = auto()
     LATEST = auto()
     TIMESTAMP = auto()
-    ERROR = auto()
 
 
 class Start(NamedTuple):
     whence: Whence
     timestamp_ms: int = 0
+
+
+def start_of(policy: StartPolicy) -> Start:
+    """Returns the start within the bounds of the log that the policy names. ERROR names none."""
+    return Start(Whence.LATEST if policy is StartPolicy.LATEST else Whence.EARLIEST)
 
 
 @dataclass(eq=False, slots=True)
@@ -84,8 +89,9 @@ class Consumed:
     def is_seen(self) -> bool:
         return self.is_placed and self.high_watermark != UNKNOWN
 
-    def place_anew(self, start: Start) -> None:
-        self.offset, self.start = UNKNOWN, start
+    def place_anew(self, policy: StartPolicy) -> None:
+        """Forgets the offset: the partition begins as the policy says, which is none that ends with an error."""
+        self.offset, self.start = UNKNOWN, start_of(policy)
 
 
 class Position(NamedTuple):

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from gateway.api import Broker
 from gateway.grpc.consume.delivery import Pusher
 from gateway.grpc.consume.messages import ConsumeTerms, NamedStart
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Start, Whence
+from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Start, Whence, start_of
 from gateway.grpc.fetch.service import PARTITIONS_MAX
 from gateway.topics.names import check_topic_id, partition_of
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
 from metadata.topics.topic import Topic
@@ -58,7 +59,7 @@ class Alone:
                 raise
             yield _begun(topic, each.partition, each, self._terms.reset)
         for name in self._terms.topics:
-            if self._terms.reset is Whence.ERROR and topics[name].partition_count > sum(at[0] == name for at in starts):
+            if self._terms.reset is StartPolicy.ERROR and topics[name].partition_count > sum(at[0] == name for at in starts):
                 raise InvalidArgument(
                     f"it is not said where topic {name} begins",
                     hint="Choose earliest or latest, or name all its partitions in starts.",
@@ -113,8 +114,8 @@ class Alone:
                 self._pusher.fail(each, error)
 
 
-def _begun(topic: Topic, number: int, named: NamedStart | None, reset: Whence) -> Consumed:
-    consumed = Consumed(topic.name, topic.id, number, Start(reset) if named is None else named.start)
+def _begun(topic: Topic, number: int, named: NamedStart | None, reset: StartPolicy) -> Consumed:
+    consumed = Consumed(topic.name, topic.id, number, start_of(reset) if named is None else named.start)
     if named is not None and named.offset is not None:
         consumed.offset = named.offset
     return consumed

@@ -1,7 +1,6 @@
-"""Where the partitions of a Consume stream begin: at what the group has committed, else by the bounds of their logs.
+"""Finds where the partitions of a Consume stream begin: as metadata/group_member/start_offsets.py decides, or at a timestamp.
 
-    committed ─▶ there        nothing committed ─▶ as the stream's reset says: earliest, latest, or an error
-    earliest, latest, timestamp ─▶ asked of the leaders; of those that nobody leads again a little later
+    groups/start_offsets.py: committed, earliest, latest ─▶ of those that nobody leads again a little later
     latest, of a group ─▶ committed before it is read: else what comes while no stream is open would be skipped
 
 It runs beside the reading, so a partition that can't be placed at the moment, and a coordinator that is slow, delay no other.
@@ -10,21 +9,26 @@ It runs beside the reading, so a partition that can't be placed at the moment, a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from gateway.api import Broker
+from gateway.groups.start_offsets import find_starts
 from gateway.grpc.consume.messages import ConsumeTerms
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Start, Whence
+from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Whence, start_of
 from gateway.topics.names import BOUNDS_WAIT_S
-from metadata.errors import NotFound, TidelogError
+from metadata.errors import TidelogError
+from metadata.group_member.start_offsets import StartPolicy, StartRules
 from metadata.groups.offsets import StoredOffsets
 
 AGAIN_S: Final = 0.5
 """Before it is asked again."""
 LOOK_UPS_AT_ONCE: Final = 16
 """By timestamp: each may read from the bucket, or ask another broker."""
+
+log = logging.getLogger(__name__)
 
 
 class ConsumePlacing:
@@ -39,18 +43,16 @@ class ConsumePlacing:
         committed: Callable[[], Awaitable[StoredOffsets]],
         keep: Callable[[Mapping[Consumed, int]], Awaitable[Collection[Consumed]]],
         refused: Callable[[Consumed, TidelogError], bool],
-        fail: Callable[[Consumed, TidelogError], None],
         placed: Callable[[], None],
     ) -> None:
         """`keep` remembers where partitions begin that begin at the end of their logs, and answers those of which it did. `refused`
-        judges what a partition met, `fail` gives it up; `placed` is called when some may be read."""
+        judges what a partition met, and gives it up where that is final; `placed` is called when some may be read."""
         self._broker = broker
         self._terms = terms
         self._partitions = partitions
         self._committed = committed
         self._keep = keep
         self._refused = refused
-        self._fail = fail
         self._placed = placed
         self.wanted = asyncio.Event()
         """There may be some to be placed."""
@@ -70,50 +72,49 @@ class ConsumePlacing:
                 self.wanted.set()
 
     async def _place(self, waiting: Sequence[Consumed]) -> None:
-        try:
-            await self._at_committed([each for each in waiting if each.start.whence is Whence.COMMITTED])
-        except TidelogError as error:
-            if not error.retryable:
+        if of_group := [each for each in waiting if each.start.whence is Whence.COMMITTED]:
+            try:
+                stored = await self._committed()
+            except TidelogError as error:
+                if error.retryable:
+                    return
                 raise
-        else:
-            await self._by_bounds([each for each in waiting if not each.is_placed and each.error is None])
+            await self._begin(of_group, self._terms.reset, stored)
+        for policy in (StartPolicy.EARLIEST, StartPolicy.LATEST):
+            await self._begin([each for each in waiting if each.start == start_of(policy)], policy, None)
+        await self._at_timestamps([each for each in waiting if each.start.whence is Whence.TIMESTAMP])
 
-    async def _at_committed(self, waiting: Sequence[Consumed]) -> None:
+    async def _begin(self, waiting: Sequence[Consumed], policy: StartPolicy, stored: StoredOffsets | None) -> None:
         if not waiting:
             return
-        committed, damaged = await self._committed()
+        names = {each.partition: f"{each.topic}/{each.number}" for each in waiting}
+        rules = StartRules(self._terms.group, policy)
+        found = await find_starts(self._broker.routed_log, rules, names, stored, wait_s=BOUNDS_WAIT_S)
+        ends: dict[Consumed, int] = {}
         for each in waiting:
-            if (found := committed.get(each.partition)) is not None:
-                each.offset = found.offset
-            elif (error := damaged.get(each.partition)) is not None:
-                self._fail(each, error)
-            elif self._terms.reset is not Whence.ERROR:
-                each.start = Start(self._terms.reset)
+            start = found[each.partition]
+            if isinstance(start, TidelogError):
+                self._refused(each, start)
+            elif start.is_end:
+                ends[each] = start.offset
             else:
-                nothing = NotFound(
-                    f"group {self._terms.group} has committed nothing of {each.topic}/{each.number}",
-                    hint="Commit an offset (tidelog group seek), or choose another auto_offset_reset.",
-                )
-                self._fail(each, nothing)
+                each.offset = start.offset
+                if start.moved:
+                    log.warning("%s; reading goes on at %d", start.moved, start.offset)
+        for each in await self._keep(ends) if ends else ():
+            each.offset = ends[each]
 
-    async def _by_bounds(self, waiting: Sequence[Consumed]) -> None:
+    async def _at_timestamps(self, waiting: Sequence[Consumed]) -> None:
         if not waiting:
             return
         found = await self._broker.routed_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
         turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        ends: dict[Consumed, int] = {}
         async with asyncio.TaskGroup() as look_ups:
             for each, bounds in zip(waiting, found, strict=True):
                 if isinstance(bounds, TidelogError):
                     self._refused(each, bounds)
-                elif each.start.whence is Whence.TIMESTAMP:
-                    look_ups.create_task(self._at_timestamp(each, bounds.high_watermark, turns))
-                elif each.start.whence is Whence.LATEST:
-                    ends[each] = bounds.high_watermark
                 else:
-                    each.offset = bounds.log_start_offset
-        for each in await self._keep(ends) if ends else ():
-            each.offset = ends[each]
+                    look_ups.create_task(self._at_timestamp(each, bounds.high_watermark, turns))
 
     async def _at_timestamp(self, consumed: Consumed, high_watermark: int, turns: asyncio.Semaphore) -> None:
         try:

@@ -111,7 +111,7 @@ class IncomingMessages:
         if bytes_count > self.bytes_max:
             raise TooLarge(
                 f"the message takes {bytes_count} bytes; all that wait for room in the buffer may take {self.bytes_max}",
-                hint="Send smaller messages, or raise grpc_waiting_bytes_max.",
+                hint="Send smaller messages, or raise memory_bytes_max.",
             )
         used = self._room.bytes_used - bytes_held
         if bytes_count > bytes_held and used + bytes_count > self.bytes_max:

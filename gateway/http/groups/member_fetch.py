@@ -6,7 +6,8 @@
     read    as much as there is room for, in turn
 
 Of a member of thousands of partitions only those get a place that are looked at. A partition that can't be read holds up no other;
-it is told beside the records. One whose place is gone from the log begins anew, which is told as well. Invariant: who waits for
+it is told beside the records. One whose place is gone from the log, or whose log was cut below what is committed, begins elsewhere,
+which is told as well. Invariant: who waits for
 records holds none.
 """
 
@@ -21,6 +22,7 @@ import msgspec
 from gateway.access.authorization import check_topic
 from gateway.api import Broker
 from gateway.groups.admin.lag import LATER_PART_S
+from gateway.groups.start_offsets import find_starts
 from gateway.http.groups.cursor import Cursor
 from gateway.http.groups.member_positions import MemberPositions
 from gateway.http.problem_details import error_members
@@ -31,6 +33,7 @@ from gateway.records.response_budget import AnswerPlace, AnswerRoom
 from gateway.routing.cluster_fetch import may_be_led_soon
 from gateway.topics.names import BOUNDS_WAIT_S, named, partition_of
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
+from metadata.group_member.start_offsets import StartPolicy, StartRules
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import TopicPartition
@@ -61,14 +64,17 @@ class MemberReading:
         assigned: Sequence[TopicPartitionName],
         cursor: Cursor,
         *,
-        from_latest: bool,
+        group: str,
+        policy: StartPolicy,
         client_rack: str = "",
         unheard_of: Mapping[str, TidelogError] | None = None,
     ) -> None:
-        """`from_latest`: where nothing is committed, or the place is gone; else from the earliest record. `unheard_of`: by topic,
-        why partitions that are not known here can't be read. InvalidArgument for a cursor that tells of partitions of others."""
+        """`policy`: earliest or latest, for partitions without a committed offset, and for those whose place is gone. `unheard_of`:
+        by topic, why partitions that are not known here can't be read. InvalidArgument for a cursor that tells of partitions of
+        others."""
         self._broker = broker
-        self._from_latest = from_latest
+        self._rules = StartRules(group, policy)
+        self._stored: StoredOffsets | None = None
         self._client_rack = client_rack
         self._topics: dict[TopicPartition, Topic] = {}
         self._unknown: dict[TopicPartitionName, TidelogError] = {}
@@ -88,6 +94,8 @@ class MemberReading:
         self._failed: dict[TopicPartition, TidelogError] = {}
         self._unled: dict[TopicPartition, TidelogError] = {}
         """Those that may be read soon."""
+        # Those that begin below what is committed, where the log was cut.
+        self._cuts: dict[TopicPartition, Reset] = {}
         self._resets: dict[TopicPartition, Reset] = {}
         """At most one of each: a place that is lost twice in one read is told as an error."""
         self._found: Sequence[FetchTarget] = ()
@@ -106,18 +114,20 @@ class MemberReading:
         error = self._unknown.get((name, partition.partition))
         return error is not None and error.retryable
 
-    async def _begin(self, partitions: Sequence[TopicPartition], *, wait_s: float = BOUNDS_WAIT_S) -> None:
-        """Where the log begins, or ends. What nobody leads is waited for so long."""
-        if not partitions:
-            return
-        found = await self._broker.routed_log.bounds_of(partitions, wait_s=wait_s)
-        for partition, bounds in zip(partitions, found, strict=True):
-            if isinstance(bounds, TidelogError):
-                self._refused(partition, bounds)
+    async def _begin(
+        self, partitions: Sequence[TopicPartition], stored: StoredOffsets | None, *, wait_s: float = BOUNDS_WAIT_S
+    ) -> None:
+        """Places partitions at what is committed (`stored`), else within their logs. Leaders are waited for up to `wait_s`."""
+        names = {partition: f"{self._topics[partition].name}/{partition.partition}" for partition in partitions}
+        found = await find_starts(self._broker.routed_log, self._rules, names, stored, wait_s=wait_s)
+        for partition, start in found.items():
+            if isinstance(start, TidelogError):
+                self._refused(partition, start)
                 continue
             self._unled.pop(partition, None)
-            start = bounds.high_watermark if self._from_latest else bounds.log_start_offset
-            self.positions.begin(partition, start, at_the_end=self._from_latest)
+            self.positions.begin(partition, start.offset, at_the_end=start.is_end)
+            if start.moved and stored is not None:
+                self._cuts[partition] = Reset(stored.committed[partition].offset, start.offset)
 
     def _refused(self, partition: TopicPartition, error: TidelogError) -> None:
         refused = self._unled if may_be_led_soon(error) else self._failed
@@ -137,7 +147,7 @@ class MemberReading:
         while (left_s := ends_s - clock()) > 0:
             unplaced = [partition for partition in self.positions.unplaced if partition in self._unled]
             if unplaced:
-                await self._begin(unplaced, wait_s=min(BOUNDS_WAIT_S, max(LATER_PART_S, left_s)))
+                await self._begin(unplaced, self._stored, wait_s=min(BOUNDS_WAIT_S, max(LATER_PART_S, left_s)))
                 left_s = min(left_s, UNPLACED_LOOK_S)
             targets = self._targets(self.positions.in_turn)
             if targets:
@@ -157,24 +167,17 @@ class MemberReading:
         for as if it were one question."""
         clock, in_turn = asyncio.get_running_loop().time, self.positions.in_turn
         if not all(map(self.positions.is_placed, in_turn)):
-            self._place(await committed())
+            self._stored = await committed()
         leaders_by_s = clock() + BOUNDS_WAIT_S
         for start in range(0, len(in_turn), PART):
             part = in_turn[start : start + PART]
             unplaced = [at for at in part if not self.positions.is_placed(at) and at not in self._failed]
-            await self._begin(unplaced, wait_s=max(LATER_PART_S, leaders_by_s - clock()))
+            await self._begin(unplaced, self._stored, wait_s=max(LATER_PART_S, leaders_by_s - clock()))
             targets = self._targets(part)
             if targets and await self._is_anything_there(targets, wait_ms=0):
                 return True
             await asyncio.sleep(0)
         return False
-
-    def _place(self, found: StoredOffsets) -> None:
-        """At what is committed; where that can't be read, nowhere."""
-        self.positions.place({partition: offset.offset for partition, offset in found.committed.items()})
-        for partition in self.positions.unplaced:
-            if (damaged := found.damaged.get(partition)) is not None:
-                self._refused(partition, damaged)
 
     def _targets(self, partitions: Sequence[TopicPartition]) -> list[FetchTarget]:
         places_bytes_min = self._broker.routed_log.places_bytes_min(self._client_rack)
@@ -207,7 +210,7 @@ class MemberReading:
     async def _begin_anew(self, gone: Sequence[TopicPartition]) -> bool:
         """Where records that were not read are gone, or the place was never in the log. Whether there are records then."""
         before = {partition: self.positions.drop(partition) for partition in gone}
-        await self._begin(gone)
+        await self._begin(gone, None)
         begun = self._targets(gone)
         self._resets.update((target.partition, Reset(before[target.partition], target.offset)) for target in begun)
         return bool(begun) and await self._is_anything_there(begun, wait_ms=0)
@@ -278,8 +281,8 @@ class MemberReading:
         beside: dict[str, Any] = {}
         if self.positions.is_full:
             beside["commit_needed"] = True
-        if self._resets:
-            beside["resets"] = [self._named(partition) | reset._asdict() for partition, reset in self._resets.items()]
+        if resets := self._cuts | self._resets:
+            beside["resets"] = [self._named(partition) | reset._asdict() for partition, reset in resets.items()]
         errors = [
             {"topic": topic, "partition": partition, "error": error_members(error)}
             for (topic, partition), error in self._unknown.items()

@@ -1,7 +1,7 @@
 """What a member that joins over HTTP offers, and what it brings as the leader of the members. Pure.
 
     topics ─▶ protocols                    every assignor that is known here, each with the subscription
-    the subscriptions of all ─▶ assignments, by the assignor that the coordinator chose (metadata/members/leader_assignment.py)
+    the subscriptions of all ─▶ assignments, by the assignor that the coordinator chose (metadata/group_member/leader_assignment.py)
 
 Between two requests such a member holds nothing, so it owns nothing when it joins. Nobody watches the topics for it either: where
 it is the leader, its own assignment carries how many partitions it saw of each topic (user data, which only the member itself
@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from metadata.errors import InvalidArgument
+from metadata.group_member import leader_assignment
+from metadata.group_member.leader_assignment import Subscribers
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.consumer_protocol import (
     Subscription,
@@ -23,8 +25,6 @@ from metadata.groups.consumer_protocol import (
     user_data_of_assignment,
 )
 from metadata.groups.model import Joined, MemberId, Protocol
-from metadata.members import leader_assignment
-from metadata.members.leader_assignment import Subscribers
 
 ASSIGNORS_OFFERED: Final = ("cooperative-sticky", "sticky", "roundrobin", "range")
 """The best first: whatever the other members know, one of these is among it."""

@@ -69,15 +69,9 @@ class MemberPositions:
         in_turn = [*self.partitions[begins:], *self.partitions[:begins]]
         return [partition for partition in in_turn if self._must_stay(partition)] if self.is_full else in_turn
 
-    def place(self, committed: Mapping[TopicPartition, int]) -> None:
-        """Those that the cursor does not tell, at what is committed."""
-        for partition in self.unplaced:
-            if partition in committed:
-                self._put(partition, Place(committed[partition], must_stay=False))
-
     def begin(self, partition: TopicPartition, offset: int, *, at_the_end: bool) -> None:
-        """A partition that nothing is committed of, or whose place is no longer in the log. What begins at the end of the log must
-        stay: the end will be elsewhere; unless there is no room for it, and then it begins another time."""
+        """Places a partition that the cursor does not name, or whose place is no longer in the log. What begins at the end of the
+        log must stay: the end will be elsewhere; unless there is no room for it, and then it begins another time."""
         if not at_the_end or self._fits_all or self._has_room_for(partition):
             self._put(partition, Place(offset, must_stay=at_the_end))
 

@@ -35,10 +35,10 @@ from metadata.errors import (
     UnknownTopic,
     did_you_mean,
 )
+from metadata.group_member.leader_assignment import subscribers
 from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE
 from metadata.groups.model import NO_MEMBER, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.members.leader_assignment import subscribers
 
 LEAVE_S: Final = 5.0
 """For the farewell of a member whose client has hung up."""

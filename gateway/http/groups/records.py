@@ -33,16 +33,17 @@ from gateway.records.batch_decoder import room_for
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
 from gateway.topics.names import why_not_heard_of
 from metadata.errors import InvalidArgument, RebalanceInProgress, Stopping, TidelogError, Unavailable
+from metadata.group_member.leader_assignment import has_grown
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, SyncRequest
-from metadata.members.leader_assignment import has_grown
 
 HEARTBEAT_S: Final = 3.0
 """While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed."""
 
 WAITED_S: Final = 0.1
 """Who waited longer for records asks once more whether its generation is the present one, before it reads them."""
-_RESETS: Final = {"earliest": "earliest", "latest": "latest"}
+_POLICIES: Final = {"earliest": StartPolicy.EARLIEST, "latest": StartPolicy.LATEST}
 _QUERY: Final = (
     "generation",
     "instance_id",
@@ -63,7 +64,7 @@ class _Asked(NamedTuple):
     member: AsMember
     cursor: Cursor
     commit: bool
-    from_latest: bool
+    policy: StartPolicy
     limits: Limits
 
 
@@ -100,7 +101,7 @@ class HttpGroupRecords:
             member,
             cursor,
             query.choice("commit", TRUE_OR_FALSE) or False,
-            query.choice("auto_offset_reset", _RESETS) == "latest",
+            query.choice("auto_offset_reset", _POLICIES) or StartPolicy.EARLIEST,
             limits_of(query, self._broker.settings),
         )
 
@@ -118,7 +119,8 @@ class HttpGroupRecords:
             self._broker,
             assigned,
             cursor,
-            from_latest=asked.from_latest,
+            group=member.group,
+            policy=asked.policy,
             client_rack=client_rack,
             unheard_of=unheard_of,
         )

@@ -21,24 +21,26 @@ CLIENT_AUTH = ("off", "optional", "required")
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
+    """Holds the settings of TLS on both listeners and between brokers."""
+
+    # PEM file of this broker's certificate and its intermediates. With it, both listeners speak TLS only.
     tls_cert_file: Path | None = None
-    """PEM file of this broker's certificate, and of those between it and its authority. Set: both doors speak TLS alone."""
+    # PEM file of its private key, without a password.
     tls_key_file: Path | None = None
-    """PEM file of its private key, without a password."""
+    # PEM file of the authorities that sign clients' certificates.
     tls_client_ca_file: Path | None = None
-    """PEM file of the authorities that sign clients' certificates."""
+    # Whether clients show certificates: off, optional or required. With optional, the gRPC listener asks for none, since its
+    # library can only require one.
     tls_client_auth: str = "off"
-    """Whether clients show certificates: off, optional or required. With optional, the gRPC door asks for none: its library can
-    only ask for what it requires."""
+    # PEM file of the authorities by which this broker checks the others. Default: tls_client_ca_file, else the system's.
     tls_peer_ca_file: Path | None = None
-    """PEM file of the authorities by which this broker checks the others. Default: tls_client_ca_file, else the system's."""
+    # The name that the other brokers' certificates must hold, where brokers are advertised by addresses that no certificate holds,
+    # such as those of pods. Empty: the host at which each broker is advertised.
     tls_peer_name: str = ""
-    """The name that the other brokers' certificates have to hold, where they are advertised by addresses that no certificate
-    holds, such as those of pods. Empty: the host at which each is advertised."""
+    # How often these files are read again. A change applies to new connections only.
     tls_reload_ms: float = 10_000.0
-    """How often these files are looked at. What has changed holds for new connections; those that stand go on."""
+    # Lets the broker listen beyond loopback without TLS or without authentication.
     insecure_listeners: bool = False
-    """Lets the broker listen beyond loopback without TLS or without authentication."""
 
     def __post_init__(self) -> None:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):

@@ -109,13 +109,13 @@ class EtcdClient:
         """What `once` answers: one try, at a member that the client chooses. Tried again as errors.py says.
 
         `doing` is a verb and its object for people; `writes` whether a try that has failed may have written; `timeout_s` bounds a
-        try where it is shorter than etcd_request_timeout_s. Raises TidelogError, LeaseLost, HistoryGone, AnswerTooLarge.
+        try where it is shorter than etcd_request_timeout_ms. Raises TidelogError, LeaseLost, HistoryGone, AnswerTooLarge.
         """
         self._check_open()
         if self._pending >= CALLS_PENDING_MAX:
             raise Throttled(f"{self._pending} calls wait for etcd", pending=self._pending)
         with self._under_way():
-            return await self._until_answered(once, doing, writes, timeout_s or self._settings.etcd_request_timeout_s)
+            return await self._until_answered(once, doing, writes, timeout_s or self._settings.etcd_request_timeout_ms / 1000)
 
     def broken(self, member: Member, error: grpc.aio.AioRpcError, doing: str) -> Failure:
         """A stream has ended with an error: what it means. Further requests go to another member where that may help."""
@@ -139,7 +139,7 @@ class EtcdClient:
         for member in {stream.member for stream in self.streams}:
             try:
                 with self._under_way():
-                    timeout_s = self._settings.etcd_request_timeout_s
+                    timeout_s = self._settings.etcd_request_timeout_ms / 1000
                     self._note_status(await member.maintenance.Status(etcd_pb2.StatusRequest(), timeout=timeout_s))
             except grpc.aio.AioRpcError as error:
                 self.broken(member, error, "ask whether it is alive")
@@ -166,7 +166,7 @@ class EtcdClient:
 
     async def _until_answered(self, once: Callable[[Try], Awaitable[T]], doing: str, writes: bool, timeout_s: float) -> T:
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._settings.etcd_deadline_s
+        deadline = clock() + self._settings.etcd_deadline_ms / 1000
         failures: dict[str, Failure] = {}  # by address, the last that tells something
         new_token = False
         while True:
@@ -216,7 +216,9 @@ class EtcdClient:
             return
         await member.renew_certificates()
         try:
-            status = await member.maintenance.Status(etcd_pb2.StatusRequest(), timeout=self._settings.etcd_connect_timeout_s)
+            status = await member.maintenance.Status(
+                etcd_pb2.StatusRequest(), timeout=self._settings.etcd_connect_timeout_ms / 1000
+            )
         except grpc.aio.AioRpcError as error:
             if error.code() not in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}:
                 raise
@@ -245,7 +247,7 @@ class EtcdClient:
             if self._token is None:
                 request = etcd_pb2.AuthenticateRequest(name=user, password=password.reveal())
                 try:
-                    answer = await member.auth.Authenticate(request, timeout=self._settings.etcd_request_timeout_s)
+                    answer = await member.auth.Authenticate(request, timeout=self._settings.etcd_request_timeout_ms / 1000)
                     self._token = answer.token
                 except grpc.aio.AioRpcError as error:
                     if "authentication is not enabled" not in (error.details() or ""):

@@ -88,7 +88,7 @@ class Member:
                 await channel.close()
 
     def _connect(self) -> None:
-        options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", round(self._settings.etcd_connect_timeout_s * 1000)))
+        options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", round(self._settings.etcd_connect_timeout_ms)))
         if self._address.tls:
             ca, key, cert = self._pem
             credentials = grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
 from metadata.secret import Secret
+from metadata.setting_fields import fixed
 from metadata.shown_url import shown_url
 
 DEFAULT_PORT = 2379
@@ -41,32 +42,34 @@ class EtcdAddress:
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
+    """Holds the addresses of an etcd cluster, the credentials for it, and the time limits of requests."""
+
+    # Members of an etcd cluster: http://HOST:PORT or https://HOST:PORT, with commas between. Empty: SQLite in data_dir.
     etcd: str = ""
-    """Members of an etcd cluster: http://HOST:PORT or https://HOST:PORT, with commas between. Empty: SQLite in data_dir."""
+    # Name of a user of etcd, where etcd asks for one.
     etcd_user: str = ""
-    """Name of a user of etcd, where etcd asks for one."""
+    # Its password. Set it as TIDELOG_ETCD_PASSWORD, since flags show in the list of processes.
     etcd_password: Secret | None = None
-    """Its password. Give it as TIDELOG_ETCD_PASSWORD: flags show in the list of processes."""
+    # A file that holds the password instead, such as a mounted secret. It is read once, at the start.
     etcd_password_file: Path | None = None
-    """A file that holds the password instead, such as a mounted secret. Read once, at the start."""
+    # PEM file of the authorities that sign etcd's certificates. Default: those that gRPC brings along.
     etcd_ca: Path | None = None
-    """PEM file of the authorities that sign etcd's certificates. Default: those that gRPC brings along."""
+    # PEM file of our own certificate, where etcd asks for one.
     etcd_cert: Path | None = None
-    """PEM file of our own certificate, where etcd asks for one."""
+    # PEM file of its private key.
     etcd_key: Path | None = None
-    """PEM file of its private key."""
-    etcd_connect_timeout_s: float = 2.0
-    """One try of a connection to one member."""
-    etcd_request_timeout_s: float = 3.0
-    """One try of one request at one member. A write that has no answer by then has an unknown outcome."""
-    etcd_deadline_s: float = 8.0
-    """How long members are tried one after the other before a request fails as unavailable. Below the 10 s for which the SDK waits
-    for one broker, it hears why."""
+    # How long members are tried one after the other before a request fails as unavailable. It is below the 10 s for which the SDK
+    # waits for one broker, so that the SDK receives the reason.
+    etcd_deadline_ms: float = 8_000.0
+    # Time limit of one try of a connection to one member.
+    etcd_connect_timeout_ms: float = fixed(2_000.0)
+    # Time limit of one try of one request at one member. A write without an answer after that has an unknown outcome.
+    etcd_request_timeout_ms: float = fixed(3_000.0)
 
     def __post_init__(self) -> None:
-        for name in ("etcd_connect_timeout_s", "etcd_request_timeout_s", "etcd_deadline_s"):
-            if not 0 < getattr(self, name) <= 3600:  # also refuses NaN
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 and at most 3600 seconds")
+        for name in ("etcd_connect_timeout_ms", "etcd_request_timeout_ms", "etcd_deadline_ms"):
+            if not 0 < getattr(self, name) <= 3_600_000:  # also refuses NaN
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 and at most 3600000 (an hour)")
         if bool(self.etcd_user) != bool(self.etcd_password):
             missing = "etcd_password" if self.etcd_user else "etcd_user"
             raise InvalidArgument(f"{missing} is not set", hint="etcd_user and etcd_password go together.")
@@ -115,15 +118,17 @@ def _no_address(url: str) -> InvalidArgument:
 
 
 class EtcdStatus(NamedTuple):
+    """Describes the etcd member that was asked."""
+
     db_size_bytes: int
+    # Id of the leader; 0: the member knows none.
     leader: int
-    """Its id; 0: the member knows none."""
+    # Nothing can be written until there is room and the alarm NOSPACE is cleared.
     is_full: bool
-    """Nothing can be written until there is room, and the alarm is taken back (NOSPACE)."""
+    # Changes of leader that this process has seen.
     leader_changes: int = 0
-    """That were seen here."""
+    # The last leader that was known.
     last_leader: int = 0
-    """The last that was known."""
 
 
 def next_status(before: EtcdStatus | None, *, db_size_bytes: int, leader: int, alarms: Iterable[str]) -> EtcdStatus:

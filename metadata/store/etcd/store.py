@@ -47,7 +47,7 @@ PAGE_KEYS_MAX = 2000
 RENEWAL_TIMEOUT_S = 1.0
 """For one try of a renewal, which writes nothing to disk: a slow answer is none, and a lease does not wait."""
 PROBE_INTERVAL_S = 2.0
-"""A silent member is noticed by its watches within this and etcd_request_timeout_s."""
+"""A silent member is noticed by its watches within this and etcd_request_timeout_ms."""
 READS_OVERTAKEN_MAX = 3
 TTL_S_MAX = 10**9
 
@@ -156,7 +156,7 @@ class EtcdStore:
             await self._client.call(once, doing=f"end lease {lease}")
 
     def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
-        """As MetadataStore.watch. Raises Unavailable where no member has served for etcd_deadline_s: go on with a new watch."""
+        """As MetadataStore.watch. Raises Unavailable where no member has served for etcd_deadline_ms: go on with a new watch."""
         if from_revision < 1:
             raise InvalidArgument(f"a watch begins at a revision of 1 or more, not at {from_revision}")
         encode_key(prefix)

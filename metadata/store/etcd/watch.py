@@ -6,7 +6,7 @@ no slow reader stops another. A shared stream would need a queue for each watch,
 two goroutines, and a broker has a handful of watches: it watches prefixes, never single keys.
 
 A stream that ends (a member restarts, loses its leader, or is silent) is opened again at the next member. Only when no member has
-served for etcd_deadline_s is the reader told, as Unavailable; it may go on with a new watch.
+served for etcd_deadline_ms is the reader told, as Unavailable; it may go on with a new watch.
 
 Invariant: whatever ends a stream, no transaction is missed or given twice.
 """

@@ -36,7 +36,7 @@ from tests.kit.segments.batches import ORDERS, PAYMENTS, batch_of, header_of, le
 from tests.simulation.etcd_model import EtcdModel
 
 AT_ONCE = CompactionSettings(compaction_due_age_ms=0.001, delete_grace_ms=0, row_group_bytes=4_000, history_file_bytes_max=20_000)
-QUICK = SegmentSettings(linger_ms=0, cold_pool_bytes_max=1 << 20)
+QUICK = SegmentSettings(linger_ms=0, read_cache_bytes_max=1 << 20)
 TOPICS = {ORDERS: "orders", PAYMENTS: "payments"}
 COUNT = 60
 

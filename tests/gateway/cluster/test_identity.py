@@ -355,7 +355,7 @@ def test_a_broker_whose_admin_key_can_not_be_read_makes_no_cluster(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_broker_whose_disk_can_not_be_used_makes_no_cluster(tmp_path: Path) -> None:
-    segments = SegmentSettings(cold_disk_bytes_max=1 << 20)
+    segments = SegmentSettings(disk_cache_bytes_max=1 << 20)
     (tmp_path / "bucket").mkdir()
     with DataDirectory(tmp_path / "data"):
         pass

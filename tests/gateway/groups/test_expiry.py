@@ -373,7 +373,7 @@ def test_nothing_is_forgotten_by_a_clock_that_is_ahead_of_the_bucket() -> None:
             at.groups,
             no_log,
             kept.topics,
-            GroupSettings(offsets_retention_minutes=RETENTION_MS // 60_000),
+            GroupSettings(offsets_retention_ms=RETENTION_MS),
             coordinates=lambda _: at.is_mine,
             now_ms=clock.stamp_ms,
             expires_ms=clock.now_ms,

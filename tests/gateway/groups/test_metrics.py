@@ -371,7 +371,7 @@ def test_names_of_groups_may_hold_anything_that_labels_must_not() -> None:
 def test_a_broker_tells_and_forgets_by_itself() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
-        settings = GroupSettings(offsets_retention_minutes=60)
+        settings = GroupSettings(offsets_retention_ms=3_600_000)
         upkeep = GroupUpkeep(
             here.at.link,
             LAYOUT,

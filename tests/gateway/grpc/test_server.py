@@ -342,7 +342,7 @@ def test_calls_that_are_not_taken_up_in_time_are_refused_unread_and_those_that_c
         holding = echo.future(b"holds the loop", timeout=60)
         assert taken.wait(60)
         early = [echo.future(b"early", timeout=60) for _ in range(10)]
-        time.sleep(GatewaySettings().grpc_unread_s_max + 0.5)  # by gRPC's own clock
+        time.sleep(GatewaySettings().grpc_queue_timeout_ms / 1000 + 0.5)  # by gRPC's own clock
         later = echo.future(b"later", timeout=60)
         released.set()
         assert holding.result(60) == b"holds the loop"

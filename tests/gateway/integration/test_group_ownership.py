@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from metadata.errors import RebalanceInProgress, TidelogError
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.state import Membership, Phase
 from metadata.groups.model import Generation, Joined, MemberId
-from metadata.members.settings import MemberSettings
-from metadata.members.state import Membership, Phase
 from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, with_cluster
 from tests.kit.metadata.played_group import offers
 from tests.simulation.virtual_loop import virtual_loop

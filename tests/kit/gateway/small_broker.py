@@ -297,7 +297,7 @@ def with_broker(
 
 def patient(settings: GatewaySettings | None) -> GatewaySettings:
     """With calls that wait to be taken up for as long as it takes: who plays a client does not ask again where one was dropped."""
-    return replace(settings or GatewaySettings(), grpc_unread_s_max=round(PATIENCE_S))
+    return replace(settings or GatewaySettings(), grpc_queue_timeout_ms=round(1000 * PATIENCE_S))
 
 
 async def until(condition: Callable[[], bool]) -> None:

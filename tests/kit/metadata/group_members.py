@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from metadata.errors import TidelogError
+from metadata.group_member.member import GroupMember
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.state import Phase as Place
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Phase, Synced, SyncRequest
-from metadata.members.member import GroupMember
-from metadata.members.settings import MemberSettings
-from metadata.members.state import Phase as Place
 from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, with_cluster
 from tests.simulation.virtual_loop import virtual_loop
 

@@ -383,7 +383,7 @@ def test_when_the_log_is_cancelled_its_producers_and_readers_are_told() -> None:
 
     async def main() -> None:
         budget = ByteBudget(SETTINGS.buffer_bytes_max)
-        log = Log(store, SESSION, replace(SETTINGS, hot_pool_bytes_max=1), budget=budget, now_ms=virtual_loop().now_ms)
+        log = Log(store, SESSION, replace(SETTINGS, tail_cache_bytes_max=1), budget=budget, now_ms=virtual_loop().now_ms)
         log.lead(empty_partition(ORDERS, SETTINGS), EPOCH)
         running = asyncio.create_task(log.run())
         await produce(log)
@@ -405,7 +405,7 @@ def test_a_session_that_ends_does_not_wait_for_its_readers_and_its_readers_not_f
     store.script("get", key_of(0), SILENCE)
 
     async def main() -> None:
-        async with serving(store, replace(SETTINGS, hot_pool_bytes_max=1)) as log:
+        async with serving(store, replace(SETTINGS, tail_cache_bytes_max=1)) as log:
             await produce(log)
             reading = asyncio.create_task(refusal_of(fetch(log, 0)))
             await asyncio.sleep(1)
@@ -437,7 +437,7 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
         assert now_s() == 9
 
     one_batch = len(batch_of(b"b")) + BATCH_MEMORY_BYTES
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=one_batch, hedge_after_ms=10_000))
+    with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=one_batch, hedge_after_ms=10_000))
 
 
 def test_an_answer_that_was_lost_on_the_way_back_is_no_loss() -> None:

@@ -127,7 +127,7 @@ def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
         assert (await log.explain(ORDERS, 9)).in_hot_pool is True
         assert await log.offset_for_timestamp(ORDERS, 0) is not None
 
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=2 * (len(batch_of(b"0")) + BATCH_MEMORY_BYTES)))
+    with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=2 * (len(batch_of(b"0")) + BATCH_MEMORY_BYTES)))
 
 
 def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> None:
@@ -152,12 +152,12 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
         assert await values(log, 5) == [b"12", b"20", b"21", b"22"]
         assert await values(log, 0, partition=PAYMENTS) == [b"0", b"1", b"2"]
 
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1))
+    with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=1))
 
 
 # ── what is in memory first ─────────────────────────────────────────────────────────────────────────────────────────────
 
-ONE_BATCH = replace(SETTINGS, hot_pool_bytes_max=len(batch_of(b"o0")) + BATCH_MEMORY_BYTES)
+ONE_BATCH = replace(SETTINGS, tail_cache_bytes_max=len(batch_of(b"o0")) + BATCH_MEMORY_BYTES)
 """Room for the newest batch: what was produced before it is history."""
 
 
@@ -218,9 +218,9 @@ def test_a_slow_read_of_history_does_not_hold_up_the_tail_of_others() -> None:
     assert store.count("get", key_of(0)) == 1
 
 
-@pytest.mark.parametrize("cold_pool_bytes_max", [1 << 20, 1])
+@pytest.mark.parametrize("read_cache_bytes_max", [1 << 20, 1])
 def test_what_was_left_out_comes_with_the_first_fetch_after_it_was_read_also_where_the_pool_has_no_room(
-    cold_pool_bytes_max: int,
+    read_cache_bytes_max: int,
 ) -> None:
     """However fast the tail goes on: it satisfies every fetch at once, and so would leave the history out for ever."""
     store = bucket()
@@ -241,7 +241,7 @@ def test_what_was_left_out_comes_with_the_first_fetch_after_it_was_read_also_whe
         assert number == 4
         assert consumer.read[PAYMENTS] == [b"p%d" % number for number in range(number)]
 
-    with_log(store, work, replace(ONE_BATCH, cold_pool_bytes_max=cold_pool_bytes_max))
+    with_log(store, work, replace(ONE_BATCH, read_cache_bytes_max=read_cache_bytes_max))
 
 
 def test_the_error_of_a_read_that_was_left_out_comes_with_the_next_fetch() -> None:
@@ -299,7 +299,7 @@ def test_history_is_waited_for_where_there_is_nothing_else_to_answer_with() -> N
         assert await consumer.fetch() == {PAYMENTS: 1}
         assert now_s() == began_s + 5
 
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1))
+    with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=1))
 
 
 def test_history_is_waited_for_until_there_are_the_bytes_that_the_reader_asks_for_but_not_beyond_its_time() -> None:
@@ -330,7 +330,7 @@ def test_a_reader_of_one_partition_gets_its_history_as_a_whole() -> None:
             await produce(log, batch_of(b"%d" % number))
         assert await values(log) == [b"%d" % number for number in range(10)]
 
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1))
+    with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=1))
 
 
 def test_of_many_partitions_with_a_history_each_is_read_in_its_turn() -> None:
@@ -349,7 +349,7 @@ def test_of_many_partitions_with_a_history_each_is_read_in_its_turn() -> None:
             assert await consumer.fetch(bytes_max=1)
         assert consumer.read == {partition: [b"%d" % number * 100 for number in range(4)] for partition in partitions}
 
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1, cold_pool_bytes_max=1))
+    with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=1, read_cache_bytes_max=1))
     assert all(store.count("get", key_of(seq)) == 1 for seq in range(8 * 4))
 
 
@@ -358,11 +358,11 @@ def test_of_many_partitions_with_a_history_each_is_read_in_its_turn() -> None:
     histories=st.lists(st.integers(1, 6), min_size=1, max_size=5),
     read_s=st.lists(st.sampled_from((0, 0, 0.1, 0.7, 3)), min_size=1, max_size=7),
     failures=st.sets(st.integers(0, 30), max_size=5),
-    cold_pool_bytes_max=st.sampled_from((1, 300, 1 << 20)),
+    read_cache_bytes_max=st.sampled_from((1, 300, 1 << 20)),
     bytes_max=st.sampled_from((1, 200, EVERYTHING)),
 )
 def test_whatever_the_bucket_does_the_tail_is_never_held_up_and_every_history_is_read_to_its_end(
-    histories: list[int], read_s: list[float], failures: set[int], cold_pool_bytes_max: int, bytes_max: int
+    histories: list[int], read_s: list[float], failures: set[int], read_cache_bytes_max: int, bytes_max: int
 ) -> None:
     store = bucket()
     segments = sum(histories)
@@ -370,7 +370,7 @@ def test_whatever_the_bucket_does_the_tail_is_never_held_up_and_every_history_is
         acts = [slow(read_s[(seq + again) % len(read_s)]) for again in range(20)]
         store.script("get", key_of(seq), *([fails(Unavailable("500"), after_s=0.5)] if seq in failures else []), *acts)
     partitions = [partition_of(number, topic=3) for number in range(len(histories))]
-    one_is_hot = replace(SETTINGS, hot_pool_bytes_max=len(batch_of(b"tail")) + BATCH_MEMORY_BYTES)
+    one_is_hot = replace(SETTINGS, tail_cache_bytes_max=len(batch_of(b"tail")) + BATCH_MEMORY_BYTES)
 
     async def work(log: Log) -> None:
         for partition, records in zip(partitions, histories, strict=True):
@@ -393,4 +393,4 @@ def test_whatever_the_bucket_does_the_tail_is_never_held_up_and_every_history_is
             assert consumer.read[partition] == [b"%d" % number for number in range(records)]
         assert {error.message for error in consumer.errors} <= {"500"}
 
-    with_log(store, work, replace(one_is_hot, cold_pool_bytes_max=cold_pool_bytes_max))
+    with_log(store, work, replace(one_is_hot, read_cache_bytes_max=read_cache_bytes_max))

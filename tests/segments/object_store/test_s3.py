@@ -44,7 +44,7 @@ ACCESS_KEY, SECRET_KEY = "AKIAOFTHISTEST", "the-secret-of-this-test"
 
 def settings_for(endpoint_url: str, **others: float) -> S3Settings:
     """Settings that lose no time between two tries."""
-    return S3Settings(endpoint_url=endpoint_url, region="eu-central-1", **{"retry_pause_s": 0.0, **others})  # type: ignore[arg-type]
+    return S3Settings(endpoint_url=endpoint_url, region="eu-central-1", **{"s3_retry_pause_ms": 0.0, **others})  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -270,7 +270,7 @@ def test_a_create_that_is_not_answered_may_have_happened(handler: Handler) -> No
         assert "same bytes" in unknown.value.hint
         assert len(server.requests) <= 1, "it is not tried again; a server that has no time to read does not see it once"
 
-    with_answers(handler, scenario, read_timeout_s=0.3)
+    with_answers(handler, scenario, s3_read_timeout_ms=300)
 
 
 @pytest.mark.parametrize("handler", [hang_up, never_answer])
@@ -280,7 +280,7 @@ def test_a_read_that_is_not_answered_wrote_nothing_and_is_tried_again(handler: H
             await store.get("wal/7")
         assert len(server.requests) >= 3
 
-    with_answers(handler, scenario, read_timeout_s=0.3)
+    with_answers(handler, scenario, s3_read_timeout_ms=300)
 
 
 def test_a_delete_that_is_not_answered_is_tried_again_and_may_have_happened() -> None:
@@ -320,7 +320,7 @@ def test_a_server_that_takes_no_more_bytes_is_given_up_in_time() -> None:
 
         server = await asyncio.start_server(take_nothing, "127.0.0.1", 0, limit=1024)
         port = server.sockets[0].getsockname()[1]
-        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}", request_timeout_s=0.5))
+        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}", s3_request_timeout_ms=500))
         with pytest.raises(OutcomeUnknown, match="timed out"):
             await store.create("wal/7", [b"x" * 16_000_000])
         done.set()
@@ -472,7 +472,7 @@ def test_a_create_that_finds_no_free_connection_in_time_is_throttled() -> None:
         sent = [outcome for outcome in outcomes if isinstance(outcome, OutcomeUnknown)]
         assert len(sent) == 3 - len(refused) >= len(server.requests), "a server that has no time to read sees fewer"
 
-    with_answers(never_answer, scenario, creates_in_flight_max=1, request_timeout_s=0.3)
+    with_answers(never_answer, scenario, creates_in_flight_max=1, s3_request_timeout_ms=300)
 
 
 # Odd stores
@@ -597,13 +597,13 @@ def test_a_store_that_does_not_list_in_the_order_of_keys_is_refused(listed: list
         {"endpoint_url": "http://host?x=1"},
         {"region": "eu central"},
         {"region": ""},
-        {"connect_timeout_s": 0},
-        {"read_timeout_s": -1},
-        {"request_timeout_s": float("nan")},
+        {"s3_connect_timeout_ms": 0},
+        {"s3_read_timeout_ms": -1},
+        {"s3_request_timeout_ms": float("nan")},
         {"creates_in_flight_max": 0},
         {"reads_in_flight_max": 0},
         {"read_tries_max": 0},
-        {"retry_pause_s": -0.1},
+        {"s3_retry_pause_ms": -0.1},
     ],
     ids=str,
 )
@@ -613,7 +613,7 @@ def test_settings_that_can_not_be_right_are_refused(wrong: dict[str, str | float
 
 
 def test_a_large_object_has_longer_to_get_there() -> None:
-    settings = S3Settings(request_timeout_s=30.0)
+    settings = S3Settings(s3_request_timeout_ms=30_000.0)
     assert settings.create_timeout_s(100) < 30.1
     assert settings.create_timeout_s(512 << 20) == 94.0, "the largest file that a merge makes, over a line of 50 Mbit/s"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +24,9 @@ from metadata.errors import (
     TidelogError,
     UnknownTopic,
 )
+from metadata.group_member.member import GroupMember
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.groups.offsets import CommittedOffset
-from metadata.members.member import GroupMember
 from metadata.model import LeaderEpoch, Offset, Partition, TopicPartition
 from segments.wal.run_index import EpochEnd
 from tests.kit.gateway.small_broker import SmallBroker
@@ -52,7 +53,7 @@ async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
     [epoch] = {found.leader_epoch for found in await log.groups.offsets(GROUP)}
     told = broker.routed_log.ends_of_epochs
 
-    async def ends(questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
+    async def ends(questions: Sequence[EpochQuestion], *, wait_s: float = math.inf) -> list[EpochEnd | TidelogError]:
         return [
             EpochEnd(LeaderEpoch(epoch - 1), Offset(CUT_AT)) if asked.partition.partition == 1 else end
             for asked, end in zip(questions, await told(questions), strict=True)
@@ -82,6 +83,23 @@ def test_or_ends_with_an_error_where_it_chose_that(tmp_path: Path) -> None:
         with pytest.raises(OutOfRange, match="was cut at 4, below what group billing has committed") as met:
             await consumer.chunk()
         assert "Go on at 4" in str(met.value.hint)
+
+    with_group(tmp_path, scenario)
+
+
+def test_where_it_goes_on_at_the_end_because_its_offset_is_gone_is_committed_before_a_record_comes(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        at = TopicPartition(broker.topic_cache.get("orders").id, Partition(1))
+        beyond = {at: CommittedOffset(offset=50, committed_at_ms=0)}
+        await broker.coordinated_groups.commit(GROUP, NO_MEMBER, NO_INSTANCE, NO_GENERATION, beyond)
+        async with log.consume("orders", group=GROUP, auto_offset_reset="latest") as consumer:
+            taking = asyncio.create_task(consumer.chunk())
+            await until(lambda: consumer.positions.get(("orders", 1)) == 10)
+            taking.cancel()
+        assert (await committed(log))[1] == 10
+        await log.produce("orders", "came while nobody read", partition=1)
+        async with log.consume("orders", group=GROUP, auto_offset_reset="latest") as consumer:
+            assert [record.offset for record in await consumer.chunk()] == [10]
 
     with_group(tmp_path, scenario)
 

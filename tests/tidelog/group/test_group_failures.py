@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from metadata.group_member.member import GroupMember
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
-from metadata.members.member import GroupMember
-from metadata.members.settings import MemberSettings
 from tests.simulation.virtual_loop import run
 from tidelog.consumer.fetcher import Chunk, Fetching
 from tidelog.consumer.subscription import Subscription

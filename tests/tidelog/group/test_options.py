@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from metadata.errors import InvalidArgument
-from metadata.members.settings import MemberSettings
+from metadata.group_member.settings import MemberSettings
 from tidelog.group.options import GroupOptionChanges, GroupOptions, group_options
 
 

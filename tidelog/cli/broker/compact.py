@@ -15,7 +15,15 @@ import typer
 from metadata.shown_url import shown_url
 from tidelog.cli.app.errors import UNHEALTHY
 from tidelog.cli.app.output import Output, OutputOption, say, show_one
-from tidelog.cli.broker.serve import ConfigOption, ListSettingsOption, check_names, extra_flags, given, show_settings
+from tidelog.cli.broker.serve import (
+    ConfigOption,
+    ListSettingsOption,
+    check_names,
+    extra_flags,
+    given,
+    show_settings,
+    warn_of_little_memory,
+)
 
 if TYPE_CHECKING:
     from compaction.compactor import TickReport
@@ -74,8 +82,10 @@ def compact(
         return 0
     here = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}  # it opens neither door, and is not mistaken for a broker by its id
     settings = load_settings(flags | here, os.environ, config)
+    settings.check_memory(serves=False)
     text = TEXT if not once else "%(message)s"
     start_logging(settings.observability, text=text, compactor_id=settings.broker_id)
+    warn_of_little_memory(settings)
     import uvloop
 
     if not once:

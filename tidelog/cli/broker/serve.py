@@ -6,7 +6,6 @@ settings themselves, so there is one list of them.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import signal
@@ -159,6 +158,7 @@ def _run(
     settings = load_settings(flags, os.environ, config, defaults=defaults)
     for name, address in (("http", settings.http), ("grpc", settings.grpc)):  # before anything is opened, or made
         host_and_port(address, name=name)
+    settings.check_memory()
     check_listeners(settings.tls, http=settings.http, grpc=settings.grpc, authentication=settings.access.authentication)
     plain = banner is _log_addresses
     start_logging(
@@ -169,6 +169,7 @@ def _run(
     )
     if settings.metadata.etcd and settings.membership.doubt:
         log.warning(settings.membership.doubt)
+    warn_of_little_memory(settings)
     import uvloop
 
     def on_ready(broker: Broker) -> None:
@@ -187,6 +188,20 @@ def _run(
             error.hint = f"Check the address and the network; `{doctor}` looks at each step."
         raise
     tell("stopped; every acknowledged record is on the bucket")
+
+
+def warn_of_little_memory(settings: BrokerSettings) -> None:
+    """Logs a warning where the machine or container has less memory than the process may take."""
+    from gateway.memory_shares import shown_bytes
+    from gateway.process.runtime_tuning import memory_limit_bytes
+
+    if settings.memory_bytes_max > (limit_bytes := memory_limit_bytes()):
+        log.warning(
+            "memory_bytes_max is %s, and this machine or container has %s: the kernel may kill this process under load; "
+            "lower memory_bytes_max",
+            shown_bytes(settings.memory_bytes_max),
+            shown_bytes(limit_bytes),
+        )
 
 
 async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], tell: Callable[[str], None]) -> None:
@@ -234,16 +249,16 @@ def _say_on_a_line(text: str) -> None:
 
 
 def check_names(flags: Mapping[str, str]) -> None:
-    """Refuses a flag that is no setting, and names the nearest as it is typed here."""
+    """Raises InvalidArgument for a flag that is no setting, and names the nearest flag."""
+    from gateway.settings import unknown_setting
     from tidelog.cli.broker.setting_list import setting_names
 
-    known = {f"--{name.replace('_', '-')}" for name in setting_names()}
-    for name in flags:
-        flag = f"--{name.replace('_', '-')}"
-        if flag not in known:
-            near = difflib.get_close_matches(flag, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "--list-settings shows them all."
-            raise InvalidArgument(f"{flag} is not a setting", hint=hint)
+    for name in flags.keys() - set(setting_names()):
+        raise unknown_setting(_as_flag(name), name, spelt=lambda near: repr(_as_flag(near)))
+
+
+def _as_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def show_settings(flags: Mapping[str, str], config: Path | None, output: Output, defaults: Mapping[str, object]) -> None:

@@ -1,29 +1,74 @@
 """Every setting of a broker as people look it up: its value here, its default here, and what it does.
 
+They are ordered by what people change first, then the parts of memory_bytes_max, then by area.
+
 "Here" counts: a bucket on S3 and one in a local directory have defaults of their own, and flags, variables and a file change
 values. Names, defaults and descriptions are read from the settings' own classes, so there is one list of them.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from gateway.settings import BrokerSettings, load_settings
+from compaction.settings import CompactionSettings
+from gateway.access.settings import AccessSettings
+from gateway.cluster.settings import ClusterSettings
+from gateway.memory_shares import PARTS, shown_bytes
+from gateway.net.tls.settings import TlsSettings
+from gateway.settings import BrokerSettings, GatewaySettings, load_settings
+from gateway.telemetry.settings import ObservabilitySettings
 from metadata.errors import InvalidArgument
+from metadata.groups.settings import GroupSettings
+from metadata.setting_fields import is_fixed
 from metadata.shown_url import shown_url
-from segments.settings import KIB, MIB
+from metadata.store.etcd.settings import EtcdSettings
+from segments.object_store.s3_settings import S3Settings
+from segments.settings import SegmentSettings
 
 _NOWHERE = Path("-")
 """Stands for a data directory that nobody named."""
 
 
+# What people change first, in the order of a first installation.
+FIRST: Final = (
+    *("data_dir", "bucket", "endpoint_url", "region", "etcd", "http", "grpc", "advertise_http", "advertise_grpc", "broker_id"),
+    *("rack", "memory_bytes_max", "linger_ms", "compact", "tls_cert_file", "tls_key_file", "authentication", "admin_key_file"),
+    *("insecure_listeners", "log_level"),
+)
+MEMORY: Final = tuple(name for name in PARTS if name not in {"footer_cache_bytes_max", "grpc_waiting_bytes_max"})
+# Titles of the areas, and the classes whose settings stand there.
+AREAS: Final[Mapping[str, type[Any]]] = {
+    "The broker": BrokerSettings,
+    "The log": SegmentSettings,
+    "The listeners": GatewaySettings,
+    "TLS": TlsSettings,
+    "Authentication and authorization": AccessSettings,
+    "The cluster": ClusterSettings,
+    "etcd": EtcdSettings,
+    "S3": S3Settings,
+    "Compaction": CompactionSettings,
+    "Consumer groups": GroupSettings,
+    "Logs, traces and metrics": ObservabilitySettings,
+}
+
+
+def settings_by_area() -> dict[str, list[str]]:
+    """Returns the names of all settings by the title of their area, in the order in which they are shown."""
+    areas = {"What people change first": list(FIRST), "Memory": list(MEMORY)}
+    placed = {*FIRST, *MEMORY}
+    for title, kind in AREAS.items():
+        own = (field for field in dataclasses.fields(kind) if not is_fixed(field) and field.name not in placed)
+        areas[title] = [field.name for field in own if not dataclasses.is_dataclass(field.default_factory)]  # a section
+    return {title: names for title, names in areas.items() if names}
+
+
 def setting_names() -> list[str]:
-    return [name for name, _, _ in _settings_of(BrokerSettings(data_dir=_NOWHERE))]
+    """Returns the names of all settings, in the order in which they are shown."""
+    return [name for names in settings_by_area().values() for name in names]
 
 
 def setting_rows(
@@ -33,17 +78,18 @@ def setting_rows(
     *,
     of_command: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """`setting`, `value`, `default` and `what_it_does` of each, in the order of the classes. Raises what load_settings raises.
+    """Returns `setting`, `value`, `default` and `what_it_does` of each, in the order of setting_names. Raises as load_settings.
 
     `of_command`: its own defaults.
     """
     chosen = _load(flags, environ, toml, of_command)
     usual = load_settings({"data_dir": _NOWHERE, "bucket": chosen.bucket}, {}, defaults=of_command)
     defaults = {name: value for name, value, _ in _settings_of(usual)} | {"bucket": ""}
-    return [
-        {"setting": name, "value": _plain(name, value), "default": _plain(name, defaults[name]), "what_it_does": doc}
+    rows = {
+        name: {"setting": name, "value": _plain(name, value), "default": _plain(name, defaults[name]), "what_it_does": doc}
         for name, value, doc in _settings_of(chosen)
-    ]
+    }
+    return [rows[name] for name in setting_names()]
 
 
 def shown(name: str, value: object) -> str:
@@ -51,19 +97,23 @@ def shown(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}" if value != int(value) else str(int(value))
     if isinstance(value, int) and "bytes" in name:
-        return next((f"{value // unit}{suffix}" for unit, suffix in ((MIB, "MiB"), (KIB, "KiB")) if value % unit == 0), str(value))
+        return shown_bytes(value)
     return "" if value is None else str(value)
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
-    """The strings below a class's fields, which Python keeps only in the source."""
-    body = ast.parse(inspect.getsource(settings)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            docs[field.target.id] = " ".join(str(below.value.value).split())
+    """Returns the comments above the fields of a class, by name. Python keeps them only in the source."""
+    docs: dict[str, str] = {}
+    comment: list[str] = []
+    for line in inspect.getsource(settings).splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            comment.append(text.removeprefix("#").strip())
+        else:
+            name, colon, _ = text.partition(":")
+            if colon and name.isidentifier() and comment:
+                docs[name] = " ".join(comment)
+            comment = []
     return docs
 
 
@@ -83,7 +133,7 @@ def _settings_of(settings: Any) -> Iterator[tuple[str, object, str]]:
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             yield from _settings_of(value)
-        else:
+        elif not is_fixed(field):
             yield field.name, value, docs.get(field.name, "")
 
 

@@ -64,9 +64,9 @@ async def _ask_member(etcd: EtcdSettings, address: EtcdAddress) -> tuple[Diagnos
         return failed(name, error), 0
     took_ms: list[float] = []
     try:
-        for timeout_s in (etcd.etcd_connect_timeout_s, *[etcd.etcd_request_timeout_s] * ASKED):
+        for timeout_ms in (etcd.etcd_connect_timeout_ms, *[etcd.etcd_request_timeout_ms] * ASKED):
             began_s = time.perf_counter()
-            status: Any = await member.maintenance.Status(etcd_pb2.StatusRequest(), timeout=timeout_s)
+            status: Any = await member.maintenance.Status(etcd_pb2.StatusRequest(), timeout=timeout_ms / 1000)
             took_ms.append((time.perf_counter() - began_s) * 1000)
     except grpc.aio.AioRpcError as error:
         if error.code() in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}:

@@ -17,9 +17,10 @@ from gateway.grpc.fetch.response_encoder import PartitionAnswer
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import log_pb2
 from metadata.errors import TidelogError
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
-from metadata.members.settings import MemberSettings
 from metadata.model import LeaderEpoch, Offset
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import Fetched
@@ -27,7 +28,7 @@ from tests.kit.gateway.told_log import TOPIC_ID
 from tests.simulation.virtual_loop import run
 
 BATCH = b"batch"
-TERMS = ConsumeTerms(("orders",), "billing", MemberSettings(), (), Whence.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
+TERMS = ConsumeTerms(("orders",), "billing", MemberSettings(), (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
 
 
 class Member:

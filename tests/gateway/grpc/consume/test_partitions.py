@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.grpc.consume import partitions as consumed_partitions
 from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Position, Start, Whence
 from metadata.errors import InvalidArgument
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.model import TopicId
 
 
@@ -70,7 +71,7 @@ def test_those_that_were_read_come_last_and_those_that_are_stopped_paused_or_wro
     partitions.stop([one.name])
     partitions.pause(two.name, paused=True)
     three.error = InvalidArgument("wrong")
-    four.place_anew(Start(Whence.LATEST))
+    four.place_anew(StartPolicy.LATEST)
     assert partitions.readable() == [zero]
     assert partitions.to_place() == [four]
     partitions.pause(two.name, paused=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gateway.proto import groups_pb2, log_pb2
 from gateway.proto.status import error_of
 from gateway.records.batch_decoder import open_records
 from gateway.records.response_budget import AnswerRoom
+from gateway.routing.local_log import EpochQuestion
 from gateway.settings import GatewaySettings
 from metadata.errors import (
     Corrupt,
@@ -37,7 +38,9 @@ from metadata.errors import (
     UnknownTopic,
 )
 from metadata.groups.settings import GroupSettings
+from metadata.model import LeaderEpoch, Offset
 from segments.settings import MIB
+from segments.wal.run_index import EpochEnd
 from tests.gateway.grpc.test_slow_readers import is_open
 from tests.kit.gateway.consume_streams import PLENTY, ConsumeStream, GoodClient, append, places, start
 from tests.kit.gateway.group_calls import GroupCalls
@@ -337,6 +340,36 @@ def test_a_member_is_assigned_reads_commits_and_goes_on_there(tmp_path: Path) ->
         assert await members(channel) == []
         again = await begun(channel, group="billing")
         assert await again.until_read(1) == [b"1-1"]
+        again.call.cancel()
+        await until_left(channel)
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("reset", ["EARLIEST", "ERROR"])
+def test_where_the_log_was_cut_below_what_is_committed_a_member_goes_on_at_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reset: str
+) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        await append(channel, b"a", b"b", b"c", topic="single")
+        stream = await begun(channel, "single", group="billing")
+        await stream.until_read(3)
+        assert await stream.commit(7, up_to_delivery_id=stream.delivery_id) == [None]
+        await stream.send(leave=True)
+        await stream.end()
+
+        async def ends(questions: Sequence[EpochQuestion], *, wait_s: float) -> list[EpochEnd]:
+            return [EpochEnd(LeaderEpoch(1), Offset(1))] * len(questions)
+
+        monkeypatch.setattr(broker.routed_log, "ends_of_epochs", ends)
+        policy = log_pb2.AutoOffsetReset.Value(f"AUTO_OFFSET_RESET_{reset}")
+        again = await begun(channel, "single", group="billing", auto_offset_reset=policy)
+        if reset == "EARLIEST":
+            assert await again.until_read(2) == [b"b", b"c"]
+        else:
+            (told,) = (await again.until("data")).partitions
+            assert isinstance(error_of(told.error), OutOfRange)
+            assert "was cut at 1, below what group billing has committed (3" in told.error.message
         again.call.cancel()
         await until_left(channel)
 

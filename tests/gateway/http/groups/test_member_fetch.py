@@ -11,10 +11,12 @@ import pytest
 
 from gateway.api import Broker
 from gateway.groups.admin.lag import LATER_PART_S
-from gateway.http.groups.cursor import Cursor
+from gateway.http.groups.cursor import Cursor, Place
 from gateway.http.groups.member_fetch import PART, MemberReading
+from gateway.routing.local_log import EpochQuestion
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, UnknownTopic
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.model import Generation
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
@@ -22,6 +24,7 @@ from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import Bounds
 from segments.read.log_reader import Fetched
+from segments.wal.run_index import EpochEnd
 from tests.simulation.virtual_loop import run
 
 ORDERS = Topic(id=TopicId("a" * 32), name="orders", partition_count=5_000, settings={}, created_at_ms=0)
@@ -61,7 +64,8 @@ def topic(name: str) -> Topic:
 
 def reading_of(logs: Logs, cursor: Cursor = BEGINNING, *, from_latest: bool = False) -> MemberReading:
     broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=logs)
-    return MemberReading(cast(Broker, broker), ASSIGNED, cursor, from_latest=from_latest)
+    policy = StartPolicy.LATEST if from_latest else StartPolicy.EARLIEST
+    return MemberReading(cast(Broker, broker), ASSIGNED, cursor, group="billing", policy=policy)
 
 
 class Committed:
@@ -150,6 +154,22 @@ def test_what_is_committed_needs_no_bounds_and_what_of_it_is_damaged_is_told_and
     assert b'"partition":1,"error"' in reading.page([], "")
 
 
+def test_where_the_log_was_cut_below_what_is_committed_it_begins_at_the_cut_which_is_told() -> None:
+    class Cut(Logs):
+        async def ends_of_epochs(self, questions: Sequence[EpochQuestion], *, wait_s: float) -> list[EpochEnd]:
+            return [EpochEnd(LeaderEpoch(1), Offset(4))] * len(questions)
+
+    stored = StoredOffsets({at(0): CommittedOffset(offset=7, leader_epoch=2, committed_at_ms=0)}, {})
+    reading = reading_of(Cut(with_records={0}))
+
+    async def scenario() -> None:
+        assert await reading.look(0.0, Committed(stored))
+
+    asyncio.run(scenario())
+    assert reading.positions.cursor().places[at(0)] == Place(4, must_stay=False)
+    assert b'"resets":[{"topic":"orders","partition":0,"before":7,"after":4}]' in reading.page([], "")
+
+
 def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> None:
     logs = Logs(with_records={0})
     reading = reading_of(logs, from_latest=True)
@@ -165,6 +185,8 @@ def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> Non
 
 def test_topics_that_are_unknown_are_told_of_each_partition() -> None:
     broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=Logs(set()))
-    reading = MemberReading(cast(Broker, broker), [("gone", 0), ("gone", 1), ("orders", 5_000)], BEGINNING, from_latest=False)
+    reading = MemberReading(
+        cast(Broker, broker), [("gone", 0), ("gone", 1), ("orders", 5_000)], BEGINNING, group="billing", policy=StartPolicy.EARLIEST
+    )
     assert reading.page([], "").count(b"UNKNOWN_TOPIC") == 2
     assert reading.page([], "").count(b"UNKNOWN_PARTITION") == 1

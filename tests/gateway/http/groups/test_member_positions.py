@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gateway.http.groups.cursor import PLACES_MAX, Cursor, Place
@@ -23,9 +25,16 @@ def targets(positions: MemberPositions) -> list[tuple[TopicPartition, int]]:
 P0, P1, P2 = partitions(3)
 
 
+def place(positions: MemberPositions, partitions: Sequence[TopicPartition], offset: int) -> None:
+    """As at what is committed."""
+    for partition in partitions:
+        if not positions.is_placed(partition):
+            positions.begin(partition, offset, at_the_end=False)
+
+
 def test_places_come_from_the_cursor_then_from_commits_then_from_the_log() -> None:
     positions = MemberPositions([P0, P1, P2], Cursor(Generation(4), {P0: Place(7, must_stay=True)}))
-    positions.place({P0: 1, P1: 5})
+    positions.begin(P1, 5, at_the_end=False)
     assert positions.unplaced == [P2]
     positions.begin(P2, 3, at_the_end=False)
     assert targets(positions) == [(P0, 7), (P1, 5), (P2, 3)]
@@ -40,7 +49,7 @@ def test_what_begins_at_the_end_of_the_log_is_kept_and_committed() -> None:
 
 def test_the_next_answer_begins_behind_the_partition_that_was_read_last() -> None:
     positions = MemberPositions([P0, P1, P2], NOTHING)
-    positions.place({P0: 0, P1: 0, P2: 0})
+    place(positions, [P0, P1, P2], 0)
     positions.moved(P0, 9)
     positions.moved(P1, 4)
     cursor = positions.cursor()
@@ -71,7 +80,7 @@ def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_
     cursor, seen = NOTHING, set()
     for _ in range(100):
         positions = MemberPositions(many, cursor)
-        positions.place(dict.fromkeys(many, 0))
+        place(positions, many, 0)
         for partition, _ in targets(positions)[:100]:
             if positions.may_move(partition):
                 positions.moved(partition, 1)
@@ -84,7 +93,7 @@ def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_
 def test_when_the_cursor_is_full_only_what_it_holds_is_read_on_until_a_commit() -> None:
     many = partitions(2_500)
     positions = MemberPositions(many, NOTHING)
-    positions.place(dict.fromkeys(many, 0))
+    place(positions, many, 0)
     moved = []
     for partition, _ in targets(positions):
         if positions.may_move(partition):
@@ -120,7 +129,7 @@ def test_places_in_partitions_that_are_not_known_yet_stay_in_the_cursor_and_take
     unheard = {TopicPartition(TopicId("b" * 32), Partition(number)): Place(9, must_stay=True) for number in range(PLACES_MAX - 7)}
     many = partitions(PLACES_MAX)
     positions = MemberPositions(many, Cursor(Generation(4), unheard), unheard_of=unheard)
-    positions.place(dict.fromkeys(many, 1))
+    place(positions, many, 1)
     for partition in many:
         if positions.may_move(partition):
             positions.moved(partition, 2)

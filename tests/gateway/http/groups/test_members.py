@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from gateway.http.groups import member_leader
+from metadata.group_member.leader_assignment import subscribers
 from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.consumer_protocol import (
     Subscription,
@@ -10,7 +11,6 @@ from metadata.groups.consumer_protocol import (
     encode_subscription,
 )
 from metadata.groups.model import NO_INSTANCE, Generation, Joined, JoinedMember, MemberId
-from metadata.members.leader_assignment import subscribers
 
 ME, OTHER = MemberId("http-1"), MemberId("sdk-2")
 

@@ -14,12 +14,12 @@ from gateway.http.groups.records import WAITED_S
 from gateway.proto import groups_pb2
 from gateway.topics.names import partition_of
 from metadata.errors import NotCoordinator
+from metadata.group_member.member import GroupMember
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
 from metadata.groups.model import Phase
 from metadata.groups.settings import GroupSettings
-from metadata.members.member import GroupMember
-from metadata.members.settings import MemberSettings
 from metadata.model import LeaderEpoch
 from segments.recovery.recovered_partition import empty_partition
 from tests.gateway.http.groups.test_routes import ORDERS, committed, produce

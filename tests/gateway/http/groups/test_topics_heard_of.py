@@ -11,7 +11,6 @@ import pytest
 
 from gateway.api import Broker
 from gateway.grpc.consume.messages import ConsumeTerms
-from gateway.grpc.consume.partitions import Whence
 from gateway.grpc.consume.service import GrpcConsume
 from gateway.http.groups.cursor import Cursor, Place
 from gateway.http.groups.member_fetch import MemberReading
@@ -19,8 +18,9 @@ from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.request import AsMember
 from gateway.topics.names import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
-from metadata.members.settings import MemberSettings
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from tests.kit.gateway.told_log import P0, Topics, topic
@@ -78,7 +78,8 @@ def read_by(world: World, unheard_of: dict[str, Exception]) -> list[str]:
         world.broker,
         [("orders", 0), ("orders", 5)],
         Cursor(Generation(1), {}),
-        from_latest=False,
+        group="billing",
+        policy=StartPolicy.EARLIEST,
         unheard_of=unheard_of,  # type: ignore[arg-type]
     )
     return [error.code for error in reading._unknown.values()]
@@ -135,7 +136,7 @@ def test_a_topic_is_told_once_this_broker_has_heard_of_it() -> None:
 def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -> None:
     async def scenario() -> None:
         now, member = topic(), MemberSettings()
-        terms = ConsumeTerms(("orders",), "", member, (), Whence.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
+        terms = ConsumeTerms(("orders",), "", member, (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
         world = World(None, now)
         service = GrpcConsume.__new__(GrpcConsume)
         service._broker = world.broker
@@ -154,7 +155,7 @@ def test_a_consume_stream_reads_what_was_added_to_a_topic_while_it_waited_for_an
     async def scenario() -> None:
         now = topic()
         terms = ConsumeTerms(
-            ("payments", "orders"), "", MemberSettings(), (), Whence.EARLIEST, 1_000, structured=False, heartbeat_s=5.0
+            ("payments", "orders"), "", MemberSettings(), (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0
         )
         world = World(topic("payments", OTHER, partition_count=4), now)
         service = GrpcConsume.__new__(GrpcConsume)
@@ -205,7 +206,7 @@ def test_reading_at_a_broker_that_has_not_heard_of_a_partition_loses_no_place_of
         assigned = [("payments", 0), ("orders", place.partition)]
         why = await why_not_heard_of(world.broker, assigned)
         cursor = Cursor(Generation(1), {place: Place(9, must_stay=True)})
-        reading = MemberReading(world.broker, assigned, cursor, from_latest=True, unheard_of=why)
+        reading = MemberReading(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
         assert reading.positions.cursor().uncommitted == {place: 9}, "it reads on there at a broker that knows the partition"
 
     simulated(scenario)
@@ -217,7 +218,7 @@ def test_reading_leaves_out_the_places_of_a_topic_that_is_gone_from_the_store_as
         assigned = [("payments", 0), ("orders", 0)]
         why = await why_not_heard_of(world.broker, assigned)
         cursor = Cursor(Generation(1), {P0: Place(9, must_stay=True)})
-        reading = MemberReading(world.broker, assigned, cursor, from_latest=True, unheard_of=why)
+        reading = MemberReading(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
         assert reading.positions.cursor().places == {}
 
     simulated(scenario)

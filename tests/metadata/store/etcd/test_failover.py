@@ -128,7 +128,7 @@ def test_a_renewal_whose_stream_ends_while_it_is_written_is_tried_again(monkeypa
 
 def test_a_write_whose_answer_is_lost_is_unknown_and_was_sent_once() -> None:
     async def test() -> None:
-        async with proxied(etcd_request_timeout_s=0.3) as (proxy, store, direct):
+        async with proxied(etcd_request_timeout_ms=300) as (proxy, store, direct):
             has_left = False
             while not has_left:  # on a busy machine, it may not have left in time
                 key = new_key()
@@ -151,7 +151,7 @@ def test_a_write_whose_answer_is_lost_is_unknown_and_was_sent_once() -> None:
 
 def test_a_write_that_was_lost_on_its_way_is_unknown_too() -> None:
     async def test() -> None:
-        async with proxied(etcd_request_timeout_s=0.3) as (proxy, store, direct):
+        async with proxied(etcd_request_timeout_ms=300) as (proxy, store, direct):
             key = new_key()
             await store.get(key)
             proxy.break_("requests are lost")
@@ -186,7 +186,7 @@ def test_a_write_whose_connection_breaks_is_unknown_and_the_next_one_has_a_new_c
 
 def test_a_write_that_finds_no_connection_was_not_sent() -> None:
     async def test() -> None:
-        async with proxied(etcd_deadline_s=0.4) as (proxy, store, direct):
+        async with proxied(etcd_deadline_ms=400) as (proxy, store, direct):
             key = new_key()
             await in_the_end(lambda: store.get(key))
             proxy.break_("refuses")
@@ -316,7 +316,7 @@ def test_a_watch_that_was_cut_off_while_history_went_on_without_it_is_told_where
 
 def test_a_watch_that_nobody_serves_says_so_and_a_new_one_goes_on() -> None:
     async def test() -> None:
-        async with proxied(etcd_deadline_s=0.7) as (proxy, store, direct):
+        async with proxied(etcd_deadline_ms=700) as (proxy, store, direct):
             key = new_key()
             first = await put(direct, key)
 
@@ -344,7 +344,7 @@ def test_a_watch_leaves_a_member_that_has_fallen_silent_though_nobody_asks_it_an
         async with (
             tcp_proxy(SHARED.member.client_port) as proxy,
             opened(SHARED.member.url) as direct,
-            opened(f"{proxy.url},{SHARED.member.url}", etcd_request_timeout_s=0.3) as store,
+            opened(f"{proxy.url},{SHARED.member.url}", etcd_request_timeout_ms=300) as store,
         ):
             key = new_key()
             first = await put(direct, key)
@@ -407,7 +407,7 @@ async def timed(call: Coroutine[Any, Any, object]) -> float:
 
 def test_a_member_that_is_not_there_is_passed_over_at_once() -> None:
     async def test() -> None:
-        async with opened(f"http://127.0.0.1:{free_port()},{SHARED.member.url}", etcd_connect_timeout_s=60.0) as store:
+        async with opened(f"http://127.0.0.1:{free_port()},{SHARED.member.url}", etcd_connect_timeout_ms=60_000) as store:
             assert await timed(put(store, new_key())) < 60.0
 
     run(test())
@@ -418,7 +418,7 @@ def test_a_member_that_accepts_and_says_nothing_is_left_within_its_timeout() -> 
         async with tcp_proxy(SHARED.member.client_port) as silent:
             silent.break_("requests are lost")
             async with opened(
-                f"{silent.url},{SHARED.member.url}", etcd_connect_timeout_s=0.3, etcd_request_timeout_s=25.0
+                f"{silent.url},{SHARED.member.url}", etcd_connect_timeout_ms=300, etcd_request_timeout_ms=25_000
             ) as store:
                 assert await timed(put(store, new_key())) < 25.0
                 for _ in range(2):
@@ -440,7 +440,7 @@ def test_a_member_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
                     assert await other.get(key) is None
             async with (
                 tcp_proxy(SHARED.member.client_port) as proxy,
-                opened(f"{proxy.url},{another.url}", etcd_deadline_s=0.5) as store,
+                opened(f"{proxy.url},{another.url}", etcd_deadline_ms=500) as store,
             ):
                 await put_until_taken(store, key)
                 proxy.break_("refuses")
@@ -460,7 +460,7 @@ async def asked_first(cluster: EtcdCluster, store: EtcdStore) -> EtcdMember:
 def test_a_cluster_serves_while_most_of_it_lives_and_a_watch_crosses_every_failure(tmp_path: Path) -> None:
     async def test() -> None:
         with running_cluster(tmp_path) as cluster:
-            async with opened(cluster.urls, etcd_request_timeout_s=1.0) as store:
+            async with opened(cluster.urls, etcd_request_timeout_ms=1_000) as store:
                 written = [await put_until_taken(store, "/a")]
                 seen: list[int] = []
 
@@ -504,7 +504,7 @@ def test_a_cluster_serves_while_most_of_it_lives_and_a_watch_crosses_every_failu
                     second = await asked_first(cluster, store)
                     await in_thread(second.kill)
                     (alone,) = (member for member in cluster.members if member.process is not None)
-                    async with opened(alone.url, etcd_request_timeout_s=0.5, etcd_deadline_s=0.3) as cut_off:
+                    async with opened(alone.url, etcd_request_timeout_ms=500, etcd_deadline_ms=300) as cut_off:
                         await refused_as(cut_off, "/a", "no leader")  # it needs an election to notice that it is alone
                     await in_thread(cluster.start)
                     written += [await put_until_taken(store, "/a")]

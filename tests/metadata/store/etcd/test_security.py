@@ -56,12 +56,12 @@ def test_etcd_is_reached_over_tls_with_a_certificate_of_our_own_and_not_without(
                 identity(strangers),
                 identity(strangers) | {"etcd_ca": certificates.ca},
             ):
-                async with opened(member.url, etcd_deadline_s=0.2, **wrong) as store:
+                async with opened(member.url, etcd_deadline_ms=200, **wrong) as store:
                     with pytest.raises(Unavailable) as refused:
                         await store.transact([], [Put("/a", b"2")])
                     assert refused.value.nothing_was_written
                     assert member.url in str(refused.value)
-            async with opened(member.url.replace("https", "http"), etcd_deadline_s=0.2) as store:
+            async with opened(member.url.replace("https", "http"), etcd_deadline_ms=200) as store:
                 with pytest.raises(Unavailable):
                     await store.get("/a")
 
@@ -72,7 +72,7 @@ def test_who_does_not_trust_the_certificate_is_told_what_to_check(tmp_path: Path
     async def test() -> None:
         certificates = make_certificates(tmp_path / "theirs")
         with running_etcd(tmp_path, certificates=certificates) as member:
-            async with opened(member.url, etcd_deadline_s=0.2, **identity(make_certificates(tmp_path / "ours"))) as store:
+            async with opened(member.url, etcd_deadline_ms=200, **identity(make_certificates(tmp_path / "ours"))) as store:
                 async with asyncio.timeout(PATIENCE_S):
                     while True:
                         with pytest.raises(Unavailable) as refused:

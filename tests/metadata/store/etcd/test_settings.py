@@ -62,9 +62,9 @@ def test_an_address_reads_as_grpc_takes_it_and_as_people_write_it() -> None:
         ({"etcd": "http://a:1", "etcd_user": "u", "etcd_password": Secret("")}, "etcd_password is not set"),
         ({"etcd": "http://a:1", "etcd_password": Secret("hunter2")}, "etcd_user is not set"),
         ({"etcd_user": "u", "etcd_password": Secret("hunter2")}, "etcd_user is set, but etcd is not"),
-        ({"etcd_request_timeout_s": 0}, "etcd_request_timeout_s is 0"),
-        ({"etcd_deadline_s": float("nan")}, "etcd_deadline_s is nan"),
-        ({"etcd_connect_timeout_s": float("inf")}, "etcd_connect_timeout_s is inf"),
+        ({"etcd_request_timeout_ms": 0}, "etcd_request_timeout_ms is 0"),
+        ({"etcd_deadline_ms": float("nan")}, "etcd_deadline_ms is nan"),
+        ({"etcd_connect_timeout_ms": float("inf")}, "etcd_connect_timeout_ms is inf"),
     ],
 )
 def test_what_is_wrong_is_named_and_no_secret_shows(wrong: dict[str, Any], said: str) -> None:

@@ -65,7 +65,7 @@ async def put_many(store: EtcdStore, keys: list[str], value: bytes = b"") -> Non
 
 def test_a_hundred_thousand_keys_are_read_at_one_revision_in_bounded_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with opened(etcd_request_timeout_s=120.0, etcd_deadline_s=240.0) as store:  # all are deleted at once
+        async with opened(etcd_request_timeout_ms=120_000, etcd_deadline_ms=240_000) as store:  # all are deleted at once
             prefix = new_prefix()
             keys = [f"{prefix}{n:06d}" for n in range(100_000)]
             await put_many(store, keys)
@@ -375,7 +375,7 @@ def test_closing_waits_for_what_is_under_way() -> None:
 
 def test_closing_does_not_wait_for_an_etcd_that_is_not_there() -> None:
     async def test() -> None:
-        store = EtcdStore(settings(NOBODY, etcd_deadline_s=3600.0))
+        store = EtcdStore(settings(NOBODY, etcd_deadline_ms=3_600_000))
         waiting = asyncio.ensure_future(store.get("/a"))
         await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE_S):
@@ -410,7 +410,7 @@ def test_a_reader_that_hangs_up_does_not_disturb_the_others() -> None:
 
 def test_an_etcd_that_is_not_there_is_unavailable_and_named() -> None:
     async def test() -> None:
-        async with opened(f"{NOBODY},http://127.0.0.1:2", etcd_deadline_s=0.5) as store:
+        async with opened(f"{NOBODY},http://127.0.0.1:2", etcd_deadline_ms=500) as store:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     with pytest.raises(Unavailable) as down:
@@ -430,7 +430,7 @@ def test_a_server_of_another_kind_is_refused_at_once() -> None:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
-            async with opened(f"http://127.0.0.1:{port}", etcd_deadline_s=3600.0) as store:
+            async with opened(f"http://127.0.0.1:{port}", etcd_deadline_ms=3_600_000) as store:
                 with pytest.raises(Rejected, match="not found") as refused:
                     await store.check("/")
                 assert refused.value.hint == "Is this an etcd of version 3.4 or later?"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.settings import _known_settings as known_settings
 from metadata.errors import InvalidArgument
 from tidelog.cli.broker.setting_list import setting_names, setting_rows, shown
 from tidelog.cli.main import run
@@ -37,6 +38,17 @@ def test_every_setting_is_listed_once() -> None:
     assert [row["setting"] for row in setting_rows({}, {})] == setting_names()
     assert {"data_dir", "bucket", "linger_ms", "request_bytes_max", "endpoint_url"} <= set(setting_names())
     assert len(set(setting_names())) == len(setting_names())
+
+
+def test_settings_are_listed_by_what_people_change_first() -> None:
+    names = setting_names()
+    assert names[:2] == ["data_dir", "bucket"]
+    assert names.index("memory_bytes_max") < names.index("read_cache_bytes_max") < names.index("segment_bytes_max")
+    assert set(names) == set(known_settings())
+
+
+def test_parts_of_the_memory_are_listed_with_their_shares() -> None:
+    assert values(memory_bytes_max="2GiB")["read_cache_bytes_max"] == 149 << 20
 
 
 def test_what_is_wrong_is_told_here_as_well() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from metadata.errors import Throttled, TidelogError, Unavailable
-from metadata.members.interfaces import RETRY_S_MAX, GroupCalls, PartitionReader
-from metadata.members.rebalance import MemberRebalance
-from metadata.members.settings import MemberSettings
-from metadata.members.state import Heard, Membership, Phase
+from metadata.group_member.interfaces import RETRY_S_MAX, GroupCalls, PartitionReader
+from metadata.group_member.rebalance import MemberRebalance
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.state import Heard, Membership, Phase
 
 BUSY_ATTEMPTS: Final = 10
 """In a session, at a coordinator that has too many calls: those of members that come again at once would come on top."""

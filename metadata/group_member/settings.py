@@ -11,23 +11,26 @@ from metadata.groups.model import check_member_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
+    """Holds the settings of one member of a consumer group."""
+
+    # A member whose heartbeats stop for this long loses its partitions to others. Kafka's session.timeout.ms.
     session_timeout_ms: int = 45_000
-    """Who is not heard of for so long is lost to the group: its partitions go to others. Kafka's session.timeout.ms."""
+    # Time between heartbeats, or a third of the session timeout or of the rebalance timeout, where that is less. Kafka's
+    # heartbeat.interval.ms.
     heartbeat_interval_ms: int = 3_000
-    """At most; a third of the session timeout, and of the rebalance timeout, where that is less. Kafka's heartbeat.interval.ms."""
+    # A member whose caller takes no records for this long leaves the group, and joins again when the caller takes some. It is also
+    # the rebalance timeout: how long a member has to join again when the group rebalances. Kafka's max.poll.interval.ms.
     max_poll_interval_ms: int = 300_000
-    """A member whose caller takes no records for so long leaves, and joins again when they are taken. It is also how long a member
-    has to join again when the group rebalances (the rebalance timeout). Kafka's max.poll.interval.ms."""
+    # Ways of sharing partitions that this member offers, the best first: range, roundrobin, sticky, cooperative-sticky. The group
+    # uses one that all its members offer. Kafka's partition.assignment.strategy.
     assignors: tuple[str, ...] = ("cooperative-sticky", "range")
-    """Ways of sharing partitions that this member offers, the best first: range, roundrobin, sticky, cooperative-sticky. The group
-    takes one that all its members offer. Kafka's partition.assignment.strategy."""
+    # A name of this member that outlives its process, so that the process may restart within the session timeout without a
+    # rebalance. Kafka's group.instance.id.
     instance_id: str = ""
-    """A name of this member that outlives its process: so it may restart within the session timeout without a rebalance. Kafka's
-    group.instance.id."""
+    # The first part of the member's id, for people. Kafka's client.id.
     client_id: str = "tidelog"
-    """The first part of the member's id, for people. Kafka's client.id."""
+    # How often the member that makes the assignment checks for new partitions of topics that only others read.
     topics_interval_ms: int = 30_000
-    """How often the member that makes the assignment looks for new partitions of topics that only others read."""
 
     def __post_init__(self) -> None:
         for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "topics_interval_ms"):

@@ -20,15 +20,15 @@ from collections.abc import Callable
 from typing import Final
 
 from metadata.errors import Fenced, StaleMember, TidelogError
+from metadata.group_member.heartbeats import MemberHeartbeats
+from metadata.group_member.interfaces import CallPauses
+from metadata.group_member.interfaces import GroupCalls as GroupCalls
+from metadata.group_member.interfaces import PartitionReader as PartitionReader
+from metadata.group_member.rebalance import MemberRebalance
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.state import NOTHING, Membership, Phase
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
-from metadata.members.heartbeats import MemberHeartbeats
-from metadata.members.interfaces import CallPauses
-from metadata.members.interfaces import GroupCalls as GroupCalls
-from metadata.members.interfaces import PartitionReader as PartitionReader
-from metadata.members.rebalance import MemberRebalance
-from metadata.members.settings import MemberSettings
-from metadata.members.state import NOTHING, Membership, Phase
 
 LEAVE_S: Final = 5.0
 

@@ -38,6 +38,7 @@ from metadata.errors import (
     TidelogError,
     UnknownMember,
 )
+from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_assignment, encode_subscription
 from metadata.groups.model import (
@@ -53,7 +54,6 @@ from metadata.groups.model import (
     Synced,
     SyncRequest,
 )
-from metadata.members.settings import MemberSettings
 
 COOPERATIVE: Final = frozenset({"cooperative-sticky"})
 """Assignors that leave a partition with who claims it."""

@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from metadata.errors import InconsistentProtocol, MemberIdRequired, RebalanceInProgress, TidelogError, Unavailable
+from metadata.group_member.interfaces import CallPauses, GroupCalls, PartitionReader
+from metadata.group_member.leader_assignment import assignments, has_grown, subscribers
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.state import Membership, Moves
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_MEMBER, Joined, MemberId
-from metadata.members.interfaces import CallPauses, GroupCalls, PartitionReader
-from metadata.members.leader_assignment import assignments, has_grown, subscribers
-from metadata.members.settings import MemberSettings
-from metadata.members.state import Membership, Moves
 
 WAIT_LONGER_S: Final = 8.0
 """Than the rebalance timeout, for a call that waits for all members: a coordinator that has just come waits 3 s longer for them.

@@ -18,13 +18,13 @@ from metadata.errors import (
     Unavailable,
     UnknownMember,
 )
+from metadata.group_member.leader_assignment import assignments, has_grown, subscribers
+from metadata.group_member.settings import MemberSettings
+from metadata.group_member.state import Heard, Membership, Moves, Phase
 from metadata.groups.assignors import Subscriber, TopicPartitionName
 from metadata.groups.consumer_protocol import Subscription as Asked
 from metadata.groups.consumer_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, JoinedMember, MemberId, Synced
-from metadata.members.leader_assignment import assignments, has_grown, subscribers
-from metadata.members.settings import MemberSettings
-from metadata.members.state import Heard, Membership, Moves, Phase
 
 SETTINGS = MemberSettings(session_timeout_ms=10_000, max_poll_interval_ms=60_000)
 ME = MemberId("c-1")

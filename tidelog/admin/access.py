@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from gateway.proto import admin_pb2
+from gateway.proto.status import error_of
 from tidelog.transport.connection import Connection
-from tidelog.transport.rpc_errors import error_of_status
 
 PAGE_SIZE = 1_000
 
@@ -155,7 +155,7 @@ class Access:
         while True:
             page = await self._ask(method, request_type(page_size=PAGE_SIZE, page_token=page_token), writes=False)
             for error in page.errors:
-                raise error_of_status(error, address="")
+                raise error_of(error, address="")
             pages.append(page)
             page_token = page.next_page_token
             if not page_token:

@@ -10,9 +10,9 @@ from contextlib import suppress
 import msgspec
 
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
 from metadata.errors import InvalidArgument
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from tidelog.transport.rpc_errors import error_of_status
 
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,5 +211,5 @@ def _why(row: groups_pb2.PartitionLag | groups_pb2.MovedOffset) -> tuple[str, st
     """Message, code and hint; empty where all is well."""
     if not row.HasField("error"):
         return "", "", ""
-    error = error_of_status(row.error, address="")
+    error = error_of(row.error, address="")
     return row.error.message or error.code, error.code, error.hint

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
 from metadata.errors import TidelogError, Unavailable
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.group.positions import Offset
-from tidelog.transport.rpc_errors import error_of_status
 
 
 def committed_offset(partition: TopicPartitionName, offset: Offset) -> groups_pb2.CommittedOffset:
@@ -33,7 +33,7 @@ def fetched_offsets(answer: groups_pb2.OffsetFetchResponse, *, address: str) -> 
     found: dict[TopicPartitionName, Offset | TidelogError] = {}
     for each in answer.offsets:
         if each.HasField("error") and each.error.code:
-            found[each.topic, each.partition] = error_of_status(each.error, address=address)
+            found[each.topic, each.partition] = error_of(each.error, address=address)
         elif each.HasField("offset"):
             found[each.topic, each.partition] = Offset(each.offset, each.leader_epoch, each.topic_id)
     return found
@@ -43,4 +43,4 @@ def errors_of(told: Sequence[Status], *, asked: int, address: str) -> list[Tidel
     """One for each of what was asked, in order."""
     if len(told) != asked:
         raise Unavailable(f"{address}: it answered {len(told)} of {asked}", address=address)
-    return [error_of_status(status, address=address) if status.code else None for status in told]
+    return [error_of(status, address=address) if status.code else None for status in told]

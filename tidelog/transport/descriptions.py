@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.proto import admin_pb2
-from tidelog.transport.rpc_errors import error_of_status
+from gateway.proto.status import error_of
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ def topic_info(topic: admin_pb2.Topic) -> TopicInfo:
 
 
 def _partition_info(state: admin_pb2.PartitionState) -> PartitionInfo:
-    error = error_of_status(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
+    error = error_of(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
     return PartitionInfo(
         partition=state.partition,
         leader=state.leader,

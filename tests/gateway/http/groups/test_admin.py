@@ -118,6 +118,9 @@ def test_offsets_and_groups_are_deleted(tmp_path: Path) -> None:
         [deleted] = asked.json["deleted"]
         assert (deleted["topic"], deleted["offset"], deleted["metadata"]) == ("orders", 4, "m")
         assert len(await committed(client)) == 2
+        for partitions in ("2147483648", "9999999999", "-1", "x"):
+            beyond = client.ask("DELETE", f"/v1/groups/g/offsets?topic=orders&partitions={partitions}")
+            assert await client.refused(beyond) == (400, "INVALID_ARGUMENT"), partitions
         assert (await client.ask("DELETE", "/v1/groups/g/offsets?topic=orders&partitions=0,1")).json == asked.json
         assert await committed(client) == {("single", 0): 4}
         assert (await client.ask("DELETE", "/v1/groups/g?validate_only=true")).status == 204

@@ -23,11 +23,11 @@ from gateway.http.groups.bodies import (
     SeekAnswer,
     SeekPoint,
     TopicPart,
-    decoded,
 )
 from gateway.http.groups.request import TRUE_OR_FALSE, GroupCall
 from gateway.http.problem_details import error_members
 from gateway.http.request import parsed_timestamp_ms
+from gateway.http.struct_body import decoded
 from gateway.proto import groups_pb2
 from gateway.proto.status import error_of
 from gateway.proto.values import value_of

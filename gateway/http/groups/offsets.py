@@ -28,11 +28,11 @@ from gateway.http.groups.bodies import (
     NewOffset,
     OffsetAnswer,
     OffsetsAnswer,
-    decoded,
 )
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
 from gateway.http.groups.request import TRUE_OR_FALSE, AsMember, GroupCall, check_generation, numbers_of
 from gateway.http.problem_details import error_members
+from gateway.http.struct_body import decoded
 from gateway.proto import groups_pb2
 from gateway.proto.values import value_of
 from gateway.topics.names import NamedPartition, partitions_named

@@ -21,8 +21,8 @@ from gateway.groups.coordinator_lease import ANSWER_S as VIEW_ANSWER_S
 from gateway.groups.coordinator_lease import ProvenView, SeenThere
 from gateway.groups.coordinator_lookup import Coordinators
 from gateway.groups.group import not_coordinator
-from gateway.proto import group_messages, groups_pb2
 from gateway.proto import group_messages as wire
+from gateway.proto import groups_pb2
 from gateway.routing.peer_channels import Peers, Unreachable
 from gateway.telemetry.request_context import caller_waits_s
 from gateway.topics.names import partition_of
@@ -103,19 +103,15 @@ class RoutedGroups:
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             return await self._here.join(name, request)
-        asked, timeout_s = group_messages.join_request(name, request), wait_timeout_s(request.rebalance_timeout_ms)
-        return group_messages.joined(
-            await self._asked(coordinator, name, "JoinGroup", asked, groups_pb2.JoinGroupResponse, timeout_s)
-        )
+        asked, timeout_s = wire.join_request(name, request), wait_timeout_s(request.rebalance_timeout_ms)
+        return wire.joined(await self._asked(coordinator, name, "JoinGroup", asked, groups_pb2.JoinGroupResponse, timeout_s))
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             return await self._here.sync(name, request)
-        asked, timeout_s = group_messages.sync_request(name, request), wait_timeout_s()
-        return group_messages.synced(
-            await self._asked(coordinator, name, "SyncGroup", asked, groups_pb2.SyncGroupResponse, timeout_s)
-        )
+        asked, timeout_s = wire.sync_request(name, request), wait_timeout_s()
+        return wire.synced(await self._asked(coordinator, name, "SyncGroup", asked, groups_pb2.SyncGroupResponse, timeout_s))
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         coordinator = self._coordinators.elsewhere(name)
@@ -130,7 +126,7 @@ class RoutedGroups:
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             return await self._here.leave(name, leaving)
-        asked = group_messages.leave_request(name, leaving)
+        asked = wire.leave_request(name, leaving)
         answer = await self._asked(coordinator, name, "LeaveGroup", asked, groups_pb2.LeaveGroupResponse, ANSWER_S)
         return wire.errors_of(answer.errors, len(leaving))
 

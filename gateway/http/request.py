@@ -205,7 +205,7 @@ class Query:
                 hint = did_you_mean(name, known) or (f"Known here: {', '.join(sorted(known))}." if known else "None is known here.")
                 raise InvalidArgument(f"{name[:60]!r} is not a query parameter of this route", hint=hint)
             if name in self._values:
-                raise InvalidArgument(f"the query parameter {name} is given twice")
+                raise InvalidArgument(f"the query parameter {name} is given twice", hint="Give it once.")
             self._values[name] = value
 
     def __contains__(self, name: str) -> bool:

@@ -1,8 +1,7 @@
 """What a decoder or validator found wrong with a body, in words for people: where, what it must be, what it is. Pure.
 
-    msgspec    "Expected `int | null`, got `str` - at `$.records[0].partition`"
-    pydantic   {"type": "int_type", "loc": ("body", "partition_count"), "input": "3", …}
-               ─▶ records[0].partition must be a whole number or null; it is a string
+    "Expected `int | null`, got `str` - at `$.records[0].partition`"
+    ─▶ records[0].partition must be a whole number or null; it is a string
 
 Who knows the route adds the hint, with an example. Invariant: what is quoted of a request is short.
 """
@@ -10,12 +9,14 @@ Who knows the route adds the hint, with an example. Invariant: what is quoted of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 SHOWN_CHARACTERS_MAX: Final = 60
+# In a path of msgspec: some entry of a map.
+ENTRY: Final = "[...]"
 
 _KINDS: Final = {
     "object": "an object",
@@ -25,23 +26,6 @@ _KINDS: Final = {
     "float": "a number with a point or an exponent",
     "bool": "true or false",
     "null": "null",
-}
-_PYDANTIC_KINDS: Final = {
-    "string_type": "str",
-    "int_type": "int",
-    "int_from_float": "int",
-    "int_parsing": "int",
-    "bool_type": "bool",
-    "bool_parsing": "bool",
-    "dict_type": "object",
-    "model_type": "object",
-    "model_attributes_type": "object",
-}
-_BOUNDS: Final = {
-    "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("above", "gt"),
-    "less_than_equal": ("at most", "le"),
-    "less_than": ("below", "lt"),
 }
 _EXPECTED: Final = re.compile(r"Expected `(.+)`, got `(.+)`")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -76,7 +60,7 @@ def of_msgspec(error: msgspec.ValidationError, prefix: str = "") -> FieldFault:
     if found := _EXPECTED.fullmatch(message):
         return FieldFault(place, f"must be {_kinds(found[1].split(' | '))}; it is {_KINDS.get(found[2], found[2])}")
     if found := _UNKNOWN.fullmatch(message):
-        return FieldFault(place, f"has a field {_shown(found[1])} that is not known", unknown_field=found[1])
+        return FieldFault(place, f"has a field {quoted(found[1])} that is not known", unknown_field=found[1])
     if found := _MISSING.fullmatch(message):
         return FieldFault(place, f"lacks the field {found[1]!r}")
     if found := _BOUND.fullmatch(message):
@@ -96,51 +80,16 @@ def of_malformed_json(error: msgspec.DecodeError, text: bytes) -> str:
     return f"is not JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
-def of_pydantic(faults: Sequence[Mapping[str, Any]]) -> FieldFault:
-    """The first fault of a request that FastAPI refused. Its place is without `body`; parameters are called what they are."""
-    first = faults[0]
-    source, *path = first["loc"]
-    # Of a union there is a fault for each member, and the path of each ends with its name.
-    members = [fault for fault in faults if len(path) > 1 and fault["loc"][:-1] == first["loc"][:-1] and fault["loc"][-1] in _KINDS]
-    kinds = [_PYDANTIC_KINDS[fault["type"]] for fault in members if fault["type"] in _PYDANTIC_KINDS]
-    if len(kinds) > 1:
-        return FieldFault(_path(path[:-1]), f"must be {_kinds(kinds)}; it is {_kind_of(first['input'])}")
-    kind = first["type"]
-    if kind == "extra_forbidden":
-        return FieldFault(_path(path[:-1]), f"has a field {_shown(str(path[-1]))} that is not known", unknown_field=str(path[-1]))
-    place = _path(path) if source == "body" else f"the {source} parameter {path[-1]}"
-    if kind == "missing":
-        return FieldFault(_path(path[:-1]), f"lacks the field {path[-1]!r}") if path else FieldFault("", "is missing")
-    given = _kind_of(first["input"]) if source == "body" else _shown(str(first["input"]))
-    if kind in _PYDANTIC_KINDS:
-        return FieldFault(place, f"must be {_KINDS[_PYDANTIC_KINDS[kind]]}; it is {given}")
-    if kind in _BOUNDS:
-        word, bound = _BOUNDS[kind]
-        return FieldFault(place, f"must be {word} {first['ctx'][bound]}; it is {_shown(str(first['input']))}")
-    return FieldFault(place, f"can't be taken: {first['msg']}")
-
-
 def _kinds(names: Sequence[str]) -> str:
     words = [_KINDS.get(name, name) for name in names]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _kind_of(value: object) -> str:
-    if value is None or isinstance(value, list):
-        return _KINDS["null" if value is None else "array"]
-    return next(_KINDS[kind.__name__] for kind in (bool, int, float, str, object) if isinstance(value, kind))
+def step(name: str) -> str:
+    """Returns the step to a member in a path, as a programmer writes it; a name that is no plain word stands in brackets."""
+    return f".{name}" if name.isidentifier() and len(name) <= SHOWN_CHARACTERS_MAX else f"[{quoted(name)}]"
 
 
-def _path(parts: Sequence[str | int]) -> str:
-    """As a programmer writes it; a name that is no plain word stands in brackets."""
-    return "".join(_step(part) for part in parts).removeprefix(".")
-
-
-def _step(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part}" if part.isidentifier() and len(part) <= SHOWN_CHARACTERS_MAX else f"[{_shown(part)}]"
-
-
-def _shown(text: str) -> str:
+def quoted(text: str) -> str:
+    """Returns the text in quotes, cut short where it is long."""
     return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 1] + "…")

@@ -1,86 +1,71 @@
-"""What members of consumer groups ask and are told, in protobuf's words and in ours. Pure.
+"""Encodes and decodes what members of consumer groups ask of their coordinator, and its answers. Pure.
 
-Topics are named on the wire, with the id of the life that is meant; metadata/groups/model.py has no topics, and the store has ids.
-What comes from a client is checked by whoever decides; here only what no value of ours can hold.
-
-What a member of a consumer group asks of its coordinator, and is told, in protobuf's words and in ours. Pure.
-
-For all that call a coordinator: the SDK, and a broker that sends a call on. Who answers has the other direction in
-group_messages.py.
+All that call a coordinator (the SDK, a broker that forwards a call) and the coordinator itself use this module. A message names a
+topic and the id of the life that is meant; values hold the id. Whoever decides checks what a client sends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import groups_pb2
 from gateway.proto.status import error_of, status_of
+from gateway.proto.values import value_of
 from metadata.errors import TidelogError, Unavailable
-from metadata.groups.model import (
-    Generation,
-    InstanceId,
-    Joined,
-    JoinedMember,
-    JoinRequest,
-    MemberId,
-    Protocol,
-    Synced,
-    SyncRequest,
-)
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import InstanceId, Joined, JoinedMember, JoinRequest, MemberId, Protocol, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 
-# ── join ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── join, sync, leave ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def join_request(group: str, asked: JoinRequest) -> groups_pb2.JoinGroupRequest:
+    protocols = [groups_pb2.GroupProtocol(**offered._asdict()) for offered in asked.protocols]
+    return groups_pb2.JoinGroupRequest(group=group, **asked._asdict() | {"protocols": protocols})
 
 
 def asked_to_join(request: groups_pb2.JoinGroupRequest) -> JoinRequest:
-    return JoinRequest(
-        member_id=MemberId(request.member_id),
-        instance_id=InstanceId(request.instance_id),
-        client_id=request.client_id,
-        client_host=request.client_host,
-        protocol_type=request.protocol_type,
-        protocols=tuple(Protocol(offered.name, offered.metadata) for offered in request.protocols),
-        session_timeout_ms=request.session_timeout_ms,
+    return value_of(
+        request,
+        JoinRequest,
+        protocols=tuple(value_of(offered, Protocol) for offered in request.protocols),
         rebalance_timeout_ms=request.rebalance_timeout_ms or request.session_timeout_ms,
-        member_id_required=request.member_id_required,
     )
 
 
 def join_response(told: Joined) -> groups_pb2.JoinGroupResponse:
-    return groups_pb2.JoinGroupResponse(
-        generation=told.generation,
-        protocol_type=told.protocol_type,
-        protocol=told.protocol,
-        leader=told.leader,
-        member_id=told.member_id,
-        members=[groups_pb2.JoinedMember(**member._asdict()) for member in told.members],
-        skip_assignment=told.skip_assignment,
-    )
+    members = [groups_pb2.JoinedMember(**member._asdict()) for member in told.members]
+    return groups_pb2.JoinGroupResponse(**told._asdict() | {"members": members})
 
 
-# ── sync ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def joined(answer: groups_pb2.JoinGroupResponse) -> Joined:
+    return value_of(answer, Joined, members=tuple(value_of(member, JoinedMember) for member in answer.members))
+
+
+def sync_request(group: str, asked: SyncRequest) -> groups_pb2.SyncGroupRequest:
+    return groups_pb2.SyncGroupRequest(group=group, **asked._asdict())
 
 
 def asked_to_sync(request: groups_pb2.SyncGroupRequest) -> SyncRequest:
-    return SyncRequest(
-        member_id=MemberId(request.member_id),
-        instance_id=InstanceId(request.instance_id),
-        generation=Generation(request.generation),
-        assignments={MemberId(member_id): assignment for member_id, assignment in request.assignments.items()},
-        protocol_type=request.protocol_type,
-        protocol=request.protocol,
-    )
+    return value_of(request, SyncRequest, assignments=dict(request.assignments))
 
 
 def sync_response(told: Synced) -> groups_pb2.SyncGroupResponse:
     return groups_pb2.SyncGroupResponse(**told._asdict())
 
 
-# ── leave ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def synced(answer: groups_pb2.SyncGroupResponse) -> Synced:
+    return value_of(answer, Synced)
+
+
+def leave_request(group: str, leaving: Iterable[tuple[MemberId, InstanceId]]) -> groups_pb2.LeaveGroupRequest:
+    members = [groups_pb2.LeavingMember(member_id=member_id, instance_id=instance_id) for member_id, instance_id in leaving]
+    return groups_pb2.LeaveGroupRequest(group=group, members=members)
 
 
 def asked_to_leave(request: groups_pb2.LeaveGroupRequest) -> list[tuple[MemberId, InstanceId]]:
@@ -103,9 +88,16 @@ def committed_offset(topic: str, at: TopicPartition, committed: CommittedOffset)
 
 
 def offset_to_commit(told: groups_pb2.CommittedOffset) -> CommittedOffset:
-    """Without its time, which is the coordinator's to tell."""
+    """Without its time, which the coordinator sets."""
     leader_epoch = told.leader_epoch if told.HasField("leader_epoch") else -1
     return CommittedOffset(offset=told.offset, leader_epoch=leader_epoch, metadata=told.metadata, committed_at_ms=0)
+
+
+def topic_partitions(partitions: Collection[TopicPartitionName]) -> list[groups_pb2.TopicPartitions]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, number in sorted(partitions):
+        by_topic[topic].append(number)
+    return [groups_pb2.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
 
 
 def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | TidelogError | None) -> groups_pb2.FetchedOffset:
@@ -121,17 +113,26 @@ def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | 
     return told
 
 
+def offset_fetched(told: groups_pb2.FetchedOffset, *, address: str = "") -> CommittedOffset | TidelogError | None:
+    """Returns what `fetched_offset` was given. `address` is that of the broker that answered, as in `error_of`."""
+    if told.HasField("error"):
+        return error_of(told.error, address=address)
+    if not told.HasField("offset"):
+        return None
+    return CommittedOffset(
+        offset=told.offset, leader_epoch=told.leader_epoch, metadata=told.metadata, committed_at_ms=told.committed_at_ms
+    )
+
+
 def fetched_offsets(told: Iterable[groups_pb2.FetchedOffset]) -> StoredOffsets:
     """Those that are committed, and those that can't be read."""
     committed, damaged = dict[TopicPartition, CommittedOffset](), dict[TopicPartition, TidelogError]()
     for each in told:
-        at = TopicPartition(TopicId(each.topic_id), Partition(each.partition))
-        if each.HasField("error"):
-            damaged[at] = error_of(each.error)
-        elif each.HasField("offset"):
-            committed[at] = CommittedOffset(
-                offset=each.offset, leader_epoch=each.leader_epoch, metadata=each.metadata, committed_at_ms=each.committed_at_ms
-            )
+        at, found = TopicPartition(TopicId(each.topic_id), Partition(each.partition)), offset_fetched(each)
+        if isinstance(found, TidelogError):
+            damaged[at] = found
+        elif found is not None:
+            committed[at] = found
     return StoredOffsets(committed, damaged)
 
 
@@ -147,10 +148,13 @@ def status(error: TidelogError | None) -> Status:
     return Status() if error is None else status_of(error)
 
 
-def errors_of(told: Sequence[Status], asked: int) -> list[TidelogError | None]:
+def errors_of(told: Sequence[Status], asked: int, *, address: str = "") -> list[TidelogError | None]:
+    """Raises Unavailable unless there is one for each that was asked. `address` is as in `error_of`."""
     if len(told) != asked:
-        raise Unavailable(f"the group's coordinator answered {len(told)} of {asked}")
-    return [error_of(status) if status.code else None for status in told]
+        details = {"address": address} if address else {}
+        where = f"{address}: " if address else ""
+        raise Unavailable(f"{where}the group's coordinator answered {len(told)} of {asked}", **details)
+    return [error_of(status, address=address) if status.code else None for status in told]
 
 
 def seen_brokers(revisions: Mapping[str, Revision], revision: Revision, proven_s_ago: float) -> groups_pb2.SeenBrokersResponse:
@@ -159,53 +163,3 @@ def seen_brokers(revisions: Mapping[str, Revision], revision: Revision, proven_s
     if math.isfinite(proven_s_ago):
         answer.proven_ms_ago = math.ceil(1000 * proven_s_ago)
     return answer
-
-
-def join_request(group: str, asked: JoinRequest) -> groups_pb2.JoinGroupRequest:
-    return groups_pb2.JoinGroupRequest(
-        group=group,
-        member_id=asked.member_id,
-        instance_id=asked.instance_id,
-        protocol_type=asked.protocol_type,
-        protocols=[groups_pb2.GroupProtocol(name=offered.name, metadata=offered.metadata) for offered in asked.protocols],
-        session_timeout_ms=asked.session_timeout_ms,
-        rebalance_timeout_ms=asked.rebalance_timeout_ms,
-        client_id=asked.client_id,
-        member_id_required=asked.member_id_required,
-        client_host=asked.client_host,
-    )
-
-
-def joined(answer: groups_pb2.JoinGroupResponse) -> Joined:
-    return Joined(
-        generation=Generation(answer.generation),
-        protocol_type=answer.protocol_type,
-        protocol=answer.protocol,
-        leader=MemberId(answer.leader),
-        member_id=MemberId(answer.member_id),
-        members=tuple(
-            JoinedMember(MemberId(member.member_id), InstanceId(member.instance_id), member.metadata) for member in answer.members
-        ),
-        skip_assignment=answer.skip_assignment,
-    )
-
-
-def sync_request(group: str, asked: SyncRequest) -> groups_pb2.SyncGroupRequest:
-    return groups_pb2.SyncGroupRequest(
-        group=group,
-        member_id=asked.member_id,
-        instance_id=asked.instance_id,
-        generation=asked.generation,
-        protocol_type=asked.protocol_type,
-        protocol=asked.protocol,
-        assignments={str(member_id): assignment for member_id, assignment in asked.assignments.items()},
-    )
-
-
-def synced(answer: groups_pb2.SyncGroupResponse) -> Synced:
-    return Synced(answer.protocol_type, answer.protocol, answer.assignment)
-
-
-def leave_request(group: str, leaving: Iterable[tuple[MemberId, InstanceId]]) -> groups_pb2.LeaveGroupRequest:
-    members = [groups_pb2.LeavingMember(member_id=member_id, instance_id=instance_id) for member_id, instance_id in leaving]
-    return groups_pb2.LeaveGroupRequest(group=group, members=members)

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple, Protocol
 
 from gateway.proto import log_pb2
+from gateway.proto.status import error_of
 from metadata.errors import NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.topics.settings import TopicSettings
 from segments.bucket.cluster_record import read_cluster_record
@@ -18,7 +19,6 @@ from spark.sink.staged_files import StagedPartition
 from tidelog.settings import SettingChanges, credentials_from, settings_from
 from tidelog.transport.addresses import with_tls
 from tidelog.transport.connection import Connection, Stubs, TopicRoute
-from tidelog.transport.rpc_errors import error_of_status
 
 REQUEST_TIMEOUT_S: Final = 30.0
 OPEN_PATIENCE_S = 5.0
@@ -166,7 +166,7 @@ def _outcome(result: log_pb2.AppendResult, address: str) -> TidelogError | None:
         status = result.placements[0].error
     if status is None:
         return None if result.placements else OutcomeUnknown(f"{address}: it tells no place of the records")
-    error = error_of_status(status, address=address)
+    error = error_of(status, address=address)
     if isinstance(error, NotFound):  # it may lag behind: who is asked afresh for the leader knows whether the topic is gone
         return Unavailable(error.message, hint=error.hint)
     return error

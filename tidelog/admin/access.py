@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from gateway.proto import admin_pb2
+from gateway.proto.status import error_of
+from gateway.proto.values import value_of
 from tidelog.transport.connection import Connection
-from tidelog.transport.rpc_errors import error_of_status
 
 PAGE_SIZE = 1_000
 
@@ -112,15 +113,15 @@ class Access:
         """One that is there already is answered as it is. Raises InvalidArgument."""
         acl = admin_pb2.Acl(principal=principal, effect=effect, operation=operation, resource=resource, name=name, pattern=pattern)
         request = admin_pb2.CreateAclRequest(acl=acl, validate_only=validate_only)
-        return _acl(await self._ask("CreateAcl", request, writes=not validate_only))
+        return value_of(await self._ask("CreateAcl", request, writes=not validate_only), AclInfo)
 
     async def acls(self) -> list[AclInfo]:
-        return [_acl(acl) for page in await self._pages("ListAcls", admin_pb2.ListAclsRequest) for acl in page.acls]
+        return [value_of(acl, AclInfo) for page in await self._pages("ListAcls", admin_pb2.ListAclsRequest) for acl in page.acls]
 
     async def remove_acl(self, acl_id: str, *, validate_only: bool = False) -> AclInfo:
         """Raises NotFound."""
         request = admin_pb2.DeleteAclRequest(acl_id=acl_id, validate_only=validate_only)
-        return _acl(await self._ask("DeleteAcl", request, writes=not validate_only))
+        return value_of(await self._ask("DeleteAcl", request, writes=not validate_only), AclInfo)
 
     async def set_quota(
         self,
@@ -139,15 +140,19 @@ class Access:
             requests_per_second=requests_per_second,
         )
         request = admin_pb2.SetQuotaRequest(quota=quota, validate_only=validate_only)
-        return _quota(await self._ask("SetQuota", request, writes=not validate_only))
+        return value_of(await self._ask("SetQuota", request, writes=not validate_only), QuotaInfo)
 
     async def quotas(self) -> list[QuotaInfo]:
-        return [_quota(quota) for page in await self._pages("ListQuotas", admin_pb2.ListQuotasRequest) for quota in page.quotas]
+        return [
+            value_of(quota, QuotaInfo)
+            for page in await self._pages("ListQuotas", admin_pb2.ListQuotasRequest)
+            for quota in page.quotas
+        ]
 
     async def remove_quota(self, principal: str, *, validate_only: bool = False) -> QuotaInfo:
         """Raises NotFound."""
         request = admin_pb2.DeleteQuotaRequest(principal=principal, validate_only=validate_only)
-        return _quota(await self._ask("DeleteQuota", request, writes=not validate_only))
+        return value_of(await self._ask("DeleteQuota", request, writes=not validate_only), QuotaInfo)
 
     async def _pages(self, method: str, request_type: Any) -> list[Any]:
         pages: list[Any] = []
@@ -155,7 +160,7 @@ class Access:
         while True:
             page = await self._ask(method, request_type(page_size=PAGE_SIZE, page_token=page_token), writes=False)
             for error in page.errors:
-                raise error_of_status(error, address="")
+                raise error_of(error, address="")
             pages.append(page)
             page_token = page.next_page_token
             if not page_token:
@@ -168,35 +173,4 @@ class Access:
 
 
 def _key(key: admin_pb2.ApiKey) -> KeyInfo:
-    return KeyInfo(
-        key_id=key.key_id,
-        principal=key.principal,
-        description=key.description,
-        state=key.state,
-        created_at_ms=key.created_at_ms,
-        created_by=key.created_by,
-        expires_at_ms=key.expires_at_ms,
-        revoked_at_ms=key.revoked_at_ms,
-        scopes=tuple(Scope(scope.operation, scope.resource, scope.name, scope.pattern) for scope in key.scopes),
-    )
-
-
-def _acl(acl: admin_pb2.Acl) -> AclInfo:
-    return AclInfo(
-        acl_id=acl.acl_id,
-        principal=acl.principal,
-        effect=acl.effect,
-        operation=acl.operation,
-        resource=acl.resource,
-        name=acl.name,
-        pattern=acl.pattern,
-    )
-
-
-def _quota(quota: admin_pb2.Quota) -> QuotaInfo:
-    return QuotaInfo(
-        principal=quota.principal,
-        bytes_in_per_second=quota.bytes_in_per_second,
-        bytes_out_per_second=quota.bytes_out_per_second,
-        requests_per_second=quota.requests_per_second,
-    )
+    return value_of(key, KeyInfo, scopes=tuple(value_of(scope, Scope) for scope in key.scopes))

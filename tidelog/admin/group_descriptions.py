@@ -6,13 +6,15 @@ The names are those of gateway/proto/groups.proto, and of JSON over HTTP.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
+from gateway.proto.values import value_of
 from metadata.errors import InvalidArgument
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from tidelog.transport.rpc_errors import error_of_status
 
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,29 +119,12 @@ class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_group(found: groups_pb2.ListedGroup) -> ListedGroup:
-    return ListedGroup(
-        group=found.group,
-        state=found.state,
-        protocol_type=found.protocol_type,
-        members=found.members,
-        coordinator=found.coordinator,
-    )
+    return value_of(found, ListedGroup)
 
 
 def group_info(found: groups_pb2.GroupDescription) -> GroupInfo:
-    return GroupInfo(
-        group=found.group,
-        state=found.state,
-        generation=found.generation,
-        protocol_type=found.protocol_type,
-        protocol=found.protocol,
-        leader=found.leader,
-        coordinator=found.coordinator,
-        lag_records=found.lag_records,
-        lag_seconds=found.lag_seconds,
-        members=tuple(_member_info(member, found.protocol_type) for member in found.members),
-        lags=tuple(map(_partition_lag, found.lags)),
-    )
+    members = tuple(_member_info(member, found.protocol_type) for member in found.members)
+    return value_of(found, GroupInfo, members=members, lags=tuple(map(_partition_lag, found.lags)))
 
 
 def _member_info(member: groups_pb2.GroupMember, protocol_type: str) -> MemberInfo:
@@ -147,69 +132,33 @@ def _member_info(member: groups_pb2.GroupMember, protocol_type: str) -> MemberIn
     if protocol_type == PROTOCOL_TYPE:
         with suppress(InvalidArgument):  # what members write there is their own affair
             assignment = decode_assignment(member.assignment)
-    return MemberInfo(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        session_timeout_ms=member.session_timeout_ms,
-        rebalance_timeout_ms=member.rebalance_timeout_ms,
-        assignment={topic: sorted(partitions) for topic, partitions in sorted(assignment.items())},
-    )
+    assignment = {topic: sorted(partitions) for topic, partitions in sorted(assignment.items())}
+    return value_of(member, MemberInfo, assignment=assignment)
 
 
 def _partition_lag(lag: groups_pb2.PartitionLag) -> PartitionLag:
-    error, code, hint = _why(lag)
-    is_known = not error or lag.high_watermark >= 0  # an error may concern the age of the first unread record alone
-    return PartitionLag(
-        topic=lag.topic,
-        topic_id=lag.topic_id,
-        partition=lag.partition,
-        committed_offset=lag.committed_offset if lag.HasField("committed_offset") else None,
-        high_watermark=lag.high_watermark if is_known else None,
-        log_start_offset=lag.log_start_offset if is_known else None,
-        lag_records=lag.lag_records if is_known else None,
-        lag_seconds=lag.lag_seconds if not error else None,
-        member_id=lag.member_id,
-        metadata=lag.metadata,
-        committed_at_ms=lag.committed_at_ms,
-        error=error,
-        error_code=code,
-        hint=hint,
-    )
+    fields: dict[str, Any] = _why(lag)
+    if fields["error"]:
+        fields["lag_seconds"] = None
+        if lag.high_watermark < 0:  # else the error concerns the age of the first unread record alone
+            fields |= dict.fromkeys(("high_watermark", "log_start_offset", "lag_records"))
+    return value_of(lag, PartitionLag, **fields)
 
 
 def committed_offset(found: groups_pb2.FetchedOffset) -> CommittedOffset:
-    return CommittedOffset(
-        topic=found.topic,
-        topic_id=found.topic_id,
-        partition=found.partition,
-        offset=found.offset,
-        leader_epoch=found.leader_epoch,
-        metadata=found.metadata,
-        committed_at_ms=found.committed_at_ms,
-    )
+    return value_of(found, CommittedOffset)
 
 
 def moved_offset(moved: groups_pb2.MovedOffset) -> MovedOffset:
-    error, code, hint = _why(moved)
-    return MovedOffset(
-        topic=moved.topic,
-        topic_id=moved.topic_id,
-        partition=moved.partition,
-        before=moved.before if moved.HasField("before") else None,
-        after=None if error else moved.after,
-        reason=moved.reason,
-        asked=moved.asked if moved.HasField("asked") else None,
-        error=error,
-        error_code=code,
-        hint=hint,
-    )
+    fields: dict[str, Any] = _why(moved)
+    if fields["error"]:
+        fields["after"] = None
+    return value_of(moved, MovedOffset, **fields)
 
 
-def _why(row: groups_pb2.PartitionLag | groups_pb2.MovedOffset) -> tuple[str, str, str]:
-    """Message, code and hint; empty where all is well."""
+def _why(row: groups_pb2.PartitionLag | groups_pb2.MovedOffset) -> dict[str, str]:
+    """Returns message, code and hint; empty where there is no error."""
     if not row.HasField("error"):
-        return "", "", ""
-    error = error_of_status(row.error, address="")
-    return row.error.message or error.code, error.code, error.hint
+        return {"error": "", "error_code": "", "hint": ""}
+    error = error_of(row.error)
+    return {"error": row.error.message or error.code, "error_code": error.code, "hint": error.hint}

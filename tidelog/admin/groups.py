@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeGuard, TypeVar
 
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
 from metadata.errors import InvalidArgument
 from tidelog.admin.group_descriptions import (
     CommittedOffset,
@@ -27,7 +28,6 @@ from tidelog.admin.group_descriptions import (
 )
 from tidelog.positions import AtOffset, AtOffsets, Earliest, LastRecords, Latest, SinceTimestamp, StartLike, parse_start
 from tidelog.transport.connection import Connection, Stubs
-from tidelog.transport.rpc_errors import error_of_status
 
 PAGE_SIZE: Final = 1_000
 _INT64_END: Final = 1 << 63
@@ -59,7 +59,7 @@ class Groups:
         found = []
         for offset in answer.offsets:
             if offset.HasField("error") and offset.error.code:
-                raise error_of_status(offset.error, address=f"{offset.topic}/{offset.partition}")
+                raise error_of(offset.error, address=f"{offset.topic}/{offset.partition}")
             if offset.HasField("offset"):
                 found.append(committed_offset(offset))
         return sorted(found, key=_place)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import grpc.aio
 
 from gateway.proto import log_pb2
+from gateway.proto.status import error_of
 from metadata.errors import TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from segments.records.batch import parse_header
@@ -20,7 +21,7 @@ from tidelog.consumer.preferred_replicas import FetchPlace
 from tidelog.settings import KIB
 from tidelog.transport.connection import Connection
 from tidelog.transport.routes import NO_LEADER_EPOCH
-from tidelog.transport.rpc_errors import error_of_rpc, error_of_status
+from tidelog.transport.rpc_errors import error_of_rpc
 
 ANSWER_GRACE_S: Final = 10.0
 """How much later than its long poll a broker may begin to answer."""
@@ -59,7 +60,7 @@ async def fetch(
 
 def errors_in(answer: log_pb2.FetchResponse, leader: str) -> dict[TopicPartitionName, TidelogError]:
     return {
-        place(found): named(error_of_status(found.error, address=leader), place(found))
+        place(found): named(error_of(found.error, address=leader), place(found))
         for found in answer.partitions
         if found.HasField("error")
     }

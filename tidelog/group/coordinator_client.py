@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn, TypeVar
 
 from google.protobuf.message import Message
 
-from gateway.proto import group_messages, groups_pb2
+from gateway.proto import group_messages as wire
+from gateway.proto import groups_pb2
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from tidelog.group import messages as wire
+from metadata.groups.offsets import CommittedOffset
+from metadata.model import Partition, TopicId, TopicPartition
 from tidelog.group.positions import Offset
 from tidelog.settings import ClientSettings
 from tidelog.tasks import first_of
@@ -69,24 +71,24 @@ class GrpcGroupCalls:
     # ── what a member asks ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
-        asked = group_messages.join_request(name, request)
+        asked = wire.join_request(name, request)
         self._waits_s = request.rebalance_timeout_ms / 1000 + WAIT_LONGER_S
-        return group_messages.joined(await self._wait(name, lambda to, timeout_s: to.groups.JoinGroup(asked, timeout=timeout_s)))
+        return wire.joined(await self._wait(name, lambda to, timeout_s: to.groups.JoinGroup(asked, timeout=timeout_s)))
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
-        asked = group_messages.sync_request(name, request)
-        return group_messages.synced(await self._wait(name, lambda to, timeout_s: to.groups.SyncGroup(asked, timeout=timeout_s)))
+        asked = wire.sync_request(name, request)
+        return wire.synced(await self._wait(name, lambda to, timeout_s: to.groups.SyncGroup(asked, timeout=timeout_s)))
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         asked = groups_pb2.HeartbeatRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
         await self._once(name, lambda to, timeout_s: to.groups.Heartbeat(asked, timeout=timeout_s), timeout_s=HEARTBEAT_S)
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
-        asked = group_messages.leave_request(name, leaving)
+        asked = wire.leave_request(name, leaving)
 
         async def ask(to: Stubs, timeout_s: float) -> list[TidelogError | None]:
             answer = await to.groups.LeaveGroup(asked, timeout=timeout_s)
-            return wire.errors_of(answer.errors, asked=len(leaving), address=to.address)
+            return wire.errors_of(answer.errors, len(leaving), address=to.address)
 
         return await self._tried_again(name, ask, writes=False)  # to leave twice is to leave
 
@@ -110,14 +112,14 @@ class GrpcGroupCalls:
                 member_id=member_id,
                 instance_id=instance_id,
                 generation=generation,
-                offsets=[wire.committed_offset(partition, offsets[partition]) for partition in part],
+                offsets=[_to_commit(partition, offsets[partition]) for partition in part],
             )
 
             async def ask(
                 to: Stubs, timeout_s: float, asked: groups_pb2.OffsetCommitRequest = asked, size: int = len(part)
             ) -> list[TidelogError | None]:
                 answer = await to.groups.OffsetCommit(asked, timeout=timeout_s)
-                return wire.errors_of(answer.errors, asked=size, address=to.address)
+                return wire.errors_of(answer.errors, size, address=to.address)
 
             errors = await self._tried_again(name, ask, writes=True)
             refused |= {partition: error for partition, error in zip(part, errors, strict=True) if error is not None}
@@ -134,8 +136,9 @@ class GrpcGroupCalls:
 
             async def ask(
                 to: Stubs, timeout_s: float, asked: groups_pb2.OffsetFetchRequest = asked
-            ) -> Mapping[TopicPartitionName, Offset | TidelogError]:
-                return wire.fetched_offsets(await to.groups.OffsetFetch(asked, timeout=timeout_s), address=to.address)
+            ) -> dict[TopicPartitionName, Offset | TidelogError]:
+                answer = await to.groups.OffsetFetch(asked, timeout=timeout_s)
+                return _committed(answer.offsets, to.address)
 
             found |= await self._tried_again(name, ask, writes=False)
         return found
@@ -228,3 +231,22 @@ class GrpcGroupCalls:
             self._trouble.over(f"group {name}")
             raise
         self._trouble.over(f"group {name}")
+
+
+def _to_commit(partition: TopicPartitionName, offset: Offset) -> groups_pb2.CommittedOffset:
+    topic, number = partition
+    at = TopicPartition(TopicId(offset.topic_id), Partition(number))
+    committed = CommittedOffset(offset=offset.offset, leader_epoch=offset.leader_epoch, committed_at_ms=0)
+    return wire.committed_offset(topic, at, committed)
+
+
+def _committed(told: Iterable[groups_pb2.FetchedOffset], address: str) -> dict[TopicPartitionName, Offset | TidelogError]:
+    """Those that are committed, and those that can't be read."""
+    found: dict[TopicPartitionName, Offset | TidelogError] = {}
+    for each in told:
+        committed = wire.offset_fetched(each, address=address)
+        if isinstance(committed, CommittedOffset):
+            found[each.topic, each.partition] = Offset(committed.offset, committed.leader_epoch, each.topic_id)
+        elif committed is not None:
+            found[each.topic, each.partition] = committed
+    return found

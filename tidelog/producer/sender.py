@@ -28,6 +28,7 @@ from typing import Any, Final, NoReturn
 import grpc.aio
 
 from gateway.proto import log_pb2
+from gateway.proto.status import error_of
 from metadata.errors import (
     Denied,
     NotFound,
@@ -51,7 +52,7 @@ from tidelog.settings import MIB, ClientSettings
 from tidelog.tasks import first_of
 from tidelog.transport.connection import QUESTION_S, Connection, Stubs
 from tidelog.transport.routes import Way
-from tidelog.transport.rpc_errors import NotImplementedHere, error_of_rpc, error_of_status
+from tidelog.transport.rpc_errors import NotImplementedHere, error_of_rpc
 from tidelog.transport.wire_sizes import REQUEST_OVERHEAD_BYTES, append_bytes
 
 APPEND_BYTES_PER_REQUEST: Final = 4 * MIB
@@ -375,7 +376,7 @@ class ProduceStream:
             is_led_elsewhere = placement.leader_epoch > batch.lane.leader_epoch
             self._connection.epochs.note(batch.lane.topic_id, batch.lane.partition, placement.leader_epoch)
             return is_led_elsewhere and self._topics.learnt_long_ago(batch.lane.topic)
-        error = error_of_status(status, address=self._address)
+        error = error_of(status, address=self._address)
         refusal = error
         if isinstance(error, Throttled):
             self._connection.note_throttled(error)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from gateway.proto import admin_pb2
-from tidelog.transport.rpc_errors import error_of_status
+from gateway.proto.status import error_of
+from gateway.proto.values import value_of
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,73 +104,23 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topic_info(topic: admin_pb2.Topic) -> TopicInfo:
-    return TopicInfo(
-        name=topic.name,
-        id=topic.id,
-        partition_count=topic.partition_count,
-        settings=dict(sorted(topic.settings.items())),
-        created_at_ms=topic.created_at_ms,
-        partitions=tuple(map(_partition_info, topic.partitions)),
-    )
+    settings = dict(sorted(topic.settings.items()))
+    return value_of(topic, TopicInfo, settings=settings, partitions=tuple(map(_partition_info, topic.partitions)))
 
 
 def _partition_info(state: admin_pb2.PartitionState) -> PartitionInfo:
-    error = error_of_status(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
-    return PartitionInfo(
-        partition=state.partition,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        log_start_offset=state.log_start_offset,
-        high_watermark=state.high_watermark,
-        error=state.error.message,
-        error_code=error.code if error is not None else "",
-        hint=error.hint if error is not None else "",
-    )
+    error = error_of(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
+    code, hint = ("", "") if error is None else (error.code, error.hint)
+    return value_of(state, PartitionInfo, error=state.error.message, error_code=code, hint=hint)
 
 
 def cluster_info(cluster: admin_pb2.ClusterDescription) -> ClusterInfo:
-    return ClusterInfo(
-        cluster_id=cluster.cluster_id,
-        version=cluster.version,
-        bucket=cluster.bucket,
-        brokers=tuple(
-            BrokerInfo(
-                broker_id=broker.broker_id,
-                http_address=broker.http_address,
-                grpc_address=broker.grpc_address,
-                session=broker.session,
-                draining=broker.draining,
-                rack=broker.rack,
-                version=broker.version,
-                partitions_led=broker.partitions_led,
-                controller=broker.controller,
-            )
-            for broker in cluster.brokers
-        ),
-        metadata_age_ms=cluster.metadata_age_ms,
-    )
+    return value_of(cluster, ClusterInfo, brokers=tuple(value_of(broker, BrokerInfo) for broker in cluster.brokers))
 
 
 def broker_drain(found: admin_pb2.BrokerDrain) -> BrokerDrain:
-    return BrokerDrain(broker_id=found.broker_id, draining=found.draining, partitions_led=found.partitions_led)
+    return value_of(found, BrokerDrain)
 
 
 def explanation(topic: str, partition: int, offset: int, found: admin_pb2.ExplainOffsetResponse) -> Explanation:
-    return Explanation(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        tier=found.tier,
-        object_key=found.object_key,
-        range_start=found.range_start,
-        range_end=found.range_end,
-        base_offset=found.base_offset,
-        last_offset=found.last_offset,
-        leader_epoch=found.leader_epoch,
-        batch_crc32c=found.batch_crc32c,
-        in_hot_pool=found.in_hot_pool,
-        session=found.session if found.HasField("session") else None,
-        segment_seq=found.segment_seq if found.HasField("segment_seq") else None,
-        row_group=found.row_group if found.HasField("row_group") else None,
-        file_checksum=found.file_checksum if found.HasField("file_checksum") else None,
-    )
+    return value_of(found, Explanation, topic=topic, partition=partition, offset=offset)

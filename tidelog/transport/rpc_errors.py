@@ -1,6 +1,6 @@
 """The one place where what a broker, or the way to it, answers becomes an error of metadata/errors.py. No I/O.
 
-    google.rpc.Status with ErrorInfo      the class whose `code` is ErrorInfo.reason, with its details and hint
+    google.rpc.Status with ErrorInfo      gateway/proto/status.py decodes it: the same errors as between brokers
     a gRPC code alone                     by what may have happened before it was lost:
 
         read, or the connection was never made    Unavailable: nothing was written
@@ -17,50 +17,25 @@ Every message begins with the address that it comes from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 from grpc import RpcError, StatusCode
 
+from gateway.proto.status import error_of, status_in
 from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Rejected, Throttled, TidelogError, TooLarge, Unavailable
 
 if TYPE_CHECKING:
     import grpc.aio
-
-STATUS_METADATA_KEY: Final = "grpc-status-details-bin"
 
 
 class NotImplementedHere(Rejected):
     """Whoever answers does not know the call."""
 
 
-def error_of_status(status: status_pb2.Status, *, address: str) -> TidelogError:
-    """What a broker said of a request, or of one part of it."""
-    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
-    for detail in status.details:
-        try:
-            _ = detail.Unpack(info) or detail.Unpack(retry)  # each takes its own kind only
-        except DecodeError:
-            continue  # the message says it all the same
-    metadata = dict(info.metadata)
-    hint = metadata.pop("hint", None)
-    retryable, nothing_was_written = (metadata.pop(fact, "") == "true" for fact in ("retryable", "nothing_was_written"))
-    details = {name: _fact(value) for name, value in metadata.items() if name not in {"message", "retry_after_s"}}
-    details["address"] = address
-    kind = _CLASS_OF.get(info.reason) or _nearest_class(retryable=retryable, nothing_was_written=nothing_was_written)
-    message = f"{address}: {status.message}"
-    if issubclass(kind, Throttled):
-        retry_after_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9 if retry.HasField("retry_delay") else 1.0
-        return kind(message, hint=hint, retry_after_s=retry_after_s, **details)
-    return kind(message, hint=hint, **details)
-
-
 def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> TidelogError:
     """How a call ended that did not succeed. `writes`: whether it would have changed anything."""
-    if (status := _status_in_trailers(error)) is not None:
-        return error_of_status(status, address=address)
+    if (status := status_in(error.trailing_metadata())) is not None:
+        return error_of(status, address=address)
     code, said = error.code(), error.details() or error.code().name
     if code in _BY_CODE:
         kind, hint = _BY_CODE[code]
@@ -92,26 +67,13 @@ def is_timeout(error: TidelogError) -> bool:
 
 def is_told_by_broker(error: grpc.aio.AioRpcError) -> bool:
     """Whether it is the answer of a broker, and not what grpc makes of its silence."""
-    return _status_in_trailers(error) is not None
+    return status_in(error.trailing_metadata()) is not None
 
 
 def is_said_by_broker(error: TidelogError) -> bool:
     """The same of what was made of it."""
     cause = error.__cause__
     return not isinstance(cause, RpcError) or is_told_by_broker(cast("grpc.aio.AioRpcError", cause))
-
-
-def _status_in_trailers(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
-    """What the broker itself said of the call; None where it was not asked, or what it said can't be read."""
-    for key, value in error.trailing_metadata() or ():
-        if key == STATUS_METADATA_KEY:
-            status = status_pb2.Status()
-            try:
-                status.ParseFromString(value if isinstance(value, bytes) else value.encode("latin-1"))
-            except DecodeError:
-                return None
-            return status if status.details else None
-    return None
 
 
 def _exhausted(said: str, address: str, writes: bool) -> TidelogError | None:
@@ -153,25 +115,3 @@ _BY_CODE: Final[dict[StatusCode, tuple[type[TidelogError], str]]] = {
     StatusCode.PERMISSION_DENIED: (Denied, "Ask for the permission."),
     StatusCode.INVALID_ARGUMENT: (InvalidArgument, ""),
 }
-
-
-def _nearest_class(*, retryable: bool, nothing_was_written: bool) -> type[TidelogError]:
-    """For a reason that a newer broker gives: what its caller does next is told beside it."""
-    if nothing_was_written:
-        return Unavailable if retryable else Rejected
-    return OutcomeUnknown if retryable else TidelogError
-
-
-def _fact(value: str) -> str | int:
-    """Details travel as text; offsets, sizes and counts become numbers again."""
-    digits = value.removeprefix("-")
-    return int(value) if digits.isascii() and digits.isdigit() and len(digits) <= 19 else value
-
-
-def _classes(kind: type[TidelogError]) -> Iterator[type[TidelogError]]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from _classes(child)
-
-
-_CLASS_OF: Final = {kind.code: kind for kind in _classes(TidelogError) if kind.__module__ == TidelogError.__module__}

@@ -7,31 +7,22 @@ describe · delete · delete_offsets · seek     here ─▶ local_admin.py     
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
 
 from gateway.access.authorization import is_guarded, may_see_group, may_see_topic, note_validate_only
-from gateway.concurrency.offload import in_turns
-from gateway.groups.admin import messages as wire
-from gateway.groups.admin.descriptions import (
-    FetchedOffset,
-    GroupDescription,
-    GroupPage,
-    ListedGroup,
-    MovedOffset,
-    SeekTo,
-    TopicPartitions,
-    seen_by,
-)
+from gateway.groups.admin.descriptions import hide_topics
 from gateway.groups.admin.local_admin import CoordinatedOperations
+from gateway.groups.admin.seek import seek_to
 from gateway.groups.scan import PAGE, stored_groups
 from gateway.proto import groups_pb2
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, InvalidArgument, NoCoordinator
-from metadata.groups.model import Phase
+from metadata.groups.model import Phase, check_group_name
+from metadata.model import check_topic_name
 from metadata.page_token import checked_page_size, name_in, token_after
 from metadata.store.interface import KeyValue, MetadataStore
 from metadata.store.keys import EtcdLayout
@@ -43,6 +34,13 @@ ANSWER_S: Final = 30.0
 DAMAGED: Final = "Damaged"
 """Listed as the state of a group whose record can't be read; whoever calls for it is told why."""
 _STATES: Final = {phase.value.lower(): phase.value for phase in Phase}
+_Request = TypeVar(
+    "_Request",
+    groups_pb2.DescribeGroupRequest,
+    groups_pb2.DeleteGroupRequest,
+    groups_pb2.DeleteOffsetsRequest,
+    groups_pb2.SeekGroupRequest,
+)
 _Answer = TypeVar("_Answer", bound=Message)
 log = logging.getLogger(__name__)
 
@@ -65,16 +63,18 @@ class GroupOperations:
         self.here = here
         """For what another broker has forwarded."""
 
-    async def list_groups(self, *, page_size: int = 0, page_token: str = "", states: Collection[str] = ()) -> GroupPage:
-        """Groups in the order of their keys, of these states or of all, that the caller may see. InvalidArgument."""
-        limit = checked_page_size(page_size)
-        wanted = {_state(name) for name in states}
-        found: list[ListedGroup] = []
-        after = self._layout.group(name_in(page_token, of="groups")) if page_token else ""
+    async def list_groups(self, request: groups_pb2.ListGroupsRequest) -> groups_pb2.ListGroupsResponse:
+        """Returns groups in the order of their keys, of the states that are named or of all, that the caller may see. A page may be
+        short, or empty, before the last one, which has no token. Raises InvalidArgument."""
+        limit = checked_page_size(request.page_size)
+        wanted = {_state(name) for name in request.states}
+        answer = groups_pb2.ListGroupsResponse()
+        after = self._layout.group(name_in(request.page_token, of="groups")) if request.page_token else ""
         scanned, last = 0, ""
         async for kept in stored_groups(self._store, self._layout, after_key=after, page_size=min(limit + 1, PAGE)):
-            if len(found) == limit or scanned == SCANNED_MAX:
-                return GroupPage(tuple(found), token_after(last))
+            if len(answer.groups) == limit or scanned == SCANNED_MAX:
+                answer.next_page_token = token_after(last)
+                break
             try:
                 last, scanned = self._layout.parse_group(kept.key), scanned + 1
             except Corrupt as error:
@@ -84,56 +84,66 @@ class GroupOperations:
                 continue
             record = _read(kept)
             if not wanted or record.phase in wanted:
-                found.append(ListedGroup(last, record.phase, record.protocol_type, len(record.members), self._coordinator_of(last)))
-        return GroupPage(tuple(found), "")
+                answer.groups.add(
+                    group=last,
+                    state=record.phase,
+                    protocol_type=record.protocol_type,
+                    members=len(record.members),
+                    coordinator=self._coordinator_of(last),
+                )
+        return answer
 
-    async def describe(self, name: str) -> GroupDescription:
-        """As far as the caller may see its topics. Raises UnknownGroup."""
-        request = wire.describe_request(name)
-        answer = await self._routes.forward(name, "DescribeGroup", request, groups_pb2.GroupDescription, ANSWER_S)
-        if answer is None:
-            found = await self.here.describe(name)
-        else:
-            found = wire.description(answer, await in_turns(wire.lag, answer.lags))
-        return seen_by(found, may_see_topic) if is_guarded() else found
+    async def describe(self, request: groups_pb2.DescribeGroupRequest) -> groups_pb2.GroupDescription:
+        """Describes the group without the topics that the caller may not see. Raises UnknownGroup, InvalidGroupName."""
+        found = await self._at_coordinator("DescribeGroup", request, groups_pb2.GroupDescription, self.here.describe)
+        if is_guarded():
+            hide_topics(found, may_see_topic)
+        return found
 
-    async def delete(self, name: str, *, validate_only: bool = False) -> None:
-        """The group and its offsets. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
-        note_validate_only(validate_only)
-        request = wire.delete_request(name, validate_only=validate_only)
-        answer = await self._routes.forward(name, "DeleteGroup", request, groups_pb2.DeleteGroupResponse, ANSWER_S)
-        if answer is None:
-            await self.here.delete(name, validate_only=validate_only)
+    async def delete(self, request: groups_pb2.DeleteGroupRequest) -> groups_pb2.DeleteGroupResponse:
+        """Deletes the group and its offsets. Raises UnknownGroup, GroupNotEmpty, InvalidGroupName; OutcomeUnknown where some may be
+        gone: repeat it."""
+        note_validate_only(request.validate_only)
+        return await self._at_coordinator("DeleteGroup", request, groups_pb2.DeleteGroupResponse, self.here.delete)
 
-    async def delete_offsets(
-        self, name: str, topics: Sequence[TopicPartitions], *, validate_only: bool = False
-    ) -> list[FetchedOffset]:
+    async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest) -> groups_pb2.DeleteOffsetsResponse:
         """As CoordinatedOperations.delete_offsets."""
-        note_validate_only(validate_only)
-        request = wire.delete_offsets_request(name, topics, validate_only=validate_only)
-        answer = await self._routes.forward(name, "DeleteOffsets", request, groups_pb2.DeleteOffsetsResponse, ANSWER_S)
-        if answer is None:
-            return await self.here.delete_offsets(name, topics, validate_only=validate_only)
-        return [wire.fetched(offset) for offset in answer.deleted]
+        note_validate_only(request.validate_only)
+        _check_topics(request.topics)
+        return await self._at_coordinator("DeleteOffsets", request, groups_pb2.DeleteOffsetsResponse, self.here.delete_offsets)
 
-    async def seek(
-        self, name: str, topics: Sequence[TopicPartitions], to: SeekTo, *, validate_only: bool = False
-    ) -> list[MovedOffset]:
-        """As CoordinatedOperations.seek; told of the topics that the caller may see."""
-        note_validate_only(validate_only)
-        request = wire.seek_request(name, topics, to, validate_only=validate_only)
-        answer = await self._routes.forward(name, "SeekGroup", request, groups_pb2.SeekGroupResponse, ANSWER_S)
-        if answer is None:
-            moved = await self.here.seek(name, topics, to, validate_only=validate_only)
-        else:
-            moved = await in_turns(wire.moved, answer.moved)
-        return [each for each in moved if may_see_topic(each.topic)]
+    async def seek(self, request: groups_pb2.SeekGroupRequest) -> groups_pb2.SeekGroupResponse:
+        """As CoordinatedOperations.seek; the answer names the topics that the caller may see."""
+        note_validate_only(request.validate_only)
+        seek_to(request)
+        _check_topics(request.topics)
+        answer = await self._at_coordinator("SeekGroup", request, groups_pb2.SeekGroupResponse, self.here.seek)
+        if is_guarded():
+            seen = [each for each in answer.moved if may_see_topic(each.topic)]
+            answer = groups_pb2.SeekGroupResponse(moved=seen)
+        return answer
+
+    async def _at_coordinator(
+        self, method: str, request: _Request, answer_type: type[_Answer], here: Callable[[_Request], Awaitable[_Answer]]
+    ) -> _Answer:
+        name = check_group_name(request.group)
+        answer = await self._routes.forward(name, method, request, answer_type, ANSWER_S)
+        return await here(request) if answer is None else answer
 
     def _coordinator_of(self, name: str) -> str:
         try:
             return self._routes.coordinator(name).broker_id
         except NoCoordinator:
             return ""
+
+
+def _check_topics(topics: Iterable[groups_pb2.TopicPartitions]) -> None:
+    for each in topics:
+        if any(number < 0 for number in each.partitions):
+            raise InvalidArgument("a partition is a number from 0 to 2147483647", field="partitions")
+        if not each.topic_id.isascii():
+            raise InvalidArgument("topic_id is not one of a topic", field="topic_id")
+        check_topic_name(each.topic)
 
 
 class _ListedRecord(msgspec.Struct, frozen=True):

@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from gateway.concurrency.offload import LoopTurns, WorkThreads, in_turns
-from gateway.groups.admin.descriptions import PartitionLag
+from gateway.proto import groups_pb2
+from gateway.proto.status import status_of
 from gateway.records.batch_decoder import open_records, takes_long
 from gateway.routing.local_log import LedHere
 from gateway.telemetry.request_context import caller_waits_s
@@ -114,7 +115,7 @@ class GroupLag:
             return None
         return topic if 0 <= partition.partition < topic.partition_count else None
 
-    async def lags(self, stored: StoredOffsets, owners: Mapping[TopicPartition, str]) -> list[PartitionLag]:
+    async def lags(self, stored: StoredOffsets, owners: Mapping[TopicPartition, str]) -> list[groups_pb2.PartitionLag]:
         """Of all partitions that were committed or are owned, by topic and number; those of deleted topics are left out."""
         committed, damaged = stored
         asked = list({*committed, *damaged, *owners})
@@ -131,21 +132,31 @@ class GroupLag:
         timestamps = await self.timestamps(unread.values())
         now_ms = self._now_ms()
 
-        def told(at: TopicPartition, answer: Bounds | TidelogError) -> PartitionLag:
-            offset, topic = committed.get(at), topics[at]
-            row = PartitionLag(topic.name, topic.id, at.partition, member_id=owners.get(at, ""))
+        def told(at: TopicPartition, answer: Bounds | TidelogError) -> groups_pb2.PartitionLag:
+            topic, offset = topics[at], committed.get(at)
+            row = groups_pb2.PartitionLag(
+                topic=topic.name,
+                topic_id=topic.id,
+                partition=at.partition,
+                high_watermark=-1,
+                log_start_offset=-1,
+                member_id=owners.get(at, ""),
+            )
             if offset is not None:
-                row = row._replace(committed_offset=offset.offset, metadata=offset.metadata, committed_at_ms=offset.committed_at_ms)
-            if isinstance(answer, TidelogError):
-                return row._replace(error=named(answer, topic))
-            row = row._replace(high_watermark=int(answer.high_watermark), log_start_offset=int(answer.log_start_offset))
-            if (why := damaged.get(at)) is not None:
-                return row._replace(error=named(why, topic))
-            row = row._replace(lag_records=lag_records(row.committed_offset, answer))
-            read = timestamps.get(unread[at], UNREAD) if at in unread else None
-            if isinstance(read, TidelogError):
-                return row._replace(error=named(read, topic))
-            return row._replace(lag_seconds=lag_seconds(read, now_ms=now_ms))
+                row.committed_offset, row.metadata, row.committed_at_ms = offset.offset, offset.metadata, offset.committed_at_ms
+            error = answer if isinstance(answer, TidelogError) else damaged.get(at)
+            if not isinstance(answer, TidelogError):
+                row.high_watermark, row.log_start_offset = answer.high_watermark, answer.log_start_offset
+                if error is None:
+                    row.lag_records = lag_records(_offset(committed, at), answer)
+                    read = timestamps.get(unread[at], UNREAD) if at in unread else None
+                    if isinstance(read, TidelogError):
+                        error = read
+                    else:
+                        row.lag_seconds = lag_seconds(read, now_ms=now_ms)
+            if error is not None:
+                row.error.CopyFrom(status_of(named(error, topic)))
+            return row
 
         return await in_turns(lambda row: told(*row), zip(places, found, strict=True))
 

@@ -9,22 +9,17 @@ at one instant: of a longer seek that fails half way, each partition says whethe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from gateway.concurrency.offload import LoopTurns
-from gateway.groups.admin.descriptions import (
-    FetchedOffset,
-    GroupDescription,
-    GroupMember,
-    MovedOffset,
-    SeekTo,
-    TopicPartitions,
-    assigned_partitions,
-)
+from gateway.concurrency.offload import LoopTurns, in_turns
+from gateway.groups.admin.descriptions import assigned_partitions, sum_lags
 from gateway.groups.admin.lag import GroupLag, KnownTopics, bounds_by_parts
-from gateway.groups.admin.seek import Sought, check_seek, sought_offset
+from gateway.groups.admin.seek import SeekTo, Sought, check_seek, seek_to, sought_offset
 from gateway.groups.coordinator import GroupCoordinator, check_empty
+from gateway.proto import groups_pb2
+from gateway.proto.group_messages import fetched_offset
+from gateway.proto.status import status_of
 from gateway.routing.local_log import LedHere
 from gateway.topics.names import LOOK_UP_S, check_topic_id, named, partition_of
 from metadata.errors import (
@@ -48,9 +43,13 @@ LOOK_UP_TIMEOUT_S: Final = 10.0
 """For the offset of one timestamp, which may be looked for on the bucket."""
 UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
 """How it is told what a damaged value held, when it is deleted."""
+# Stands in the answer of a partition that can't be moved.
+NOWHERE: Final = Sought(-1)
 
 
 class CoordinatedOperations:
+    """Carries out what operators ask of the groups that this broker coordinates."""
+
     def __init__(
         self,
         coordinator: GroupCoordinator,
@@ -69,77 +68,83 @@ class CoordinatedOperations:
         self._broker_id = broker_id
         self.lag = GroupLag(log, topics, now_ms=now_ms)
 
-    async def describe(self, name: str) -> GroupDescription:
+    async def describe(self, request: groups_pb2.DescribeGroupRequest) -> groups_pb2.GroupDescription:
         """Raises UnknownGroup, and what keeps this broker from coordinating it."""
-        group = await self._coordinator.describe(name)
-        stored = await self._coordinator.offsets(name)
-        return GroupDescription(
-            group=name,
+        group = await self._coordinator.describe(request.group)
+        stored = await self._coordinator.offsets(request.group)
+        found = groups_pb2.GroupDescription(
+            group=request.group,
             state=group.phase.value,
             generation=group.generation,
             protocol_type=group.protocol_type,
             protocol=group.protocol,
             leader=group.leader,
             coordinator=self._broker_id,
-            members=tuple(_members(group)),
-            lags=tuple(await self.lag.lags(stored, owners(group, self._topics))),
+            members=_members(group),
+            lags=await self.lag.lags(stored, owners(group, self._topics)),
         )
+        sum_lags(found)
+        return found
 
-    async def delete(self, name: str, *, validate_only: bool = False) -> None:
-        """The group and its offsets. Raises UnknownGroup, GroupNotEmpty."""
-        if validate_only:
-            check_empty(name, await self._coordinator.describe(name))
+    async def delete(self, request: groups_pb2.DeleteGroupRequest) -> groups_pb2.DeleteGroupResponse:
+        """Deletes the group and its offsets. Raises UnknownGroup, GroupNotEmpty."""
+        if request.validate_only:
+            check_empty(request.group, await self._coordinator.describe(request.group))
         else:
-            await self._coordinator.delete(name)
+            await self._coordinator.delete(request.group)
+        return groups_pb2.DeleteGroupResponse()
 
-    async def delete_offsets(
-        self, name: str, topics: Sequence[TopicPartitions], *, validate_only: bool = False
-    ) -> list[FetchedOffset]:
-        """What was committed of those that are named. Raises UnknownGroup, GroupNotEmpty, UnknownTopic, UnknownPartition."""
-        if not topics:
+    async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest) -> groups_pb2.DeleteOffsetsResponse:
+        """Returns what was committed of the named ones. Raises UnknownGroup, GroupNotEmpty, UnknownTopic, UnknownPartition."""
+        name = request.group
+        if not request.topics:
             raise InvalidArgument(
                 "no topic is named", hint="Name those whose offsets shall go, or delete the group.", field="topics"
             )
         check_empty(name, await self._coordinator.describe(name))
-        chosen = await self._chosen(topics)
+        chosen = await self._chosen(request.topics)
         stored = await self._coordinator.offsets(name)
         found = {at: topic for at, topic in chosen.items() if at in stored.committed or at in stored.damaged}
-        if found and not validate_only:
+        if found and not request.validate_only:
             await self._coordinator.delete_offsets(name, list(found))
-        return [_fetched(at, topic, stored.committed.get(at, UNREADABLE)) for at, topic in found.items()]
+        deleted = [fetched_offset(topic.name, at, stored.committed.get(at, UNREADABLE)) for at, topic in found.items()]
+        return groups_pb2.DeleteOffsetsResponse(deleted=deleted)
 
-    async def seek(
-        self, name: str, topics: Sequence[TopicPartitions], to: SeekTo, *, validate_only: bool = False
-    ) -> list[MovedOffset]:
-        """What moves where. With `validate_only` each partition says why it can't be moved; else the first such error is raised.
+    async def seek(self, request: groups_pb2.SeekGroupRequest) -> groups_pb2.SeekGroupResponse:
+        """Returns what moves where. With `validate_only` each partition says why it can't be moved; else the first such error is
+        raised.
 
         Of no topics, all that the group has committed. A group that never was is made by a seek that names topics.
         """
+        name, to = request.group, seek_to(request)
         check_seek(to)
         try:
             check_empty(name, await self._coordinator.describe(name))
         except UnknownGroup:
-            if not topics:
+            if not request.topics:
                 raise
         committed, damaged = await self._coordinator.offsets(name)
-        chosen = await self._chosen(topics) if topics else self._still_there([*committed, *damaged])
+        chosen = await self._chosen(request.topics) if request.topics else self._still_there([*committed, *damaged])
         if not chosen:
             raise InvalidArgument(
                 f"group {name} has committed nothing that could be moved", hint="Name topics to seek in.", field="topics"
             )
-        rows = await self._sought(chosen, to, committed, damaged)
-        if validate_only:
-            return list(rows.values())
-        for row in rows.values():
-            if row.error is not None:
-                row.error.message = f"nothing was moved, since one partition can't be: {row.error.message}"
-                raise row.error
-        offsets = {at: CommittedOffset(offset=row.after, committed_at_ms=0) for at, row in rows.items()}
-        try:
-            refused = await self._coordinator.commit(name, NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets)
-        except UnknownMember as error:
-            raise GroupNotEmpty(f"group {name} has got members meanwhile") from error
-        return [row._replace(error=refused.get(at)) for at, row in rows.items()]
+        sought, errors = await self._sought(chosen, to, committed, damaged)
+        if not request.validate_only:
+            for at in chosen:
+                if (error := errors.get(at)) is not None:
+                    error.message = f"nothing was moved, since one partition can't be: {error.message}"
+                    raise error
+            offsets = {at: CommittedOffset(offset=sought[at].after, committed_at_ms=0) for at in chosen}
+            try:
+                errors = await self._coordinator.commit(name, NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets)
+            except UnknownMember as error:
+                raise GroupNotEmpty(f"group {name} has got members meanwhile") from error
+
+        def moved(at: TopicPartition) -> groups_pb2.MovedOffset:
+            return _moved(at, chosen[at], committed.get(at), sought.get(at, NOWHERE), errors.get(at))
+
+        return groups_pb2.SeekGroupResponse(moved=await in_turns(moved, chosen))
 
     async def _sought(
         self,
@@ -147,8 +152,10 @@ class CoordinatedOperations:
         to: SeekTo,
         committed: Mapping[TopicPartition, CommittedOffset],
         damaged: Mapping[TopicPartition, TidelogError],
-    ) -> dict[TopicPartition, MovedOffset]:
+    ) -> tuple[dict[TopicPartition, Sought], dict[TopicPartition, TidelogError]]:
+        """Where each partition would be moved, or why it can't be."""
         bounds = dict(zip(chosen, await bounds_by_parts(self._log, list(chosen)), strict=True))
+        sought, errors = dict[TopicPartition, Sought](), dict[TopicPartition, TidelogError]()
 
         async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> Sought:
             if isinstance(told, TidelogError):
@@ -163,27 +170,21 @@ class CoordinatedOperations:
                 to, at, bounds=told, committed=None if before is None else before.offset, of_timestamp=of_timestamp
             )
 
-        async def row(at: TopicPartition) -> MovedOffset:
-            topic, before = chosen[at], committed.get(at)
-            moved = MovedOffset(topic.name, topic.id, at.partition, None, None if before is None else before.offset, -1)
-            try:
-                return moved._replace(**(await of_one(at, bounds[at]))._asdict())
-            except TidelogError as error:
-                return moved._replace(error=named(error.with_traceback(None), topic))
-
-        rows: dict[TopicPartition, MovedOffset] = {}
         waiting = iter(chosen)
 
-        async def some_rows() -> None:
+        async def some() -> None:
             turns = LoopTurns()
             for at in waiting:
-                rows[at] = await row(at)
+                try:
+                    sought[at] = await of_one(at, bounds[at])
+                except TidelogError as error:
+                    errors[at] = named(error.with_traceback(None), chosen[at])
                 await turns.give()
 
         async with asyncio.TaskGroup() as asking:
             for _ in range(min(LOOK_UPS_AT_ONCE, len(chosen)) if to.kind == "timestamp_ms" else 1):
-                asking.create_task(some_rows())
-        return {at: rows[at] for at in chosen}
+                asking.create_task(some())
+        return sought, errors
 
     async def _of_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         try:
@@ -193,7 +194,7 @@ class CoordinatedOperations:
             raise Unavailable(f"the first record of {partition} after that time was not found in {LOOK_UP_TIMEOUT_S:g} s") from None
         return None if found is None else int(found.offset)
 
-    async def _chosen(self, topics: Sequence[TopicPartitions]) -> dict[TopicPartition, Topic]:
+    async def _chosen(self, topics: Iterable[groups_pb2.TopicPartitions]) -> dict[TopicPartition, Topic]:
         """UnknownTopic, also of another life of the topic; UnknownPartition; Unavailable where nobody knows."""
         found: dict[TopicPartition, Topic] = {}
         for asked in topics:
@@ -217,7 +218,7 @@ class CoordinatedOperations:
         return dict(sorted(found.items(), key=lambda item: (item[1].name, item[0])))
 
 
-def _partitions_of(topic: Topic, asked: TopicPartitions) -> dict[TopicPartition, Topic]:
+def _partitions_of(topic: Topic, asked: groups_pb2.TopicPartitions) -> dict[TopicPartition, Topic]:
     check_topic_id(topic, asked.topic_id)
     return {partition_of(topic, number): topic for number in asked.partitions or range(topic.partition_count)}
 
@@ -236,23 +237,30 @@ def owners(group: Group, topics: KnownTopics) -> dict[TopicPartition, str]:
     return found
 
 
-def _members(group: Group) -> list[GroupMember]:
+def _members(group: Group) -> list[groups_pb2.GroupMember]:
     return [
-        GroupMember(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            member.metadata(group.protocol),
-            member.assignment,
-            member.session_timeout_ms,
-            member.rebalance_timeout_ms,
+        groups_pb2.GroupMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            metadata=member.metadata(group.protocol),
+            assignment=member.assignment,
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
         )
         for member in group.members.values()
     ]
 
 
-def _fetched(at: TopicPartition, topic: Topic, committed: CommittedOffset) -> FetchedOffset:
-    return FetchedOffset(
-        topic.name, topic.id, at.partition, committed.offset, committed.leader_epoch, committed.metadata, committed.committed_at_ms
+def _moved(
+    at: TopicPartition, topic: Topic, committed: CommittedOffset | None, sought: Sought, error: TidelogError | None
+) -> groups_pb2.MovedOffset:
+    return groups_pb2.MovedOffset(
+        topic=topic.name,
+        topic_id=topic.id,
+        partition=at.partition,
+        error=None if error is None else status_of(error),
+        before=None if committed is None else committed.offset,
+        **sought._asdict(),
     )

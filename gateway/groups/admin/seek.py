@@ -13,9 +13,9 @@ Invariant: what a group is moved to lies within the log, so that nobody begins o
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from gateway.groups.admin.descriptions import SeekTo
+from gateway.proto import groups_pb2
 from metadata.errors import InvalidArgument
 from metadata.model import TopicPartition
 from segments.partition.partition_log import Bounds
@@ -27,13 +27,33 @@ _OFFSETS: Final = -(2**63), 2**63 - 1
 """What fits on the wire."""
 
 
+class SeekTo(NamedTuple):
+    """Where the committed offsets of a group are moved."""
+
+    kind: Literal["earliest", "latest", "timestamp_ms", "offset", "shift"]
+    # A time, an offset, or records on from what is committed (below 0: back).
+    value: int = 0
+
+
 class Sought(NamedTuple):
+    """Where one partition is moved."""
+
     after: int
     """Within the log."""
     reason: str = ""
     """Why it is not what was asked for; empty where it is."""
     asked: int | None = None
     """The offset that was asked for then; None of a time."""
+
+
+def seek_to(request: groups_pb2.SeekGroupRequest) -> SeekTo:
+    """Raises InvalidArgument where the request does not say where to."""
+    kind = request.WhichOneof("to")
+    if kind is None or (kind in {"earliest", "latest"} and not getattr(request, kind)):
+        raise InvalidArgument(
+            "nothing says where to", hint="Give one of earliest (true), latest (true), timestamp_ms, offset and shift.", field="to"
+        )
+    return SeekTo(kind) if kind in {"earliest", "latest"} else SeekTo(kind, getattr(request, kind))
 
 
 def check_seek(to: SeekTo) -> None:

@@ -6,8 +6,6 @@ from google.protobuf.message import Message
 
 from gateway.access.authorization import check_group, check_topic
 from gateway.api import Broker
-from gateway.concurrency.offload import in_turns
-from gateway.groups.admin import messages as wire
 from gateway.groups.admin.admin import GroupOperations
 from gateway.groups.admin.local_admin import CoordinatedOperations
 from gateway.grpc.calls import MethodHandler, unary, unary_by_origin
@@ -28,34 +26,23 @@ class GroupAdmin:
         }
 
     async def list_groups(self, request: groups_pb2.ListGroupsRequest) -> Message:
-        page = await self._broker.group_operations.list_groups(
-            page_size=request.page_size, page_token=request.page_token, states=request.states
-        )
-        return groups_pb2.ListGroupsResponse(groups=map(wire.listed_message, page.groups), next_page_token=page.next_page_token)
+        return await self._broker.group_operations.list_groups(request)
 
     async def describe(self, request: groups_pb2.DescribeGroupRequest, forwarded: bool) -> Message:
         check_group(request.group)
-        found = await self._operations(forwarded).describe(request.group)
-        return wire.description_message(found, await in_turns(wire.lag_message, found.lags))
+        return await self._operations(forwarded).describe(request)
 
     async def delete(self, request: groups_pb2.DeleteGroupRequest, forwarded: bool) -> Message:
         check_group(request.group)
-        await self._operations(forwarded).delete(request.group, validate_only=request.validate_only)
-        return groups_pb2.DeleteGroupResponse()
+        return await self._operations(forwarded).delete(request)
 
     async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest, forwarded: bool) -> Message:
         _check_names(request)
-        deleted = await self._operations(forwarded).delete_offsets(
-            request.group, wire.named_topics(request.topics), validate_only=request.validate_only
-        )
-        return groups_pb2.DeleteOffsetsResponse(deleted=map(wire.fetched_message, deleted))
+        return await self._operations(forwarded).delete_offsets(request)
 
     async def seek(self, request: groups_pb2.SeekGroupRequest, forwarded: bool) -> Message:
         _check_names(request)
-        moved = await self._operations(forwarded).seek(
-            request.group, wire.named_topics(request.topics), wire.seek_to(request), validate_only=request.validate_only
-        )
-        return groups_pb2.SeekGroupResponse(moved=await in_turns(wire.moved_message, moved))
+        return await self._operations(forwarded).seek(request)
 
     def _operations(self, forwarded: bool) -> CoordinatedOperations | GroupOperations:
         """What another broker has forwarded is not forwarded again."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Depends, FastAPI, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta, Struct, field
 from starlette.exceptions import HTTPException
 
 from gateway.access.authorization import check_topic, note_validate_only
@@ -18,7 +19,9 @@ from gateway.api import Broker
 from gateway.http.admin.access import access_routes
 from gateway.http.admin.fastapi_errors import check_query, hand_on, translate_http, translate_validation
 from gateway.http.admin.openapi import document
+from gateway.http.admin.struct_route import StructRoute
 from gateway.http.problem_details import error_members
+from gateway.http.struct_body import Body
 from gateway.records.append import topic_named
 from gateway.routing.local_log import EpochQuestion
 from gateway.topics.describe import PartitionState, described_topic, listed_topics, partition_states
@@ -34,39 +37,32 @@ PartitionNumber = Annotated[int, Path(ge=0, lt=2**31)]
 EpochNumber = Annotated[int, Path(ge=0, lt=2**31)]
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-def _example(body: dict[str, Any]) -> ConfigDict:
-    """For the OpenAPI document, and for the hint of a refusal."""
-    return ConfigDict(json_schema_extra={"examples": [body]})
-
-
-class NewTopic(Strict):
-    model_config = _example({"name": "orders", "partition_count": 6, "settings": {"retention.ms": 86_400_000}})
+class NewTopic(Body):
+    example = '{"name":"orders","partition_count":6,"settings":{"retention.ms":86400000}}'
 
     name: str
-    partition_count: int = Field(default=6, description="1 to 10,000. It can grow later, never shrink.")
-    settings: dict[str, str | int] = Field(
-        default_factory=dict, description="Those that differ from the defaults, by Kafka's names."
+    partition_count: Annotated[int, Meta(description="1 to 10,000. It can grow later, never shrink.")] = 6
+    settings: Annotated[dict[str, str | int], Meta(description="Those that differ from the defaults, by Kafka's names.")] = field(
+        default_factory=dict
     )
 
 
-class TopicChange(Strict):
-    model_config = _example({"partition_count": 12, "settings": {"retention.ms": None}})
+class TopicChange(Body):
+    example = '{"partition_count":12,"settings":{"retention.ms":null}}'
 
-    partition_count: int | None = Field(default=None, description="May only grow.")
-    settings: dict[str, str | int | None] = Field(default_factory=dict, description="What changes; null goes back to the default.")
-
-
-class NewSettings(Strict):
-    model_config = _example({"settings": {"retention.ms": 86_400_000}})
-
-    settings: dict[str, str | int] = Field(description="All others go back to their defaults.")
+    partition_count: Annotated[int | None, Meta(description="May only grow.")] = None
+    settings: Annotated[dict[str, str | int | None], Meta(description="What changes; null goes back to the default.")] = field(
+        default_factory=dict
+    )
 
 
-class TopicAnswer(BaseModel):
+class NewSettings(Body):
+    example = '{"settings":{"retention.ms":86400000}}'
+
+    settings: Annotated[dict[str, str | int], Meta(description="All others go back to their defaults.")]
+
+
+class TopicAnswer(Struct):
     name: str
     id: str
     partition_count: int
@@ -74,33 +70,34 @@ class TopicAnswer(BaseModel):
     created_at_ms: int
 
 
-class PartitionAnswer(BaseModel):
+class PartitionAnswer(Struct, omit_defaults=True):
     partition: int
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
-    leader: str = Field(description="Broker id; empty where nobody leads.")
-    leader_http_address: str = Field(description="Where requests for the partition need no second hop.")
+    leader: Annotated[str, Meta(description="Broker id; empty where nobody leads.")]
+    leader_http_address: Annotated[str, Meta(description="Where requests for the partition need no second hop.")]
     leader_grpc_address: str
-    error: dict[str, Any] | None = Field(
-        default=None, description="Why its offsets are -1: damage, no leader, or a leader that does not answer; as in a problem."
-    )
+    error: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Why its offsets are -1: damage, no leader, or a leader that does not answer; as in a problem."),
+    ] = None
 
 
 class DescribedTopic(TopicAnswer):
     partitions: list[PartitionAnswer]
 
 
-class TopicPageAnswer(BaseModel):
+class TopicPageAnswer(Struct):
     topics: list[TopicAnswer]
-    next_page_token: str = Field(description="Empty on the last page.")
+    next_page_token: Annotated[str, Meta(description="Empty on the last page.")]
 
 
-class PartitionsAnswer(BaseModel):
+class PartitionsAnswer(Struct):
     partitions: list[PartitionAnswer]
 
 
-class SettingAnswer(BaseModel):
+class SettingAnswer(Struct):
     name: str
     value: str
     default: str
@@ -109,50 +106,56 @@ class SettingAnswer(BaseModel):
     allowed: str
 
 
-class SettingsAnswer(BaseModel):
+class SettingsAnswer(Struct):
     settings: list[SettingAnswer]
 
 
-class DrainAnswer(BaseModel):
+class DrainAnswer(Struct):
     broker_id: str
     draining: bool
-    partitions_led: int = Field(description="0 of a broker that drains: it may be stopped, and nothing moves.")
+    partitions_led: Annotated[int, Meta(description="0 of a broker that drains: it may be stopped, and nothing moves.")]
 
 
-class ExplanationAnswer(BaseModel):
-    tier: str = Field(description="segment, or parquet once the record was compacted.")
+class ExplanationAnswer(Struct, omit_defaults=True):
+    tier: Annotated[str, Meta(description="segment, or parquet once the record was compacted.")]
     object_key: str
-    range_start: int = Field(description="The bytes of the batch, or of the row group, are [range_start, range_end) of the object.")
+    range_start: Annotated[
+        int, Meta(description="The bytes of the batch, or of the row group, are [range_start, range_end) of the object.")
+    ]
     range_end: int
     base_offset: int
     last_offset: int
     leader_epoch: int
-    batch_crc32c: int = Field(description="Of a row group: of its bytes, as the manifest says.")
+    batch_crc32c: Annotated[int, Meta(description="Of a row group: of its bytes, as the manifest says.")]
     in_hot_pool: bool
-    session: int | None = Field(default=None, description="This and the next of a record in a segment.")
+    session: Annotated[int | None, Meta(description="This and the next of a record in a segment.")] = None
     segment_seq: int | None = None
-    row_group: int | None = Field(default=None, description="This and the next of a record in Parquet: the group's number, from 0.")
-    file_checksum: str | None = Field(default=None, description="The sum over the file's records, whatever their order.")
-
-
-class EpochEndAnswer(BaseModel):
-    leader_epoch: int = Field(
-        description="The largest up to the asked one that has records; where there is none, -1, as the end offset."
+    row_group: Annotated[int | None, Meta(description="This and the next of a record in Parquet: the group's number, from 0.")] = (
+        None
     )
-    end_offset: int = Field(description="Behind its last record; of the present leader epoch, the high watermark.")
+    file_checksum: Annotated[str | None, Meta(description="The sum over the file's records, whatever their order.")] = None
 
 
-class DeletedRecords(Strict):
-    model_config = _example({"before_offset": 1000})
-
-    before_offset: int = Field(ge=-1, lt=2**63, description="Records before it are deleted; -1: all that is committed now.")
-
-
-class LogStartAnswer(BaseModel):
-    log_start_offset: int = Field(description="From now on; with validate_only, as it would be.")
+class EpochEndAnswer(Struct):
+    leader_epoch: Annotated[
+        int, Meta(description="The largest up to the asked one that has records; where there is none, -1, as the end offset.")
+    ]
+    end_offset: Annotated[int, Meta(description="Behind its last record; of the present leader epoch, the high watermark.")]
 
 
-class ProducerAnswer(BaseModel):
+class DeletedRecords(Body):
+    example = '{"before_offset":1000}'
+
+    before_offset: Annotated[
+        int, Meta(ge=-1, le=2**63 - 1, description="Records before it are deleted; -1: all that is committed now.")
+    ]
+
+
+class LogStartAnswer(Struct):
+    log_start_offset: Annotated[int, Meta(description="From now on; with validate_only, as it would be.")]
+
+
+class ProducerAnswer(Struct):
     producer_id: int
     producer_epoch: int
 
@@ -167,6 +170,7 @@ def admin_api(broker: Broker) -> FastAPI:
         exception_handlers={HTTPException: translate_http, RequestValidationError: translate_validation, Exception: hand_on},
         redirect_slashes=False,
     )
+    app.router.route_class = StructRoute
     _topic_routes(app, broker)
     _cluster_routes(app, broker)
     access_routes(app, broker)
@@ -192,10 +196,12 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
             response.headers["location"] = f"/v1/topics/{topic.name}"
         return _topic(topic)
 
-    @app.get("/v1/topics/{topic}", tags=["topics"], response_model_exclude_none=True)
+    @app.get("/v1/topics/{topic}", tags=["topics"])
     async def get_topic(topic: TopicName) -> DescribedTopic:
         found = await described_topic(broker, topic)
-        return DescribedTopic(**_topic(found).model_dump(), partitions=_partitions(await partition_states(broker, found)))
+        return DescribedTopic(
+            **msgspec.structs.asdict(_topic(found)), partitions=_partitions(await partition_states(broker, found))
+        )
 
     @app.patch("/v1/topics/{topic}", tags=["topics"])
     async def alter_topic(topic: TopicName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
@@ -223,17 +229,15 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
         altered = await broker.alter_topic(topic, settings=_texts(new.settings), replace_settings=True, validate_only=validate_only)
         return _settings(altered)
 
-    @app.get("/v1/topics/{topic}/partitions", tags=["topics"], response_model_exclude_none=True)
+    @app.get("/v1/topics/{topic}/partitions", tags=["topics"])
     async def list_partitions(topic: TopicName) -> PartitionsAnswer:
         return PartitionsAnswer(partitions=_partitions(await partition_states(broker, await described_topic(broker, topic))))
 
-    @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"], response_model_exclude_none=True)
+    @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"])
     async def get_partition(topic: TopicName, partition: PartitionNumber) -> PartitionAnswer:
         return _partitions(await partition_states(broker, await described_topic(broker, topic), [partition]))[0]
 
-    @app.get(
-        "/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"], response_model_exclude_none=True
-    )
+    @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
     async def explain(
         topic: TopicName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
     ) -> ExplanationAnswer:
@@ -291,13 +295,7 @@ def _cluster_routes(app: FastAPI, broker: Broker) -> None:
 
 
 def _topic(topic: Topic) -> TopicAnswer:
-    return TopicAnswer(
-        name=topic.name,
-        id=topic.id,
-        partition_count=topic.partition_count,
-        settings=topic.settings,
-        created_at_ms=topic.created_at_ms,
-    )
+    return msgspec.convert(topic, TopicAnswer, from_attributes=True)
 
 
 def _partitions(states: list[PartitionState]) -> list[PartitionAnswer]:

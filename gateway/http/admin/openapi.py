@@ -4,13 +4,14 @@
     openapi.yaml ─────────┼─▶ document ─▶ error answers and credentials on each operation
     schemas of structs ───┘
 
-FastAPI describes its own routes. The other routes are plain ASGI and stand in openapi.yaml; the schemas of their bodies come from
+FastAPI describes its own routes. The other routes are plain ASGI and stand in openapi.yaml. The schemas of most bodies come from
 the msgspec structs that encode and decode them. Every operation answers errors as application/problem+json, so FastAPI's own 422
 is left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final
 
@@ -20,13 +21,15 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gateway.access.permissions import HTTP_CALLS
+from gateway.http.admin.struct_route import StructRoute
 from gateway.http.groups import bodies
 from gateway.http.status import BrokersAnswer, ClusterAnswer
+from gateway.http.struct_body import Body
 from gateway.readiness import HealthAnswer
 
 JsonObject = dict[str, Any]
 
-_REQUESTS: Final = tuple(bodies.EXAMPLES)
+_BODIES: Final = (bodies.NewMember, bodies.Heartbeat, bodies.MemberCommit, bodies.Commit, bodies.Seek)
 _ANSWERS: Final = {
     bodies.MemberAnswer: "The member, and what it is assigned",
     bodies.CommitAnswer: "What was committed",
@@ -56,7 +59,7 @@ def document(app: FastAPI) -> JsonObject:
         components = made["components"]
         for kind, described in plain["components"].items():
             components[kind] = components.get(kind, {}) | described
-        components["schemas"] |= _struct_schemas()
+        components["schemas"] |= _struct_schemas([route for route in app.routes if isinstance(route, StructRoute)])
         components["responses"] |= _struct_responses()
         for unused in ("HTTPValidationError", "ValidationError"):
             components["schemas"].pop(unused, None)
@@ -80,10 +83,12 @@ def _complete(operation: JsonObject, *, is_open: bool) -> None:
         operation["responses"] |= _REFUSALS
 
 
-def _struct_schemas() -> JsonObject:
-    _, schemas = msgspec.json.schema_components([*_REQUESTS, *_ANSWERS], ref_template="#/components/schemas/{name}")
-    for body, example in bodies.EXAMPLES.items():
-        schemas[body.__name__]["examples"] = [msgspec.json.decode(example)]
+def _struct_schemas(routes: Sequence[StructRoute]) -> JsonObject:
+    taken: set[type[Body]] = {*_BODIES, *(route.body for route in routes if route.body is not None)}
+    told = {*_ANSWERS, *(route.answer for route in routes if route.answer is not None)}
+    _, schemas = msgspec.json.schema_components(taken | told, ref_template="#/components/schemas/{name}")
+    for body in taken:
+        schemas[body.__name__]["examples"] = [msgspec.json.decode(body.example)]
     for schema in schemas.values():
         for described in schema.get("properties", {}).values():
             if described.get("default") == "" and described.get("type") == "string":

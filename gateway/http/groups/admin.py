@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET
 
 from gateway.access.authorization import check_topic
 from gateway.api import Broker
 from gateway.concurrency.group_patience import patiently
 from gateway.concurrency.offload import in_turns
-from gateway.groups.admin.descriptions import (
-    GroupDescription,
-    MovedOffset,
-    PartitionLag,
-    SeekTo,
-    TopicPartitions,
-    assigned_partitions,
-)
+from gateway.groups.admin.descriptions import assigned_partitions
 from gateway.http.groups.bodies import (
     AssignedTopic,
     DescribedMember,
@@ -28,115 +23,99 @@ from gateway.http.groups.bodies import (
     SeekAnswer,
     SeekPoint,
     TopicPart,
-    decoded,
 )
 from gateway.http.groups.request import TRUE_OR_FALSE, GroupCall
 from gateway.http.problem_details import error_members
 from gateway.http.request import parsed_timestamp_ms
+from gateway.http.struct_body import decoded
+from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
+from gateway.proto.values import value_of
 from metadata.errors import InvalidArgument, did_you_mean
 
 PAGE_SIZE_MAX = 1000
 
 
 class HttpGroupAdmin:
+    """Answers what operators ask of groups."""
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     async def list_groups(self, call: GroupCall) -> None:
         query = call.query("page_size", "page_token", "state")
         call.no_body()
-        page_size = query.integer("page_size", least=0, most=PAGE_SIZE_MAX) or 0
-        states = query.text("state").split(",") if "state" in query else ()
         page = await self._broker.group_operations.list_groups(
-            page_size=page_size, page_token=query.text("page_token"), states=states
+            groups_pb2.ListGroupsRequest(
+                page_size=query.integer("page_size", least=0, most=PAGE_SIZE_MAX) or 0,
+                page_token=query.text("page_token"),
+                states=query.text("state").split(",") if "state" in query else (),
+            )
         )
-        await call.answer(GroupPageAnswer([ListedAnswer(**group._asdict()) for group in page.groups], page.next_page_token))
+        await call.answer(GroupPageAnswer([value_of(group, ListedAnswer) for group in page.groups], page.next_page_token))
 
     async def describe(self, call: GroupCall) -> None:
         call.query()
         call.no_body()
-        found = await patiently(lambda: self._broker.group_operations.describe(call.group))
-        await call.answer(_described(found, await in_turns(_lag, found.lags)))
+        request = groups_pb2.DescribeGroupRequest(group=call.group)
+        found = await patiently(lambda: self._broker.group_operations.describe(request))
+        members = [_member(member, found.protocol_type) for member in found.members]
+        await call.answer(value_of(found, GroupAnswer, members=members, lags=await in_turns(_lag, found.lags)))
 
     async def delete(self, call: GroupCall) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
         call.no_body()
-        await patiently(lambda: self._broker.group_operations.delete(call.group, validate_only=validate_only))
+        request = groups_pb2.DeleteGroupRequest(group=call.group, validate_only=validate_only)
+        await patiently(lambda: self._broker.group_operations.delete(request))
         await call.answer(None)
 
     async def seek(self, call: GroupCall) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
         asked = decoded(call.body, Seek)
-        topics, to = [_topic_of(topic) for topic in asked.topics], _seek_to(asked.to)
+        topics = [_topic_of(topic) for topic in asked.topics]
+        request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(asked.to))
         for topic in topics:
             check_topic(topic.topic)
-        moved = await patiently(lambda: self._broker.group_operations.seek(call.group, topics, to, validate_only=validate_only))
-        await call.answer(SeekAnswer(await in_turns(_moved, moved)))
+        answer = await patiently(lambda: self._broker.group_operations.seek(request))
+        await call.answer(SeekAnswer(await in_turns(_moved, answer.moved)))
 
 
-def _moved(row: MovedOffset) -> MovedAnswer:
-    if row.error is not None:
-        return MovedAnswer(row.topic, row.topic_id, row.partition, row.before, error=error_members(row.error))
-    asked = UNSET if row.asked is None else row.asked
-    return MovedAnswer(row.topic, row.topic_id, row.partition, row.before, row.after, row.reason or UNSET, asked)
+def _moved(row: groups_pb2.MovedOffset) -> MovedAnswer:
+    if row.HasField("error"):
+        return value_of(row, MovedAnswer, after=UNSET, reason=UNSET, asked=UNSET, error=error_members(error_of(row.error)))
+    asked = row.asked if row.HasField("asked") else UNSET
+    return value_of(row, MovedAnswer, reason=row.reason or UNSET, asked=asked, error=UNSET)
 
 
-def _topic_of(topic: str | TopicPart) -> TopicPartitions:
+def _topic_of(topic: str | TopicPart) -> groups_pb2.TopicPartitions:
     if isinstance(topic, str):
-        return TopicPartitions(topic)
-    return TopicPartitions(topic.topic, topic.partitions, topic.topic_id)
+        return groups_pb2.TopicPartitions(topic=topic)
+    return groups_pb2.TopicPartitions(topic=topic.topic, partitions=topic.partitions, topic_id=topic.topic_id)
 
 
-def _seek_to(to: str | SeekPoint) -> SeekTo:
+def _seek_to(to: str | SeekPoint) -> dict[str, Any]:
+    """Returns the one field of SeekGroupRequest that says where to. Raises InvalidArgument."""
     if isinstance(to, str):
-        if to == "earliest":
-            return SeekTo("earliest")
-        if to == "latest":
-            return SeekTo("latest")
+        if to in {"earliest", "latest"}:
+            return {to: True}
         hint = did_you_mean(to, ("earliest", "latest")) or 'Say "earliest", "latest", or a point, as in {"offset": 17}.'
         raise InvalidArgument(f"to={to[:60]!r} is no place in a log", hint=hint, field="to")
-    points = []
+    points: dict[str, Any] = {}
     if to.timestamp is not UNSET:
-        points.append(SeekTo("timestamp_ms", parsed_timestamp_ms("to.timestamp", str(to.timestamp))))
+        points["timestamp_ms"] = parsed_timestamp_ms("to.timestamp", str(to.timestamp))
     if to.offset is not UNSET:
-        points.append(SeekTo("offset", to.offset))
+        points["offset"] = to.offset
     if to.shift is not UNSET:
-        points.append(SeekTo("shift", to.shift))
+        points["shift"] = to.shift
     if len(points) != 1:
         raise InvalidArgument("to must be one of timestamp, offset and shift", hint='Say for example {"offset": 17}.', field="to")
-    return points[0]
+    return points
 
 
-def _described(group: GroupDescription, lags: list[LagAnswer]) -> GroupAnswer:
-    return GroupAnswer(
-        group=group.group,
-        state=group.state,
-        generation=group.generation,
-        protocol_type=group.protocol_type,
-        protocol=group.protocol,
-        leader=group.leader,
-        coordinator=group.coordinator,
-        lag_records=group.lag_records,
-        lag_seconds=group.lag_seconds,
-        members=[
-            DescribedMember(
-                member.member_id,
-                member.instance_id,
-                member.client_id,
-                member.client_host,
-                member.session_timeout_ms,
-                member.rebalance_timeout_ms,
-                [
-                    AssignedTopic(topic, sorted(numbers))
-                    for topic, numbers in sorted(assigned_partitions(group.protocol_type, member.assignment).items())
-                ],
-            )
-            for member in group.members
-        ],
-        lags=lags,
-    )
+def _member(member: groups_pb2.GroupMember, protocol_type: str) -> DescribedMember:
+    assigned = sorted(assigned_partitions(protocol_type, member.assignment).items())
+    return value_of(member, DescribedMember, assignment=[AssignedTopic(topic, sorted(numbers)) for topic, numbers in assigned])
 
 
-def _lag(lag: PartitionLag) -> LagAnswer:
-    members = lag._asdict()
-    return LagAnswer(**members | {"error": UNSET if lag.error is None else error_members(lag.error)})
+def _lag(lag: groups_pb2.PartitionLag) -> LagAnswer:
+    return value_of(lag, LagAnswer, error=error_members(error_of(lag.error)) if lag.HasField("error") else UNSET)

@@ -1,30 +1,21 @@
-"""What is said of consumer groups over HTTP, as JSON: bodies of requests, checked, and the forms of answers. Pure.
+"""Bodies of requests about consumer groups over HTTP, and their answers, as JSON. Pure.
 
-Invariant: an unknown field is refused, and so is what no coordinator could take; what is wrong is told with its place, and with an
-example of the whole body.
+Invariant: struct_body.py refuses what no coordinator could take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from gateway.http.validation_errors import of_malformed_json, of_msgspec
-from metadata.errors import InvalidArgument, did_you_mean
-
-_Body = TypeVar("_Body", bound=Struct)
+from gateway.http.struct_body import Body
 
 Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Milliseconds = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Name = Annotated[str, Meta(max_length=249)]
-
-
-class Body(Struct, forbid_unknown_fields=True):
-    pass
 
 
 class Answered(Struct, omit_defaults=True):
@@ -36,6 +27,8 @@ class Answered(Struct, omit_defaults=True):
 
 class NewMember(Body):
     """Who joins a group."""
+
+    example = '{"topics": ["orders"]}'
 
     topics: Annotated[list[Name], Meta(min_length=1, description="What to read; all must be there.")]
     member_id: Annotated[str, Meta(max_length=600, description="Of a member that joins again; a new one has none.")] = ""
@@ -55,6 +48,8 @@ class NewMember(Body):
 
 
 class Heartbeat(Body):
+    example = '{"generation": 3}'
+
     generation: Int32
     instance_id: Name = ""
 
@@ -71,6 +66,8 @@ class NewOffset(Body):
 class MemberCommit(Body):
     """Either offsets, or the cursor of what was read."""
 
+    example = '{"generation": 3, "offsets": [{"topic": "orders", "partition": 0, "offset": 17}]}'
+
     generation: Int32
     offsets: list[NewOffset] | UnsetType = UNSET
     cursor: str | UnsetType = UNSET
@@ -79,6 +76,8 @@ class MemberCommit(Body):
 
 class Commit(Body):
     """By hand: of a group without members."""
+
+    example = '{"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]}'
 
     offsets: list[NewOffset]
 
@@ -100,6 +99,8 @@ class TopicPart(Body):
 
 
 class Seek(Body):
+    example = '{"to": {"timestamp": "2026-01-31T12:00:00Z"}, "topics": ["orders"]}'
+
     to: Annotated[str | SeekPoint, Meta(description="earliest, latest, or a point.")]
     topics: Annotated[list[Name | TopicPart], Meta(description="None: all that the group has committed.")] = field(
         default_factory=list
@@ -227,44 +228,8 @@ class GroupAnswer(Struct, frozen=True):
     lags: list[LagAnswer]
 
 
-EXAMPLES: Final[dict[type[Struct], str]] = {
-    NewMember: '{"topics": ["orders"]}',
-    Heartbeat: '{"generation": 3}',
-    MemberCommit: '{"generation": 3, "offsets": [{"topic": "orders", "partition": 0, "offset": 17}]}',
-    Commit: '{"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]}',
-    Seek: '{"to": {"timestamp": "2026-01-31T12:00:00Z"}, "topics": ["orders"]}',
-}
-
-_WITHIN: Final[dict[type[Struct], tuple[type[Struct], ...]]] = {
-    MemberCommit: (NewOffset,),
-    Commit: (NewOffset,),
-    Seek: (SeekPoint, TopicPart),
-}
-
-
 def assigned_topics(partitions: Iterable[tuple[str, int]]) -> list[AssignedTopic]:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
     return [AssignedTopic(topic, numbers) for topic, numbers in by_topic.items()]
-
-
-def decoded(body: bytes, of: type[_Body]) -> _Body:
-    """InvalidArgument names the field, or the byte."""
-    hint = f"Send for example {EXAMPLES[of]}."
-    try:
-        return msgspec.json.decode(body, type=of)
-    except msgspec.ValidationError as error:
-        fault = of_msgspec(error)
-        if fault.unknown_field is not None:
-            hint = f"{did_you_mean(fault.unknown_field, _fields_of(of))} {hint}".strip()
-        details: dict[str, str] = {"field": fault.place} if fault.place else {}
-        raise InvalidArgument(fault.sentence("the body"), hint=hint, **details) from None
-    except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the body {of_malformed_json(error, body)}", hint=hint) from None
-    except RecursionError:
-        raise InvalidArgument("the body is nested too deeply", hint=hint) from None
-
-
-def _fields_of(of: type[Struct]) -> list[str]:
-    return [name for kind in (of, *_WITHIN.get(of, ())) for name in kind.__struct_fields__]

@@ -21,9 +21,10 @@ from gateway.concurrency.group_patience import patiently
 from gateway.concurrency.offload import WorkThreads
 from gateway.concurrency.shutdown import LongWaits
 from gateway.http.groups import member_leader
-from gateway.http.groups.bodies import Heartbeat, MemberAnswer, NewMember, assigned_topics, decoded
+from gateway.http.groups.bodies import Heartbeat, MemberAnswer, NewMember, assigned_topics
 from gateway.http.groups.request import GroupCall, member_path
 from gateway.http.request import Disconnected
+from gateway.http.struct_body import decoded
 from gateway.topics.describe import described_topic
 from metadata.errors import (
     InvalidArgument,

@@ -19,7 +19,6 @@ from msgspec import UNSET
 from gateway.access.authorization import check_topic, may_read_topic, may_see_topic
 from gateway.api import Broker
 from gateway.concurrency.group_patience import patiently
-from gateway.groups.admin.descriptions import FetchedOffset, TopicPartitions
 from gateway.http.groups.bodies import (
     Commit,
     CommitAnswer,
@@ -29,11 +28,13 @@ from gateway.http.groups.bodies import (
     NewOffset,
     OffsetAnswer,
     OffsetsAnswer,
-    decoded,
 )
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
 from gateway.http.groups.request import TRUE_OR_FALSE, AsMember, GroupCall, check_generation, numbers_of
 from gateway.http.problem_details import error_members
+from gateway.http.struct_body import decoded
+from gateway.proto import groups_pb2
+from gateway.proto.values import value_of
 from gateway.topics.names import NamedPartition, partitions_named
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
@@ -160,12 +161,11 @@ class HttpGroupOffsets:
                 "it is not said of which topic", hint=f"Add topic=NAME; DELETE {call.path} deletes the group with all its offsets."
             )
         check_topic(query.text("topic"))
-        topic = TopicPartitions(query.text("topic"), numbers_of(query, "partitions"))
+        topic = groups_pb2.TopicPartitions(topic=query.text("topic"), partitions=numbers_of(query, "partitions"))
         validate_only = query.choice("validate_only", TRUE_OR_FALSE) or False
-        deleted = await patiently(
-            lambda: self._broker.group_operations.delete_offsets(call.group, [topic], validate_only=validate_only)
-        )
-        await call.answer(DeletedAnswer([_fetched(offset) for offset in deleted]))
+        request = groups_pb2.DeleteOffsetsRequest(group=call.group, topics=[topic], validate_only=validate_only)
+        answer = await patiently(lambda: self._broker.group_operations.delete_offsets(request))
+        await call.answer(DeletedAnswer([value_of(offset, CommittedAnswer) for offset in answer.deleted]))
 
 
 def _committed(offset: int, leader_epoch: int = -1, metadata: str = "") -> CommittedOffset:
@@ -180,7 +180,3 @@ def _told(topic: str, partition: int, offset: int, error: TidelogError | None) -
     if error is None:
         return OffsetAnswer(topic, partition, offset)
     return OffsetAnswer(topic, partition, error=error_members(error))
-
-
-def _fetched(offset: FetchedOffset) -> CommittedAnswer:
-    return CommittedAnswer(**offset._asdict())

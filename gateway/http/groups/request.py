@@ -94,9 +94,12 @@ def check_generation(cursor: Cursor, member: AsMember) -> None:
 
 
 def numbers_of(query: Query, name: str) -> list[int]:
-    """Of name=0,1,2; none where it is not given."""
+    """Returns the partitions of name=0,1,2; none where it is not given. Raises InvalidArgument."""
     text = query.text(name)
     numbers = text.split(",") if name in query else []
     if any(not (number.isascii() and number.isdigit() and len(number) <= 10) for number in numbers):
         raise InvalidArgument(f"{name}={text[:60]!r}: must be numbers of partitions, as in {name}=0,1,2")
-    return [int(number) for number in numbers]
+    partitions = [int(number) for number in numbers]
+    if any(partition > INT32_MAX for partition in partitions):
+        raise InvalidArgument(f"a partition is a number from 0 to {INT32_MAX}", field=name)
+    return partitions

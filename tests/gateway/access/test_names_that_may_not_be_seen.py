@@ -6,36 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.groups.admin.descriptions import GroupDescription, GroupMember, PartitionLag, assigned_partitions, seen_by
 from gateway.proto import groups_pb2, log_pb2
-from metadata.groups.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
 from metadata.page_token import name_in
 from tests.gateway.integration.test_both_listeners import append
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
-
-
-def described(subscription: bytes, assignment: bytes, protocol_type: str = "consumer") -> GroupDescription:
-    member = GroupMember("m", "", "c", "h", subscription, assignment, 1, 1)
-    lags = (PartitionLag("orders", "1", 0, lag_records=5), PartitionLag("salaries", "2", 0, lag_records=7))
-    return GroupDescription("g", "Stable", 1, protocol_type, "range", "m", "b", (member,), lags)
-
-
-def test_a_group_is_described_without_the_topics_that_may_not_be_seen() -> None:
-    both = Subscription(("orders", "salaries"), {"salaries": [0]}, 3, "rack", b"data")
-    group = described(encode_subscription(both), encode_assignment({"orders": [0], "salaries": [1]}, b"data"))
-    assert seen_by(group, lambda _: True) == group
-    seen = seen_by(group, lambda topic: topic == "orders")
-    assert [lag.topic for lag in seen.lags] == ["orders"]
-    assert (seen.lag_records, seen.members[0].member_id) == (5, "m")
-    assert assigned_partitions("consumer", seen.members[0].assignment) == {"orders": [0]}
-    assert decode_subscription(seen.members[0].metadata) == Subscription(("orders",), {}, 3, "rack", b"data")
-    assert b"salaries" not in repr(seen).encode()
-
-
-def test_what_members_tell_each_other_is_hidden_where_it_cannot_be_read_and_left_alone_where_it_means_something_else() -> None:
-    assert b"salaries" not in seen_by(described(b"\0salaries", b"\0salaries"), lambda _: False).members[0].assignment
-    other = described(b"\0own", b"\0own", "connect")
-    assert seen_by(other, lambda _: False).members == other.members
 
 
 @pytest.mark.slow

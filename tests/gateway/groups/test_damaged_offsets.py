@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
-from gateway.groups.admin.descriptions import SeekTo, TopicPartitions
 from gateway.proto import groups_pb2
 from gateway.proto.status import error_of
-from metadata.errors import Corrupt
+from metadata.errors import Corrupt, TidelogError
 from metadata.model import Partition, TopicPartition
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
@@ -79,16 +78,24 @@ def test_a_consume_stream_reads_the_others(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def errors(rows: Iterable[groups_pb2.PartitionLag | groups_pb2.MovedOffset]) -> list[type[TidelogError] | None]:
+    return [type(error_of(row.error)) if row.HasField("error") else None for row in rows]
+
+
 def test_it_is_described_and_a_seek_mends_it(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
         operations = broker.group_operations
-        lags = (await operations.describe(group.group)).lags
-        assert [type(lag.error) for lag in lags] == [type(None), Corrupt, type(None)]
-        shifted = await operations.seek(group.group, [], SeekTo("shift", 1), validate_only=True)
-        assert [type(row.error) for row in shifted] == [type(None), Corrupt, type(None)], "nobody knows from where"
-        moved = await operations.seek(group.group, [], SeekTo("earliest"))
-        assert [(row.partition, row.before, row.after) for row in moved] == [(0, 0, 0), (1, None, 0), (2, 0, 0)]
-        assert [lag.error for lag in (await operations.describe(group.group)).lags] == [None] * 3
+        describe = groups_pb2.DescribeGroupRequest(group=group.group)
+        assert errors((await operations.describe(describe)).lags) == [None, Corrupt, None]
+        shift = groups_pb2.SeekGroupRequest(group=group.group, shift=1, validate_only=True)
+        assert errors((await operations.seek(shift)).moved) == [None, Corrupt, None], "nobody knows from where"
+        moved = (await operations.seek(groups_pb2.SeekGroupRequest(group=group.group, earliest=True))).moved
+        assert [(row.partition, row.HasField("before"), row.before, row.after) for row in moved] == [
+            (0, True, 0, 0),
+            (1, False, 0, 0),
+            (2, True, 0, 0),
+        ]
+        assert errors((await operations.describe(describe)).lags) == [None] * 3
 
     serve(tmp_path, scenario)
 
@@ -96,8 +103,13 @@ def test_it_is_described_and_a_seek_mends_it(tmp_path: Path) -> None:
 def test_it_can_be_deleted_alone(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
         operations = broker.group_operations
-        (deleted,) = await operations.delete_offsets(group.group, [TopicPartitions("orders", [DAMAGED])])
+        topics = [groups_pb2.TopicPartitions(topic="orders", partitions=[DAMAGED])]
+        request = groups_pb2.DeleteOffsetsRequest(group=group.group, topics=topics)
+        (deleted,) = (await operations.delete_offsets(request)).deleted
         assert (deleted.partition, deleted.offset) == (DAMAGED, -1)
-        assert [lag.partition for lag in (await operations.describe(group.group)).lags] == [0, 2]
+        assert [lag.partition for lag in (await operations.describe(groups_pb2.DescribeGroupRequest(group=group.group))).lags] == [
+            0,
+            2,
+        ]
 
     serve(tmp_path, scenario)

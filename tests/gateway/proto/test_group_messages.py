@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.proto import group_messages, groups_pb2
 from gateway.proto import group_messages as wire
-from metadata.errors import RebalanceInProgress, TidelogError, Unavailable, UnknownMember
+from gateway.proto import groups_pb2
+from metadata.errors import Corrupt, RebalanceInProgress, TidelogError, Unavailable, UnknownMember
 from metadata.groups.model import (
     Generation,
     InstanceId,
@@ -45,7 +45,7 @@ BYTES = st.binary(max_size=20)
     )
 )
 def test_a_join(asked: JoinRequest) -> None:
-    sent = groups_pb2.JoinGroupRequest.FromString(group_messages.join_request("g", asked).SerializeToString())
+    sent = groups_pb2.JoinGroupRequest.FromString(wire.join_request("g", asked).SerializeToString())
     assert (sent.group, wire.asked_to_join(sent)) == ("g", asked)
 
 
@@ -66,23 +66,23 @@ def test_a_join_without_a_rebalance_timeout_has_its_session_timeout() -> None:
     )
 )
 def test_the_answer_to_a_join(told: Joined) -> None:
-    assert group_messages.joined(groups_pb2.JoinGroupResponse.FromString(wire.join_response(told).SerializeToString())) == told
+    assert wire.joined(groups_pb2.JoinGroupResponse.FromString(wire.join_response(told).SerializeToString())) == told
 
 
 @given(st.builds(SyncRequest, MEMBER, INSTANCE, GENERATION, st.dictionaries(MEMBER, BYTES, max_size=3), TEXT, TEXT))
 def test_a_sync(asked: SyncRequest) -> None:
-    sent = groups_pb2.SyncGroupRequest.FromString(group_messages.sync_request("g", asked).SerializeToString())
+    sent = groups_pb2.SyncGroupRequest.FromString(wire.sync_request("g", asked).SerializeToString())
     assert (sent.group, wire.asked_to_sync(sent)) == ("g", asked)
 
 
 @given(st.builds(Synced, TEXT, TEXT, BYTES))
 def test_the_answer_to_a_sync(told: Synced) -> None:
-    assert group_messages.synced(groups_pb2.SyncGroupResponse.FromString(wire.sync_response(told).SerializeToString())) == told
+    assert wire.synced(groups_pb2.SyncGroupResponse.FromString(wire.sync_response(told).SerializeToString())) == told
 
 
 @given(st.lists(st.tuples(MEMBER, INSTANCE), max_size=3))
 def test_a_leave(leaving: list[tuple[MemberId, InstanceId]]) -> None:
-    assert wire.asked_to_leave(group_messages.leave_request("g", leaving)) == leaving
+    assert wire.asked_to_leave(wire.leave_request("g", leaving)) == leaving
 
 
 @given(
@@ -116,3 +116,20 @@ def test_errors_keep_their_places() -> None:
     assert [error and (type(error), error.message) for error in told] == [None, (UnknownMember, "m"), (RebalanceInProgress, "r")]
     with pytest.raises(Unavailable):
         wire.errors_of(wire.statuses(errors), 4)
+
+
+def test_a_client_reads_errors_with_the_address_of_the_broker() -> None:
+    [error] = wire.errors_of(wire.statuses([UnknownMember("m")]), 1, address="b:1")
+    assert (type(error), str(error)) == (UnknownMember, "b:1: m")
+    with pytest.raises(Unavailable, match=r"^b:1: the group's coordinator answered 1 of 2$") as too_few:
+        wire.errors_of(wire.statuses([None]), 2, address="b:1")
+    assert too_few.value.details == {"address": "b:1"}
+    told = wire.fetched_offset("orders", TopicPartition(TopicId("a" * 32), Partition(1)), Corrupt("torn"))
+    damaged = wire.offset_fetched(told, address="b:1")
+    assert isinstance(damaged, Corrupt)
+    assert str(damaged) == "b:1: torn"
+
+
+def test_partitions_are_named_by_topic_in_order() -> None:
+    named = wire.topic_partitions([("payments", 0), ("orders", 2), ("orders", 1)])
+    assert [(each.topic, list(each.partitions)) for each in named] == [("orders", [1, 2]), ("payments", [0])]

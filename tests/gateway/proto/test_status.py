@@ -1,13 +1,25 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
 from gateway.error_codes import WIRE_CODES
-from gateway.proto.status import error_of, status_of
-from metadata.errors import InvalidArgument, NoLeader, OutOfRange, Throttled, TidelogError, UnknownTopic
+from gateway.proto.status import DETAILS_TRAILER, error_of, status_in, status_of
+from metadata.errors import (
+    InvalidArgument,
+    NoLeader,
+    OutcomeUnknown,
+    OutOfRange,
+    Rejected,
+    Throttled,
+    TidelogError,
+    TooLarge,
+    Unavailable,
+    UnknownTopic,
+)
 from tests.gateway.test_error_codes import EVERY_CLASS
 
 
@@ -75,3 +87,53 @@ def test_a_throttled_error_is_read_back_with_its_time_and_an_unknown_code_as_an_
     assert isinstance(back, Throttled)
     assert back.retry_after_s == 2.5
     assert type(error_of(Status(code=13, message="of a newer broker"))) is TidelogError
+
+
+@pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
+def test_a_client_reads_the_same_error_with_the_address_of_the_broker(kind: type[TidelogError]) -> None:
+    error = kind("it happened", hint="do this", topic="17", log_start_offset=5, high_watermark=-1, is_first=True)
+    read = error_of(status_of(error), address="broker:9090")
+    assert type(read) is kind
+    assert (str(read), read.hint) == ("broker:9090: it happened", "do this")
+    assert read.details == error.details | {"address": "broker:9090"}
+
+
+def test_an_error_without_a_hint_is_read_back_without_one() -> None:
+    assert error_of(status_of(UnknownTopic("gone", hint=""))).hint == ""
+
+
+def test_a_number_of_thousands_of_digits_stays_text() -> None:
+    assert error_of(status_of(TidelogError("x", seen="9" * 5_000))).details["seen"] == "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        (Throttled("x"), Unavailable),
+        (TooLarge("x"), Rejected),
+        (OutcomeUnknown("x"), OutcomeUnknown),
+        (TidelogError("x"), TidelogError),
+    ],
+)
+def test_an_unknown_reason_still_says_what_to_do_next(sent: TidelogError, kind: type[TidelogError]) -> None:
+    status = status_of(sent)
+    info = ErrorInfo()
+    status.details[0].Unpack(info)
+    info.reason = "OF_TOMORROW"
+    info.metadata["message"] = "a detail of this name"
+    status.details[0].Pack(info)
+    for error in (error_of(status), error_of(status, address="b")):
+        assert type(error) is kind
+        assert error.details | {"address": "b"} == {"message": "a detail of this name", "address": "b"}
+
+
+def test_a_detail_that_cannot_be_read_is_skipped() -> None:
+    damaged = AnyMessage(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=b"\xff")
+    assert str(error_of(Status(code=8, message="full", details=[damaged]), address="b")) == "b: full"
+
+
+def test_the_trailers_of_a_call_hold_a_status_only_where_a_broker_has_put_one() -> None:
+    status = status_of(UnknownTopic("gone"))
+    assert status_in([("x", "y"), (DETAILS_TRAILER, status.SerializeToString())]) == status
+    for without in (None, [], [(DETAILS_TRAILER, b"\xff\xff\xff")], [(DETAILS_TRAILER, b"")], [(DETAILS_TRAILER, "text")]):
+        assert status_in(without) is None

@@ -3,61 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.rpc.error_details_pb2 import ErrorInfo
-from google.rpc.status_pb2 import Status
 
 from gateway.proto.status import DETAILS_TRAILER, status_of
-from metadata import errors
 from metadata.errors import (
     Denied,
     InvalidArgument,
     OutcomeUnknown,
-    OutOfRange,
     Rejected,
     Throttled,
     TidelogError,
     TooLarge,
     Unavailable,
 )
-from tidelog.transport.rpc_errors import error_of_rpc, error_of_status
-
-
-def classes(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogError]]:
-    yield kind
-    for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:
-            yield from classes(child)
-
-
-@pytest.mark.parametrize("kind", list(classes()), ids=lambda kind: kind.__name__)
-def test_every_class_of_the_tree_comes_back_as_itself_with_its_hint(kind: type[TidelogError]) -> None:
-    error = error_of_status(status_of(kind("it happened", hint="do this")), address="broker:9090")
-    assert type(error) is kind
-    assert str(error) == "broker:9090: it happened"
-    assert (error.hint, error.details["address"]) == ("do this", "broker:9090")
-    assert type(error_of_status(status_of(kind("x")), address="b")).default_hint == kind.default_hint
-
-
-def test_details_come_back_as_the_facts_that_they_were() -> None:
-    error = error_of_status(status_of(OutOfRange("gone", log_start_offset=5, high_watermark=-1, topic="007x")), address="b")
-    assert (error.details["log_start_offset"], error.details["high_watermark"], error.details["topic"]) == (5, -1, "007x")
-
-
-def test_a_throttled_client_learns_how_long_to_wait() -> None:
-    error = error_of_status(status_of(Throttled("full", retry_after_s=2.5)), address="b")
-    assert isinstance(error, Throttled)
-    assert error.retry_after_s == 2.5
-
-
-def test_a_reason_of_a_newer_broker_is_an_error_all_the_same() -> None:
-    assert type(error_of_status(Status(code=9, message="new"), address="b")) is TidelogError
+from tidelog.transport.rpc_errors import error_of_rpc
 
 
 def rpc_error(code: grpc.StatusCode, details: str, *trailers: tuple[str, bytes]) -> grpc.aio.AioRpcError:
@@ -182,32 +145,10 @@ def test_these_are_the_words_of_a_real_server() -> None:
     asyncio.run(run())
 
 
-def test_a_reason_of_a_newer_broker_still_says_what_to_do_next() -> None:
-    for known, kind in (
-        (Throttled("x"), Unavailable),
-        (TooLarge("x"), Rejected),
-        (OutcomeUnknown("x"), OutcomeUnknown),
-        (TidelogError("x"), TidelogError),
-    ):
-        status = status_of(known)
-        info = ErrorInfo()
-        status.details[0].Unpack(info)
-        info.reason = "OF_TOMORROW"
-        info.metadata["message"] = "a detail of this name"
-        status.details[0].Pack(info)
-        error = error_of_status(status, address="b")
-        assert type(error) is kind
-        assert not {"retryable", "nothing_was_written", "message"} & error.details.keys()
-
-
 def test_details_that_can_not_be_read_leave_what_the_code_says() -> None:
     for trailer in (b"\xff\xff\xff", b""):
         lost = rpc_error(grpc.StatusCode.UNAVAILABLE, "it is so", (DETAILS_TRAILER, trailer))
         assert type(error_of_rpc(lost, address="b", writes=False)) is Unavailable
-    status = Status(
-        code=8, message="full", details=[AnyMessage(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=b"\xff")]
-    )
-    assert str(error_of_status(status, address="b")) == "b: full"
 
 
 def test_an_error_of_the_broker_itself_may_have_written() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,18 @@ import grpc.aio
 import pytest
 
 from gateway.broker import Broker
-from gateway.groups.admin.descriptions import SeekTo, TopicPartitions
+from gateway.groups.admin.admin import GroupOperations
 from gateway.proto import groups_pb2
 from gateway.routing.peer_channels import FORWARDED_BY
-from metadata.errors import GroupNotEmpty, NotCoordinator, UnknownGroup, UnknownTopic
+from metadata.errors import (
+    GroupNotEmpty,
+    InvalidArgument,
+    InvalidGroupName,
+    InvalidName,
+    NotCoordinator,
+    UnknownGroup,
+    UnknownTopic,
+)
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.groups.offsets import CommittedOffset
 from metadata.topics.cache import TopicCache
@@ -26,6 +34,30 @@ from tests.kit.segments.batches import batch_of, header_of
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 4
+BILLING = groups_pb2.DescribeGroupRequest(group="billing")
+
+
+def topic_part(topic: str, *partitions: int) -> groups_pb2.TopicPartitions:
+    return groups_pb2.TopicPartitions(topic=topic, partitions=partitions)
+
+
+async def seek(
+    operations: GroupOperations, *topics: groups_pb2.TopicPartitions, group: str = "billing", **to: Any
+) -> Sequence[groups_pb2.MovedOffset]:
+    return (await operations.seek(groups_pb2.SeekGroupRequest(group=group, topics=topics, **to))).moved
+
+
+async def delete_offsets(operations: GroupOperations, *topics: groups_pb2.TopicPartitions) -> list[tuple[int, int]]:
+    answer = await operations.delete_offsets(groups_pb2.DeleteOffsetsRequest(group="billing", topics=topics))
+    return [(row.partition, row.offset) for row in answer.deleted]
+
+
+def without_ages(group: groups_pb2.GroupDescription) -> groups_pb2.GroupDescription:
+    """The ages of records differ from one question to the next."""
+    same = groups_pb2.GroupDescription.FromString(group.SerializeToString())
+    for each in (same, *same.lags):
+        each.ClearField("lag_seconds")
+    return same
 
 
 class Brokers:
@@ -64,17 +96,16 @@ def serve(tmp_path: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> Non
 def test_every_broker_tells_the_same_of_a_group(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         await brokers.commit("billing")
-        here = await brokers.coordinator("billing").group_operations.describe("billing")
-        there = await brokers.other("billing").group_operations.describe("billing")
-        assert [row._replace(lag_seconds=0) for row in there.lags] == [row._replace(lag_seconds=0) for row in here.lags]
-        assert there._replace(lags=()) == here._replace(lags=())
+        here = await brokers.coordinator("billing").group_operations.describe(BILLING)
+        there = await brokers.other("billing").group_operations.describe(BILLING)
+        assert without_ages(there) == without_ages(here)
         assert there.coordinator == brokers.coordinator("billing").broker_id
-        assert [(row.committed_offset, row.high_watermark, row.lag_records, row.error) for row in there.lags] == [
-            (1, 3, 2, None)
+        assert [(row.committed_offset, row.high_watermark, row.lag_records, row.HasField("error")) for row in there.lags] == [
+            (1, 3, 2, False)
         ] * PARTITIONS
         assert all(row.lag_seconds > 0 for row in there.lags)
         for broker in brokers.cluster.brokers:
-            (listed,) = (await broker.group_operations.list_groups()).groups
+            (listed,) = (await broker.group_operations.list_groups(groups_pb2.ListGroupsRequest())).groups
             assert (listed.group, listed.coordinator) == ("billing", there.coordinator)
 
     serve(tmp_path, scenario)
@@ -84,17 +115,18 @@ def test_every_broker_moves_and_deletes_at_the_coordinator(tmp_path: Path) -> No
     async def scenario(brokers: Brokers) -> None:
         await brokers.commit("billing")
         other = brokers.other("billing").group_operations
-        rows = await other.seek("billing", [TopicPartitions("orders", (0,))], SeekTo("latest"), validate_only=True)
+        rows = await seek(other, topic_part("orders", 0), latest=True, validate_only=True)
         assert [(row.before, row.after) for row in rows] == [(1, 3)]
-        rows = await other.seek("billing", [], SeekTo("shift", 1))
-        assert [(row.partition, row.before, row.after, row.error) for row in rows] == [(p, 1, 2, None) for p in range(PARTITIONS)]
-        deleted = await other.delete_offsets("billing", [TopicPartitions("orders", (0, 1))])
-        assert [(row.partition, row.offset) for row in deleted] == [(0, 2), (1, 2)]
-        await other.delete("billing", validate_only=True)
-        assert len((await other.describe("billing")).lags) == 2
-        await other.delete("billing")
+        rows = await seek(other, shift=1)
+        assert [(row.partition, row.before, row.after, row.HasField("error")) for row in rows] == [
+            (partition, 1, 2, False) for partition in range(PARTITIONS)
+        ]
+        assert await delete_offsets(other, topic_part("orders", 0, 1)) == [(0, 2), (1, 2)]
+        await other.delete(groups_pb2.DeleteGroupRequest(group="billing", validate_only=True))
+        assert len((await other.describe(BILLING)).lags) == 2
+        await other.delete(groups_pb2.DeleteGroupRequest(group="billing"))
         with pytest.raises(UnknownGroup):
-            await other.describe("billing")
+            await other.describe(BILLING)
 
     serve(tmp_path, scenario)
 
@@ -112,12 +144,11 @@ def test_a_topic_that_was_just_made_elsewhere_is_looked_up(tmp_path: Path, monke
             return get(self, name)
 
         monkeypatch.setattr(TopicCache, "get", not_heard_of)
-        moved = await operations.seek("billing", [TopicPartitions("orders", [1])], SeekTo("latest"))
-        assert [(row.partition, row.after, row.error) for row in moved] == [(1, 3, None)]
-        deleted = await operations.delete_offsets("billing", [TopicPartitions("orders", [1])])
-        assert [(row.partition, row.offset) for row in deleted] == [(1, 3)]
+        moved = await seek(operations, topic_part("orders", 1), latest=True)
+        assert [(row.partition, row.after, row.HasField("error")) for row in moved] == [(1, 3, False)]
+        assert await delete_offsets(operations, topic_part("orders", 1)) == [(1, 3)]
         with pytest.raises(UnknownTopic):
-            await operations.seek("billing", [TopicPartitions("gone", [1])], SeekTo("latest"))
+            await seek(operations, topic_part("gone", 1), latest=True)
 
     serve(tmp_path, scenario)
 
@@ -127,13 +158,27 @@ def test_refusals_come_back_as_the_coordinator_raised_them(tmp_path: Path) -> No
         async with grpc.aio.insecure_channel(brokers.other("billing").grpc_address) as channel:
             await GroupCalls(channel).alone()
         other = brokers.other("billing").group_operations
-        assert (await other.describe("billing")).members
+        assert (await other.describe(BILLING)).members
         with pytest.raises(GroupNotEmpty):
-            await other.delete("billing")
+            await other.delete(groups_pb2.DeleteGroupRequest(group="billing"))
         with pytest.raises(GroupNotEmpty):
-            await other.seek("billing", [TopicPartitions("orders")], SeekTo("latest"))
+            await seek(other, topic_part("orders"), latest=True)
         with pytest.raises(UnknownTopic):
-            await other.seek("payments", [TopicPartitions("nope")], SeekTo("latest"))
+            await seek(other, topic_part("nope"), group="payments", latest=True)
+        for topic, error in (
+            (topic_part("no/name"), InvalidName),
+            (topic_part("orders", -1), InvalidArgument),
+            (groups_pb2.TopicPartitions(topic="orders", topic_id="ä"), InvalidArgument),
+        ):
+            with pytest.raises(error):
+                await seek(other, topic, latest=True)
+            with pytest.raises(error):
+                await delete_offsets(other, topic)
+        for group in ("", "line\n"):
+            with pytest.raises(InvalidGroupName):
+                await seek(other, group=group, latest=True)
+            with pytest.raises(InvalidGroupName):
+                await other.describe(groups_pb2.DescribeGroupRequest(group=group))
 
     serve(tmp_path, scenario)
 

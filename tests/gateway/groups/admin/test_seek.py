@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.groups.admin.descriptions import SeekTo
-from gateway.groups.admin.seek import BEFORE_START, BEYOND_END, NO_RECORD_SINCE, Sought, check_seek, sought_offset
+from gateway.groups.admin.seek import (
+    BEFORE_START,
+    BEYOND_END,
+    NO_RECORD_SINCE,
+    SeekTo,
+    Sought,
+    check_seek,
+    seek_to,
+    sought_offset,
+)
+from gateway.proto import groups_pb2
 from metadata.errors import InvalidArgument
 from tests.kit.gateway.told_log import P0, bounds
 
@@ -54,6 +63,27 @@ def test_what_was_never_committed_has_nothing_to_shift_from() -> None:
 def test_what_no_log_could_answer_is_refused(to: SeekTo) -> None:
     with pytest.raises(InvalidArgument):
         check_seek(to)
+
+
+@pytest.mark.parametrize(
+    ("request_", "to"),
+    [
+        (groups_pb2.SeekGroupRequest(earliest=True), SeekTo("earliest")),
+        (groups_pb2.SeekGroupRequest(latest=True), SeekTo("latest")),
+        (groups_pb2.SeekGroupRequest(timestamp_ms=0), SeekTo("timestamp_ms", 0)),
+        (groups_pb2.SeekGroupRequest(offset=0), SeekTo("offset", 0)),
+        (groups_pb2.SeekGroupRequest(shift=-7), SeekTo("shift", -7)),
+        (groups_pb2.SeekGroupRequest(shift=0), SeekTo("shift", 0)),
+    ],
+)
+def test_a_request_says_where_to(request_: groups_pb2.SeekGroupRequest, to: SeekTo) -> None:
+    assert seek_to(request_) == to
+
+
+@pytest.mark.parametrize("request_", [groups_pb2.SeekGroupRequest(), groups_pb2.SeekGroupRequest(earliest=False)])
+def test_a_seek_to_nowhere_is_refused(request_: groups_pb2.SeekGroupRequest) -> None:
+    with pytest.raises(InvalidArgument, match="where to"):
+        seek_to(request_)
 
 
 @given(

@@ -1,0 +1,68 @@
+"""A route of FastAPI whose endpoint takes and returns msgspec structs.
+
+    parameter of a Body     decoded by gateway/http/struct_body.py
+    struct that is returned encoded by msgspec
+    document                the body and the answer refer to the schemas of the structs, which openapi.py adds
+
+FastAPI itself parses the parameters of path and query, and knows nothing of the structs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+
+from gateway.http.struct_body import Body, decoded
+
+
+class StructRoute(APIRoute):
+    """The class of all routes of admin_api."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Awaitable[Any]], **options: Any) -> None:
+        hints: dict[str, Any] = get_type_hints(endpoint, include_extras=True)
+        answer = hints.pop("return")
+        self.answer: type[msgspec.Struct] | None = None if answer is type(None) else answer
+        self.body: type[Body] | None = None
+        for name, kind in hints.items():
+            if inspect.isclass(kind) and issubclass(kind, Body):
+                self.body = kind
+                hints[name] = Annotated[kind, Depends(_decoder(kind))]
+                options["openapi_extra"] = {"requestBody": {"required": True, **_content(kind)}}
+        if self.answer is not None:
+            status = options["status_code"] or 200
+            options["responses"] = {status: _content(self.answer)}
+            endpoint = _encoded(endpoint, status)
+        parameters = inspect.signature(endpoint).parameters.values()
+        typed = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+        endpoint.__signature__ = inspect.Signature(typed)  # type: ignore[attr-defined]
+        super().__init__(path, endpoint, **options | {"response_model": None})
+
+
+def _encoded(endpoint: Callable[..., Awaitable[msgspec.Struct]], status: int) -> Callable[..., Awaitable[Response]]:
+    """An endpoint that takes FastAPI's `response` may set another status, and headers, on it."""
+
+    @wraps(endpoint)
+    async def answered(**given: Any) -> Response:
+        body = msgspec.json.encode(await endpoint(**given))
+        told: Response | None = given.get("response")
+        headers = {} if told is None else dict(told.headers)
+        return Response(body, (told and told.status_code) or status, headers, "application/json")
+
+    return answered
+
+
+def _decoder(of: type[Body]) -> Callable[[Request], Awaitable[Body]]:
+    async def read(request: Request) -> Body:
+        return decoded(await request.body(), of)
+
+    return read
+
+
+def _content(of: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{of.__name__}"}}}}

@@ -23,12 +23,13 @@ from metadata.errors import Fenced, StaleMember, TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
 from metadata.members.heartbeats import MemberHeartbeats
-from metadata.members.interfaces import CallPauses
+from metadata.members.interfaces import RETRY_S, RETRY_S_MAX
 from metadata.members.interfaces import GroupCalls as GroupCalls
 from metadata.members.interfaces import PartitionReader as PartitionReader
 from metadata.members.rebalance import MemberRebalance
 from metadata.members.settings import MemberSettings
 from metadata.members.state import NOTHING, Membership, Phase
+from metadata.retry import RetryPauses
 
 LEAVE_S: Final = 5.0
 
@@ -166,13 +167,13 @@ class GroupMember:
 
     async def _live(self) -> Exception | None:
         """Answers what ended it."""
-        again = CallPauses(self._jitter)
+        again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
         while not self._rebalance.stopping.is_set():
             ended_by = await self._take_part_until_it_ends()
             if ended_by is None:
                 break
             if self._place.phase is Phase.STAYING:
-                again = CallPauses(self._jitter)
+                again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
             if (failure := await self._give_up(ended_by)) is not None:
                 await self._leave_unless_fenced(failure)
                 return failure

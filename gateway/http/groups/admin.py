@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from gateway.access.authorization import check_topic
 from gateway.api import Broker
-from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.concurrency.offload import in_turns
 from gateway.groups.admin.descriptions import (
     GroupDescription,
@@ -55,13 +55,13 @@ class HttpGroupAdmin:
     async def describe(self, call: GroupCall) -> None:
         call.query()
         call.no_body()
-        found = await patiently(lambda: self._broker.group_operations.describe(call.group))
+        found = await retry_coordinator(lambda: self._broker.group_operations.describe(call.group))
         await call.answer(_described(found, await in_turns(_lag, found.lags)))
 
     async def delete(self, call: GroupCall) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
         call.no_body()
-        await patiently(lambda: self._broker.group_operations.delete(call.group, validate_only=validate_only))
+        await retry_coordinator(lambda: self._broker.group_operations.delete(call.group, validate_only=validate_only))
         await call.answer(None)
 
     async def seek(self, call: GroupCall) -> None:
@@ -70,7 +70,9 @@ class HttpGroupAdmin:
         topics, to = [_topic_of(topic) for topic in asked.topics], _seek_to(asked.to)
         for topic in topics:
             check_topic(topic.topic)
-        moved = await patiently(lambda: self._broker.group_operations.seek(call.group, topics, to, validate_only=validate_only))
+        moved = await retry_coordinator(
+            lambda: self._broker.group_operations.seek(call.group, topics, to, validate_only=validate_only)
+        )
         await call.answer(SeekAnswer(await in_turns(_moved, moved)))
 
 

@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from gateway.access.authorization import check_topic, may_read_topic, may_see_topic
 from gateway.api import Broker
-from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.groups.admin.descriptions import FetchedOffset, TopicPartitions
 from gateway.http.groups.bodies import (
     Commit,
@@ -112,7 +112,7 @@ class HttpGroupOffsets:
         self, member: AsMember, offsets: Mapping[TopicPartition, CommittedOffset], *, only_forward: bool = False
     ) -> Mapping[TopicPartition, TidelogError]:
         group, member_id, instance_id, generation = member
-        return await patiently(
+        return await retry_coordinator(
             lambda: self._broker.groups.commit(group, member_id, instance_id, generation, offsets, only_forward=only_forward)
         )
 
@@ -130,7 +130,7 @@ class HttpGroupOffsets:
         """Of topics that are there: those of a deleted one mean nothing any more."""
         query = call.query("topic")
         only = query.text("topic")
-        found = await patiently(lambda: self._broker.groups.offsets(call.group))
+        found = await retry_coordinator(lambda: self._broker.groups.offsets(call.group))
         offsets = [
             CommittedAnswer(
                 topic.name,
@@ -162,7 +162,7 @@ class HttpGroupOffsets:
         check_topic(query.text("topic"))
         topic = TopicPartitions(query.text("topic"), numbers_of(query, "partitions"))
         validate_only = query.choice("validate_only", TRUE_OR_FALSE) or False
-        deleted = await patiently(
+        deleted = await retry_coordinator(
             lambda: self._broker.group_operations.delete_offsets(call.group, [topic], validate_only=validate_only)
         )
         await call.answer(DeletedAnswer([_fetched(offset) for offset in deleted]))

@@ -75,7 +75,7 @@ async def broker_cluster(
         patched.setattr(
             "gateway.groups.coordinator_lease.ANSWER_S", PATIENCE_S
         )  # or where all stand still, nobody confirms anything
-        patched.setattr("gateway.concurrency.group_patience.COORDINATOR_WAIT_S", PATIENCE_S)
+        patched.setattr("gateway.concurrency.coordinator_retry.COORDINATOR_WAIT_S", PATIENCE_S)
         async with asyncio.TaskGroup() as tasks:
             housekeeping = tasks.create_task(metadata.run())
             running = []

@@ -51,13 +51,13 @@ from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.groups.model import MemberId
 from metadata.model import SessionId, TopicPartition
-from metadata.store.instrumented import HeardMetadata
+from metadata.store.instrumented import InstrumentedMetadataStore
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
 from segments.log.session_log import Log
-from segments.object_store.health_tracking import Trouble, WatchedStore
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore, Trouble
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.store_clock import StoreClock
 from segments.read.disk_cache import DiskTier
 
@@ -92,7 +92,7 @@ class Broker:
     def __init__(
         self,
         settings: BrokerSettings,
-        metered: MeteredStore,
+        metered: InstrumentedObjectStore,
         store: MetadataStore,
         layout: EtcdLayout,
         *,
@@ -107,8 +107,8 @@ class Broker:
         """`has_peers`: whether other brokers may use the same metadata, as with etcd. `access`: the guard of the doors, and what
         shows the other brokers that this is one. `clock` is fed by the bucket."""
         clock = clock or StoreClock(wall_clock_ms)
-        bucket = WatchedStore(metered)
-        metadata = HeardMetadata(store)
+        bucket = HealthTrackingObjectStore(metered)
+        metadata = InstrumentedMetadataStore(store)
         self.guard = access.guard
         self.access = AccessAdministration(AccessRecords(metadata, layout), self.guard.cache if self.guard is not None else None)
         self.cluster_id = cluster_id
@@ -284,11 +284,11 @@ class Broker:
 
     @property
     def metadata_age_ms(self) -> int:
-        return round(1000 * self._metadata.silent_s)
+        return round(1000 * self._metadata.idle_s)
 
     @property
     def metadata_trouble(self) -> Trouble | None:
-        silent_s = self._metadata.silent_s
+        silent_s = self._metadata.idle_s
         if 1000 * silent_s < self._cluster.session_timeout_ms:
             return None
         return Trouble(

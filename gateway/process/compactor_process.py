@@ -27,15 +27,15 @@ from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import NotFound, Rejected, Unavailable
 from metadata.model import Revision
 from metadata.store.data_directory import DataDirectory
-from metadata.store.instrumented import HeardMetadata
+from metadata.store.instrumented import InstrumentedMetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.store.open import open_metadata
 from metadata.topics.cache import TopicCache
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import proof_key
 from segments.object_store.conditional_put_check import prove_create_only
-from segments.object_store.health_tracking import WatchedStore
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.open import open_store
 from segments.object_store.store_clock import StoreClock
 from segments.shared_errors import first_of
@@ -83,12 +83,12 @@ async def compacting(
                     hint="Name the --data-dir of one that is stopped; or the --bucket and the --etcd of a cluster.",
                 )
             metadata_path = parts.enter_context(DataDirectory(settings.data_dir)).metadata_path
-        metadata = HeardMetadata(
+        metadata = InstrumentedMetadataStore(
             await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
         )
         clock = StoreClock(wall_clock_ms)
-        metered = MeteredStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
-        bucket = WatchedStore(metered)
+        metered = InstrumentedObjectStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
+        bucket = HealthTrackingObjectStore(metered)
         parts.push_async_callback(bucket.close)
         _tell_of_stores(metrics, settings, metered, bucket, metadata)
         cluster = await _cluster(bucket, metadata, layout)
@@ -134,7 +134,7 @@ async def compacting(
             raise first_of(errors) from errors
 
 
-async def _cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str | None:
+async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: EtcdLayout) -> str | None:
     """To which both belong; None where no broker has led on either yet. Rejected where they don't go together."""
     await check_not_restoring(metadata, layout)
     has_led = await metadata.get(layout.next_session) is not None  # asked first: a broker signs its bucket before that
@@ -151,7 +151,7 @@ async def _cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLa
     )
 
 
-async def _first_cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str:
+async def _first_cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: EtcdLayout) -> str:
     """As soon as a broker has made one. What can't be reached meanwhile is asked again."""
     while True:
         await asyncio.sleep(CLUSTER_LOOK_S)
@@ -165,7 +165,11 @@ async def _first_cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: 
 
 
 def _tell_of_stores(
-    metrics: Metrics, settings: BrokerSettings, metered: MeteredStore, bucket: WatchedStore, metadata: HeardMetadata
+    metrics: Metrics,
+    settings: BrokerSettings,
+    metered: InstrumentedObjectStore,
+    bucket: HealthTrackingObjectStore,
+    metadata: InstrumentedMetadataStore,
 ) -> None:
     for store in (BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)):
         metrics.tell(store)

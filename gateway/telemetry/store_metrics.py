@@ -9,16 +9,18 @@ from prometheus_client.registry import Collector
 
 from gateway.telemetry.metric_families import counter, counters, gauge, gauges, histograms
 from gateway.telemetry.settings import ObservabilitySettings
-from metadata.store.instrumented import HeardMetadata
+from metadata.store.instrumented import InstrumentedMetadataStore
 from segments.object_store.health import BucketState
-from segments.object_store.health_tracking import WatchedStore
-from segments.object_store.instrumented import PRICED_AS_READS, PRICED_AS_WRITES, MeteredStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
+from segments.object_store.instrumented import PRICED_AS_READS, PRICED_AS_WRITES, InstrumentedObjectStore
 
 
 class BucketCollector(Collector):
     """`look` is called in the loop before each scrape, `collect` in a thread."""
 
-    def __init__(self, metered: MeteredStore, watched: WatchedStore, settings: ObservabilitySettings) -> None:
+    def __init__(
+        self, metered: InstrumentedObjectStore, watched: HealthTrackingObjectStore, settings: ObservabilitySettings
+    ) -> None:
         self._metered = metered
         self._watched = watched
         self._settings = settings
@@ -69,12 +71,12 @@ class BucketCollector(Collector):
 class MetadataCollector(Collector):
     """Of etcd, or of SQLite, which only lacks what etcd tells of itself."""
 
-    def __init__(self, metadata: HeardMetadata) -> None:
+    def __init__(self, metadata: InstrumentedMetadataStore) -> None:
         self._metadata = metadata
         self._silent_s = 0.0
 
     def look(self) -> None:
-        self._silent_s = self._metadata.silent_s
+        self._silent_s = self._metadata.idle_s
 
     def collect(self) -> Iterable[Metric]:
         meter = self._metadata.meter

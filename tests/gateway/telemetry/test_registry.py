@@ -19,7 +19,7 @@ from gateway.process.broker_process import running
 from gateway.settings import load_settings
 from gateway.telemetry.registry import Metrics
 from metadata.errors import Unavailable, UnknownTopic
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from tests.kit.gateway.http_client import Client
 from tests.kit.gateway.small_broker import HeldStore, until
 
@@ -191,7 +191,7 @@ def test_calls_to_the_bucket_that_fail_are_counted_by_their_code(tmp_path: Path)
             raise Unavailable("no")
 
     async def scenario() -> None:
-        store = MeteredStore(Failing())
+        store = InstrumentedObjectStore(Failing())
         with pytest.raises(Unavailable):
             await store.delete("a")
         await store.create("b", [b"four"])

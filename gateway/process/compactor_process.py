@@ -19,9 +19,9 @@ from compaction.service import CompactionService
 from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
 from gateway.cluster.identity import stay_in_cluster
 from gateway.process.compactor_http import CompactorHttp
-from gateway.telemetry.process_metrics import BuildCollector
+from gateway.telemetry.process_metrics import build_info
 from gateway.telemetry.registry import Metrics
-from gateway.telemetry.store_metrics import BucketCollector, MetadataCollector
+from gateway.telemetry.store_metrics import register_stores
 from metadata.backup.restore_state import check_not_restoring
 from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import NotFound, Rejected, Unavailable
@@ -67,8 +67,9 @@ async def compacting(
     """
     async with AsyncExitStack() as parts:
         metrics = Metrics()
-        metrics.tell(BuildCollector(VERSION))
-        metrics.tell_of_process()
+        build = build_info(VERSION)
+        metrics.register(lambda: (build,))
+        metrics.register_process()
         door = CompactorHttp(metrics, wall_clock_ms, allowed_hosts=settings.access.hosts)
         if http:
             address = await door.start(http)
@@ -90,7 +91,7 @@ async def compacting(
         metered = InstrumentedObjectStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
         bucket = HealthTrackingObjectStore(metered)
         parts.push_async_callback(bucket.close)
-        _tell_of_stores(metrics, settings, metered, bucket, metadata)
+        register_stores(metrics, bucket, metered, metadata, settings.observability)
         cluster = await _cluster(bucket, metadata, layout)
         if cluster is None:
             why = f"no broker has run yet: neither {bucket.url} nor the metadata under {layout.root} know of a cluster"
@@ -115,7 +116,7 @@ async def compacting(
             clock=clock,
             told=told,
         )
-        metrics.tell(service.metrics)
+        metrics.register(service.measure)
         door.works(service.compactor.metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -162,15 +163,3 @@ async def _first_cluster(bucket: HealthTrackingObjectStore, metadata: Instrument
         else:
             if cluster is not None:
                 return cluster
-
-
-def _tell_of_stores(
-    metrics: Metrics,
-    settings: BrokerSettings,
-    metered: InstrumentedObjectStore,
-    bucket: HealthTrackingObjectStore,
-    metadata: InstrumentedMetadataStore,
-) -> None:
-    for store in (BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)):
-        metrics.tell(store)
-        metrics.before(store.look)

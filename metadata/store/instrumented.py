@@ -7,11 +7,13 @@ changed.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from metadata.errors import TidelogError
-from metadata.measurements import CallMeter
+from metadata.measurements import CallMeter, Histogram, counter, histograms
 from metadata.model import Revision
 from metadata.store.etcd.settings import EtcdStatus
 from metadata.store.interface import (
@@ -32,14 +34,32 @@ _Answer = TypeVar("_Answer")
 OPERATIONS: Final = ("get", "range", "transact", "lease", "compact")
 
 
+@dataclass(slots=True)
+class MetadataMeter(CallMeter):
+    """Counts the calls of a metadata store, and what its watches bring."""
+
+    seconds: dict[str, Histogram] = histograms(
+        "tidelog_metadata_request_seconds",
+        "Requests to the metadata store (etcd, or SQLite): how long they took.",
+        "operation",
+        OPERATIONS,
+    )
+    errors: Counter[tuple[str, str]] = counter(
+        "tidelog_metadata_errors",
+        "Requests to the metadata store that failed, by code.",
+        labels=("operation", "code"),
+        known=[(operation, "UNAVAILABLE") for operation in OPERATIONS],
+    )
+    watch_events: int = counter("tidelog_metadata_watch_events", "Changes that watches of the metadata told.")
+
+
 class InstrumentedMetadataStore:
     """A MetadataStore over `store` that counts its calls, and keeps the time of its last answer."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._answered_s = asyncio.get_running_loop().time()
-        self.meter = CallMeter(OPERATIONS)
-        self.watch_events = 0
+        self.meter = MetadataMeter()
 
     @property
     def idle_s(self) -> float:
@@ -74,7 +94,7 @@ class InstrumentedMetadataStore:
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
         async for batch in self._store.watch(prefix, from_revision):
             self._answered()
-            self.watch_events += len(batch.events)
+            self.meter.watch_events += len(batch.events)
             yield batch
 
     async def compact(self, to_revision: Revision) -> None:

@@ -7,11 +7,13 @@ tries again by itself is one call here.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from metadata.errors import AlreadyExists, NotFound, TidelogError
-from metadata.measurements import CallMeter
+from metadata.measurements import CallMeter, Histogram, counter, histograms
 from segments.object_store.decorator import ObjectStoreDecorator, Operation
 from segments.object_store.interface import Buffer, ObjectStore, Tail
 
@@ -26,19 +28,33 @@ CANCELLED: Final = "CANCELLED"
 _Answer = TypeVar("_Answer")
 
 
+@dataclass(slots=True)
+class BucketMeter(CallMeter):
+    """Counts the calls of a bucket."""
+
+    seconds: dict[str, Histogram] = histograms(
+        "tidelog_bucket_request_seconds", "Requests to the bucket: how long they took.", "operation", OPERATIONS
+    )
+    errors: Counter[tuple[str, str]] = counter(
+        "tidelog_bucket_errors",
+        "Requests to the bucket that failed, by code. CANCELLED: given up, or another of two was faster.",
+        labels=("operation", "code"),
+        known=[(operation, "UNAVAILABLE") for operation in OPERATIONS],
+    )
+    bytes_written: int = counter("tidelog_bucket_written_bytes", "Bytes of objects that were created.")
+    bytes_read: int = counter("tidelog_bucket_read_bytes", "Bytes that were read from objects.")
+
+
 class InstrumentedObjectStore(ObjectStoreDecorator):
     """Counts the calls of a store by operation, with their durations, errors and bytes."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
-        self.meter = CallMeter(OPERATIONS)
-        # Of creates that succeeded.
-        self.bytes_written = 0
-        self.bytes_read = 0
+        self.meter = BucketMeter()
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         await self._call("create", key, self._store.create(key, body, crc32c=crc32c))
-        self.bytes_written += sum(memoryview(part).nbytes for part in body)
+        self.meter.bytes_written += sum(memoryview(part).nbytes for part in body)
 
     async def _call(self, operation: Operation, key: str, call: Awaitable[_Answer]) -> _Answer:
         clock = asyncio.get_running_loop().time
@@ -57,7 +73,7 @@ class InstrumentedObjectStore(ObjectStoreDecorator):
         finally:
             self.meter.ended(operation, clock() - began_s, code)
         if isinstance(answer, bytes):
-            self.bytes_read += len(answer)
+            self.meter.bytes_read += len(answer)
         elif isinstance(answer, Tail):
-            self.bytes_read += len(answer.body)
+            self.meter.bytes_read += len(answer.body)
         return answer

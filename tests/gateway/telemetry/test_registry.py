@@ -195,9 +195,9 @@ def test_calls_to_the_bucket_that_fail_are_counted_by_their_code(tmp_path: Path)
         with pytest.raises(Unavailable):
             await store.delete("a")
         await store.create("b", [b"four"])
-        assert store.meter.errors == {("delete", "UNAVAILABLE"): 1}
+        assert +store.meter.errors == {("delete", "UNAVAILABLE"): 1}
         assert store.meter.seconds["delete"].count == store.meter.seconds["create"].count == 1
-        assert store.bytes_written == 4
+        assert store.meter.bytes_written == 4
 
     asyncio.run(scenario())
 

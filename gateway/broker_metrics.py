@@ -80,7 +80,7 @@ def register_broker(
 
     metrics.add_sampler(sample)
     metrics.register(lambda: (build, *of_broker.measure(), lag))
-    metrics.register(lambda: (ByLabel("door", metrics.traffic.doors),))
+    metrics.register(lambda: (ByLabel("listener", metrics.traffic.listeners),))
     metrics.register(log.measure)
     metrics.register(partitions.measure, detail=True)
     metrics.register_process()
@@ -110,7 +110,7 @@ class BrokerStatus:
     tls_files_refused: int = counter(
         "tidelog_tls_files_refused", "Looks at the files of TLS that found them broken: what was read before stays in use."
     )
-    http_connections: int = gauge("tidelog_http_connections", "Connections that are open at the HTTP door.")
+    http_connections: int = gauge("tidelog_http_connections", "Connections that are open at the HTTP listener.")
     http_connections_refused: int = counter(
         "tidelog_http_connections_refused",
         "Connections beyond http_connections_max or http_connections_per_address_max.",

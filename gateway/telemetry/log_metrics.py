@@ -118,7 +118,7 @@ class PartitionStatus:
     )
     current_offsets: _Numbers = gauge("kafka_topic_partition_current_offset", "As tidelog_partition_high_watermark.", labels=_PLACE)
     oldest_offsets: _Numbers = gauge("kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels=_PLACE)
-    left_out: int = gauge("tidelog_partitions_not_told", "Partitions that are led here beyond those told.")
+    left_out: int = gauge("tidelog_partitions_omitted", "Partitions that are led here beyond the 10,000 on this page.")
     partition_counts: Mapping[str, int] = gauge(
         "kafka_topic_partitions", "Partitions of the topic. Told by the controller.", labels=("topic",)
     )

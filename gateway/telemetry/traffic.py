@@ -1,6 +1,6 @@
-"""What goes through the doors: records and bytes, how long requests took, and how they were refused. Plain numbers, for /metrics.
+"""What goes through the listeners: records and bytes, how long requests took, and how they were refused, for /metrics.
 
-    door    http, grpc: clients      peer: what other brokers forward for theirs; the sum of the first two is what clients did
+    listener    http, grpc: clients      peer: what other brokers forward for theirs; the sum of the first two is what clients did
 
 Counted per request, never per record. What is refused is counted by its code in the tree of errors, once for each partition of a
 request that fares differently.
@@ -25,7 +25,7 @@ PEER: Final = "peer"
 
 
 @dataclass(slots=True)
-class DoorTraffic:
+class ListenerTraffic:
     """Counts what goes through one listener since the process began."""
 
     calls: int = counter("tidelog_calls", "Requests and streams that were begun.")
@@ -92,8 +92,8 @@ class Traffic:
     """The counts of all listeners: http and grpc serve clients, peer is what other brokers forward for theirs."""
 
     def __init__(self) -> None:
-        self.doors = {door: DoorTraffic() for door in (HTTP, GRPC, PEER)}
-        self.http, self.grpc, self.peer = self.doors[HTTP], self.doors[GRPC], self.doors[PEER]
+        self.listeners = {listener: ListenerTraffic() for listener in (HTTP, GRPC, PEER)}
+        self.http, self.grpc, self.peer = self.listeners[HTTP], self.listeners[GRPC], self.listeners[PEER]
 
-    def over_grpc(self, *, is_forwarded: bool) -> DoorTraffic:
+    def over_grpc(self, *, is_forwarded: bool) -> ListenerTraffic:
         return self.peer if is_forwarded else self.grpc

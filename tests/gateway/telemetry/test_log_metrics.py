@@ -40,7 +40,7 @@ def of_orders(count: int) -> list[TopicPartition]:
 def test_no_more_partitions_are_told_than_there_is_room_for_and_how_many_are_left_out() -> None:
     found = told(*of_orders(PARTITIONS_MAX + 7))
     assert len(found["tidelog_partition_high_watermark"].samples) == PARTITIONS_MAX
-    assert found["tidelog_partitions_not_told"].samples[0].value == 7
+    assert found["tidelog_partitions_omitted"].samples[0].value == 7
 
 
 def test_a_partition_of_a_topic_that_was_just_deleted_is_left_out() -> None:

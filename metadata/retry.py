@@ -29,15 +29,14 @@ class RetryPauses:
 
     def __init__(self, first_s: float, max_s: float = math.inf, *, jitter: Callable[[], float] = lambda: 0.5) -> None:
         """`jitter` returns numbers from 0 to 1, which make a pause half to one and a half times as long."""
-        self._first_s = self._next_s = min(first_s, max_s)
+        self._next_s = min(first_s, max_s)
         self._max_s = max_s
         self._jitter = jitter
 
     def next_s(self, error: BaseException | None = None) -> float:
         """Returns the pause after `error` in seconds. A server that names a time in Throttled is not called sooner."""
-        if isinstance(error, Throttled):
-            # Many callers are refused at the same moment. A server may name no time at all.
-            return max(self._first_s, error.retry_after_s) * (1 + self._jitter() / 2)
+        if isinstance(error, Throttled) and error.retry_after_s > 0:
+            return error.retry_after_s * (1 + self._jitter() / 2)  # many callers are refused at the same moment
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._max_s)
         return pause_s * (0.5 + self._jitter())
 

@@ -35,7 +35,7 @@ take the sum.
 _DETAIL = """
 ## /metrics/detail
 
-`kafka_topic_partitions` and `kafka_brokers` are told by the controller alone, so that sums are right.
+The controller alone reports `kafka_topic_partitions` and `kafka_brokers`, so that sums are right.
 
 """
 

@@ -15,17 +15,18 @@ class LogCounters:
     """Counts since the process began, for each segment and each fetch, never for each record."""
 
     records: int = counter("tidelog_committed_records", "Records that were committed on the bucket.")
-    record_bytes: int = counter("tidelog_committed_bytes", "Bytes of their batches.")
+    record_bytes: int = counter("tidelog_committed_bytes", "Bytes of the batches that were committed on the bucket.")
     segments: int = counter("tidelog_segments", "Segments that were committed.")
     segments_lost: int = counter(
-        "tidelog_segments_lost", "Segments whose session ended before they were committed; their producers were told."
+        "tidelog_segments_lost", "Segments whose session ended before they were committed; their producers got an error."
     )
     segment_bytes: Histogram = histogram("tidelog_segment_bytes", "Size of segments that were sent to the bucket.", bounds=BYTES)
     linger_seconds: Histogram = histogram(
         "tidelog_segment_linger_seconds", "Time from a segment's first batch until its PUT begins."
     )
     put_seconds: Histogram = histogram(
-        "tidelog_segment_put_seconds", "From there until it is certain to be on the bucket, tries and all."
+        "tidelog_segment_put_seconds",
+        "Time from the start of a segment's PUT until it is certain to be on the bucket, with retries.",
     )
     commit_seconds: Histogram = histogram(
         "tidelog_commit_seconds",

@@ -76,7 +76,7 @@ class ExpiryCounts:
     """Counts what has expired at one broker since the process began."""
 
     offsets: int = counter("tidelog_group_offsets_expired", "Offsets that this broker has deleted as expired.")
-    groups: int = counter("tidelog_groups_expired", "Groups likewise.")
+    groups: int = counter("tidelog_groups_expired", "Groups that this broker has deleted as expired.")
 
 
 class GroupExpiry:

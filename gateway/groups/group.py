@@ -56,7 +56,7 @@ class GroupCounts:
 
     rebalances: int = counter("tidelog_group_rebalances", "Generations that began at this broker.")
     commits: int = counter("tidelog_group_commits", "Commits that this broker has written.")
-    offsets_committed: int = counter("tidelog_group_offsets_committed", "Offsets in these commits.")
+    offsets_committed: int = counter("tidelog_group_offsets_committed", "Offsets in the commits that this broker has written.")
 
 
 class CoordinatedGroup:

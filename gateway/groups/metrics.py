@@ -274,13 +274,13 @@ class GroupFigures:
 @dataclass(frozen=True, slots=True)
 class GroupPartitionFigures:
     """For /metrics/detail. The names that begin with kafka_ and their labels are those of kafka_exporter
-    (https://github.com/danielqsj/kafka_exporter), but a partition without a commit is left out, and not told as -1."""
+    (https://github.com/danielqsj/kafka_exporter), but a partition without a commit is left out, where kafka_exporter has -1."""
 
     lag_records: Mapping[tuple[str, str, str], int] = gauge(
         "tidelog_group_partition_lag_records", "Records that the group has not committed yet.", labels=_OURS
     )
     lag_seconds: Mapping[tuple[str, str, str], float] = gauge(
-        "tidelog_group_partition_lag_seconds", "Age of the first of them.", labels=_OURS
+        "tidelog_group_partition_lag_seconds", "Age of the first record that the group has not committed.", labels=_OURS
     )
     committed_offsets: Mapping[tuple[str, str, str], int] = gauge(
         "tidelog_group_partition_committed_offset", "The next record to be read.", labels=_OURS
@@ -292,12 +292,15 @@ class GroupPartitionFigures:
         "kafka_consumergroup_lag", "As tidelog_group_partition_lag_records.", labels=_KAFKAS
     )
     lag_sums: Mapping[tuple[str, str], int] = gauge(
-        "kafka_consumergroup_lag_sum", "Of all partitions of the topic.", labels=("consumergroup", "topic")
+        "kafka_consumergroup_lag_sum",
+        "Sum of kafka_consumergroup_lag over the partitions of the topic.",
+        labels=("consumergroup", "topic"),
     )
     members: Mapping[str, int] = gauge("kafka_consumergroup_members", "As tidelog_group_members.", labels=("consumergroup",))
 
 
 def by_topic(told: Told) -> GroupFigures:
+    """Returns the figures for /metrics."""
     records = Counter[tuple[str, str]]()
     seconds: dict[tuple[str, str], float] = {}
     for row in told.partitions:
@@ -316,6 +319,7 @@ def by_topic(told: Told) -> GroupFigures:
 
 
 def by_partition(told: Told) -> GroupPartitionFigures:
+    """Returns the figures for /metrics/detail."""
     rows = {(row.group, row.topic, str(row.partition)): row for row in told.partitions}
     committed = {of: row.committed_offset for of, row in rows.items() if row.committed_offset is not None}
     sums = Counter[tuple[str, str]]()

@@ -55,7 +55,9 @@ class RackReadCounters:
 
     bucket_reads: int = counter(_READS, "Partitions led elsewhere, answered to readers of this broker's rack.", source="bucket")
     leader_reads: int = counter(_READS, source="leader")
-    bucket_bytes: int = counter(_READ_BYTES, "Their batches.", source="bucket")
+    bucket_bytes: int = counter(
+        _READ_BYTES, "Bytes of the batches of partitions led elsewhere, answered to readers of this broker's rack.", source="bucket"
+    )
     leader_bytes: int = counter(_READ_BYTES, source="leader")
     failures: int = counter(
         "tidelog_rack_read_failures", "Partitions that this broker could not read from the bucket, and asked of their leaders."

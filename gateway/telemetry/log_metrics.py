@@ -45,7 +45,7 @@ class LogStatus:
         "tidelog_oldest_uncommitted_seconds", "Age of the oldest batch that is not committed yet; 0: all are."
     )
     buffered_bytes: int = gauge("tidelog_buffered_bytes", "Batches that are buffered or on their way to the bucket.")
-    buffer_limit_bytes: int = gauge("tidelog_buffer_limit_bytes", "So many there may be (buffer_bytes_max).")
+    buffer_limit_bytes: int = gauge("tidelog_buffer_limit_bytes", "Upper bound of tidelog_buffered_bytes (buffer_bytes_max).")
     buffer_waiting: int = gauge("tidelog_buffer_waiting", "Requests that wait for room in the buffer.")
     pool_bytes: Mapping[str, int] = gauge(
         "tidelog_pool_bytes",
@@ -58,7 +58,7 @@ class LogStatus:
         "On the bucket, of the partitions that this broker leads: `segments` not compacted yet, and `parquet`.",
         labels=("form",),
     )
-    stored_dollars_per_day: float = gauge("tidelog_stored_dollars_per_day", "What the bucket asks for them, at price_gib_month.")
+    stored_dollars_per_day: float = gauge("tidelog_stored_dollars_per_day", "Price of tidelog_stored_bytes, at price_gib_month.")
 
 
 class LogMetrics:
@@ -120,9 +120,9 @@ class PartitionStatus:
     oldest_offsets: _Numbers = gauge("kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels=_PLACE)
     left_out: int = gauge("tidelog_partitions_omitted", "Partitions that are led here beyond the 10,000 on this page.")
     partition_counts: Mapping[str, int] = gauge(
-        "kafka_topic_partitions", "Partitions of the topic. Told by the controller.", labels=("topic",)
+        "kafka_topic_partitions", "Partitions of the topic, reported by the controller.", labels=("topic",)
     )
-    broker_count: int | None = gauge("kafka_brokers", "Brokers of the cluster. Told by the controller.")
+    broker_count: int | None = gauge("kafka_brokers", "Brokers of the cluster, reported by the controller.")
 
 
 class PartitionMetrics:

@@ -19,14 +19,16 @@ class BucketStatus:
     """The state of the bucket, and the price of its requests."""
 
     dollars: float = counter(
-        "tidelog_bucket_request_dollars", "What the bucket asks for these requests, at price_1000_writes and price_1000_reads."
+        "tidelog_bucket_request_dollars", "Price of the requests to the bucket, at price_1000_writes and price_1000_reads."
     )
     state: Mapping[str, int] = gauge(
         "tidelog_bucket_state",
         "1 for the state that the bucket is in, as the last half minute of requests says.",
         labels=("state",),
     )
-    unwritable_s: float = gauge("tidelog_bucket_unwritable_seconds", "For how long no write has come through that somebody wants.")
+    unwritable_s: float = gauge(
+        "tidelog_bucket_unwritable_seconds", "How long writes to the bucket have failed or hung; 0 while they succeed."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,10 @@ class ListenerTraffic:
     calls: int = counter("tidelog_calls", "Requests and streams that were begun.")
     # Committed, where their producer has asked for that. A repeat that is recognised is not counted again.
     produced_records: int = counter("tidelog_produced_records", "Records that were accepted.")
-    produced_bytes: int = counter("tidelog_produced_bytes", "Bytes of the requests that brought them.")
+    produced_bytes: int = counter("tidelog_produced_bytes", "Bytes of the requests whose records were accepted.")
     # By their offsets: those that key compaction has removed in between count as well.
     fetched_records: int = counter("tidelog_fetched_records", "Records that readers were answered with.")
-    fetched_bytes: int = counter("tidelog_fetched_bytes", "Bytes of these answers.")
+    fetched_bytes: int = counter("tidelog_fetched_bytes", "Bytes of the answers that carried records.")
     open_calls: int = gauge("tidelog_open_calls", "Requests and streams that are open.")
     # Of requests of which something was accepted.
     produce_seconds: Histogram = histogram(

@@ -50,7 +50,7 @@ class MetadataMeter(CallMeter):
         labels=("operation", "code"),
         known=[(operation, "UNAVAILABLE") for operation in OPERATIONS],
     )
-    watch_events: int = counter("tidelog_metadata_watch_events", "Changes that watches of the metadata told.")
+    watch_events: int = counter("tidelog_metadata_watch_events", "Changes that watches of the metadata store delivered.")
 
 
 class InstrumentedMetadataStore:

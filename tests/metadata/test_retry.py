@@ -11,7 +11,7 @@ from tests.simulation.virtual_loop import run, virtual_loop
 
 
 class Server:
-    """Fails as it is told, then answers."""
+    """Raises the given errors, one for each call, then answers."""
 
     def __init__(self, *failures: TidelogError) -> None:
         self.failures = list(failures)

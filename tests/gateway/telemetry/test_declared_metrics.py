@@ -37,7 +37,7 @@ def samples(found: list[Metric]) -> dict[tuple[str, tuple[tuple[str, str], ...]]
     return {(one.name, tuple(one.labels.items())): one.value for family in found for one in family.samples}
 
 
-def test_a_field_is_counted_like_any_other_and_told_with_its_labels() -> None:
+def test_a_field_is_counted_like_any_other_and_exposed_with_its_labels() -> None:
     counts = Counts()
     counts.reads += 3
     counts.errors["CORRUPT"] += 1
@@ -69,7 +69,7 @@ def test_a_histogram_has_cumulative_buckets_and_a_sum() -> None:
     assert told["operation_seconds_count", (("operation", "put"),)] == 0
 
 
-def test_several_of_one_type_are_told_apart_by_a_label() -> None:
+def test_a_label_separates_several_of_one_type() -> None:
     http, grpc = Counts(), Counts()
     http.reads, grpc.reads = 1, 2
     told = samples(families([ByLabel("listener", {"http": http, "grpc": grpc})]))

@@ -25,7 +25,7 @@ from gateway.settings import BrokerSettings
 from metadata.model import Partition, TopicPartition
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import Buffer, ListPage, Tail
 from segments.object_store.memory import MemoryStore
 from segments.records.batch import parse_whole
@@ -119,7 +119,7 @@ def measure(run: Run) -> list[Figure]:
 async def _idle(directory: Path, topics: int, seconds: float) -> Idle:
     store, batch = CountingStore(), record_batch(10)
     header = parse_whole(batch)
-    bucket = MeteredStore(store)
+    bucket = InstrumentedObjectStore(store)
     metadata = SqliteStore(directory / "metadata.sqlite")
     compaction = CompactionSettings(compact=True, compaction_due_age_ms=1_000)
     settings = BrokerSettings(directory, http="127.0.0.1:0", grpc="127.0.0.1:0", compaction=compaction)

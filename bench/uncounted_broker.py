@@ -8,7 +8,7 @@ from typing import Any
 import gateway.grpc.server
 from gateway.http.app import Answer, HttpApp
 from gateway.http.request import Receive, Scope, Send, request_id_of
-from gateway.telemetry.traffic import DoorTraffic
+from gateway.telemetry.traffic import ListenerTraffic
 from metadata.measurements import CallMeter, Histogram
 from segments.object_store.health import BucketHealth
 
@@ -30,7 +30,7 @@ def main() -> int:
         (Histogram, ["observe"]),
         (CallMeter, ["ended"]),
         (BucketHealth, ["ended"]),
-        (DoorTraffic, ["produced", "fetched", "fetch_took", "refused"]),
+        (ListenerTraffic, ["produced", "fetched", "fetch_took", "refused"]),
     ):
         for name in names:
             setattr(kind, name, _nothing)

@@ -12,12 +12,12 @@ from compaction.metrics import CompactionCounters
 from compaction.settings import CompactionSettings
 from metadata.errors import UnknownTopic
 from metadata.model import TopicId
+from metadata.retry import retry_unavailable
 from metadata.topics.cache import TopicChanged
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
 from segments.object_store.interface import ObjectStore
 from segments.object_store.store_clock import StoreClock
-from segments.retry import patiently
 from segments.settings import SegmentSettings
 
 Answer = TypeVar("Answer")
@@ -63,9 +63,9 @@ class CompactionContext:
         object.__setattr__(self, "clock", store_clock or StoreClock(self.now_ms))
         object.__setattr__(self, "deletions", Deletions(self.store, now_ms=self.now_ms, clock=self.clock))
 
-    async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """As segments/retry.py, for as long as the settings say."""
-        return await patiently(call, patience_s=self.settings.bucket_retry_ms / 1000)
+    async def retry(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Repeats `call` while the bucket fails, for as long as the settings say (metadata/retry.py)."""
+        return await retry_unavailable(call, for_s=self.settings.bucket_retry_ms / 1000)
 
     def topic(self, topic_id: TopicId) -> Topic | None:
         """None: there is no topic with this id any more, or not yet, as far as the metadata have told."""

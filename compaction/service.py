@@ -10,7 +10,7 @@ from collections.abc import Callable
 from compaction.compactor import Compactor, TickReport
 from compaction.context import CompactionContext
 from compaction.manifest_cache import Manifests
-from compaction.metrics import CompactionCollector
+from compaction.metrics import times
 from compaction.notifier import Notices
 from compaction.settings import CompactionSettings
 from compaction.work_sharing import CompactorMembership
@@ -64,7 +64,12 @@ class CompactionService:
         )
         self.compactor = Compactor(context, Notices(metadata, layout), told=told)
         self._heard = notices
-        self.metrics = CompactionCollector(context.counters, self.compactor.metrics, clock)
+        self._counters = context.counters
+        self._clock = clock
+
+    def measure(self) -> tuple[object, ...]:
+        """Returns what it tells Prometheus, from memory."""
+        return self._counters, self.compactor.metrics, times(self.compactor.metrics, self._clock)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -32,7 +32,7 @@ async def upload(context: CompactionContext, topic: str, partition: TopicPartiti
         with contextlib.suppress(AlreadyExists):  # ours, of a create whose answer was lost: nobody else draws the same nonce
             await context.store.create(key, [content], crc32c=checksum)
 
-    await context.patiently(create)
+    await context.retry(create)
 
 
 async def take_back(context: CompactionContext, topic: str, partition: TopicPartition, name: str) -> None:
@@ -45,7 +45,7 @@ async def take_back_unnamed(context: CompactionContext, topic: str, partition: T
 
     Only a manifest that is read now can say so: it has that version or a later one, and does not name the file.
     """
-    newest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+    newest = await context.retry(lambda: context.manifests.read_one(topic, partition))
     named = {one.name for one in newest.files} | {one.name for one in newest.retired}
     if newest.version >= version and name not in named:
         await take_back(context, topic, partition, name)

@@ -18,7 +18,7 @@ OF_THE_PROCESS = "process_"
 _INTRODUCTION = """\
 # Metrics
 
-`/metrics` of each broker is for Prometheus, with few series whatever there is in the cluster: by door, code, group and topic.
+`/metrics` of each broker is for Prometheus, with few series whatever there is in the cluster: by listener, code, group and topic.
 `/metrics/detail` has what there is one of for each partition, of at most 10,000 partitions, and the names that boards made for
 Kafka know; scrape it less often. A compactor (`tidelog compact --http HOST:PORT`) tells of compaction, its requests, and its
 process.
@@ -26,7 +26,7 @@ process.
 With `authentication` on, both want a principal that may read the cluster, unless `metrics_open` is set. Dashboard and alerts:
 [deploy/observability](../deploy/observability/README.md); what to do when one fires: [the runbook](runbook/README.md).
 
-Counters end in `_total`, times are seconds, sizes bytes; histograms have `_bucket`, `_sum` and `_count`. `door` is `http` or
+Counters end in `_total`, times are seconds, sizes bytes; histograms have `_bucket`, `_sum` and `_count`. `listener` is `http` or
 `grpc`, and `peer` for what other brokers forward, which counts at the first broker already. What a broker tells of the whole
 cluster (brokers, topics, partitions) is as it sees it: take the maximum. What it tells of its partitions, groups and stored bytes:
 take the sum.
@@ -35,7 +35,7 @@ take the sum.
 _DETAIL = """
 ## /metrics/detail
 
-`kafka_topic_partitions` and `kafka_brokers` are told by the controller alone, so that sums are right.
+The controller alone reports `kafka_topic_partitions` and `kafka_brokers`, so that sums are right.
 
 """
 

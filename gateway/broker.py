@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.access.admin import AccessAdministration
-from gateway.access.audit_log import AuditCollector
+from gateway.access.audit_log import AuditCounts
 from gateway.access.authorization import may_suggest_topic, note_validate_only
 from gateway.access.bootstrap import NO_ACCESS, Access
-from gateway.broker_metrics import tell_of_broker
+from gateway.broker_metrics import register_broker
 from gateway.cluster.drain import set_draining
 from gateway.cluster.identity import stay_in_cluster
 from gateway.cluster.members import describe_brokers
@@ -34,7 +34,6 @@ from gateway.http.server import HttpServer
 from gateway.net.connection_limiter import OpenConnections
 from gateway.net.ports import Ports
 from gateway.routing.cluster_log import RoutedLog
-from gateway.routing.follower_fetch import RackReadCollector
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.local_log import LedHere
 from gateway.routing.peer_channels import Peers
@@ -43,7 +42,7 @@ from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.telemetry.process_metrics import LoopLag
 from gateway.telemetry.registry import Metrics
 from gateway.telemetry.request_context import Tracing
-from gateway.telemetry.store_metrics import BucketCollector, MetadataCollector
+from gateway.telemetry.store_metrics import register_stores
 from gateway.topics.admin import ServedTopics
 from metadata.access.registry import AccessRecords
 from metadata.cluster.broker_registry import Registration
@@ -51,13 +50,13 @@ from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.groups.model import MemberId
 from metadata.model import SessionId, TopicPartition
-from metadata.store.instrumented import HeardMetadata
+from metadata.store.instrumented import InstrumentedMetadataStore
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
 from segments.log.session_log import Log
-from segments.object_store.health_tracking import Trouble, WatchedStore
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore, Trouble
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.store_clock import StoreClock
 from segments.read.disk_cache import DiskTier
 
@@ -92,7 +91,7 @@ class Broker:
     def __init__(
         self,
         settings: BrokerSettings,
-        metered: MeteredStore,
+        metered: InstrumentedObjectStore,
         store: MetadataStore,
         layout: EtcdLayout,
         *,
@@ -107,8 +106,8 @@ class Broker:
         """`has_peers`: whether other brokers may use the same metadata, as with etcd. `access`: the guard of the doors, and what
         shows the other brokers that this is one. `clock` is fed by the bucket."""
         clock = clock or StoreClock(wall_clock_ms)
-        bucket = WatchedStore(metered)
-        metadata = HeardMetadata(store)
+        bucket = HealthTrackingObjectStore(metered)
+        metadata = InstrumentedMetadataStore(store)
         self.guard = access.guard
         self.access = AccessAdministration(AccessRecords(metadata, layout), self.guard.cache if self.guard is not None else None)
         self.cluster_id = cluster_id
@@ -179,10 +178,10 @@ class Broker:
         self.tracing = tracing
         self.metrics = Metrics()
         self._lag = LoopLag()
-        stores = BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)
-        tell_of_broker(self, settings, self._leadership, stores, self._lag, disk)
-        self.metrics.tell(AuditCollector(self.guard.audit if self.guard is not None else None))
-        self.metrics.tell(RackReadCollector(routed_log.racks.counters, routed_log.preferred))
+        register_broker(self, settings, self._leadership, self._lag, disk)
+        register_stores(self.metrics, bucket, metered, metadata, settings.observability)
+        audited = self.guard.audit.counts if self.guard is not None and self.guard.audit is not None else AuditCounts()
+        self.metrics.register(lambda: (audited, routed_log.racks.counters, routed_log.preferred.counters))
         self._groups = BrokerGroups(
             metadata,
             layout,
@@ -219,7 +218,7 @@ class Broker:
                 now_ms=wall_clock_ms,
                 clock=clock,
             )
-            self.metrics.tell(self._compaction.metrics)
+            self.metrics.register(self._compaction.measure)
         self._http = HttpServer(
             self,
             self.tls,
@@ -284,11 +283,11 @@ class Broker:
 
     @property
     def metadata_age_ms(self) -> int:
-        return round(1000 * self._metadata.silent_s)
+        return round(1000 * self._metadata.idle_s)
 
     @property
     def metadata_trouble(self) -> Trouble | None:
-        silent_s = self._metadata.silent_s
+        silent_s = self._metadata.idle_s
         if 1000 * silent_s < self._cluster.session_timeout_ms:
             return None
         return Trouble(

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from metadata.measurements import BYTES, Histogram
+from metadata.measurements import BYTES, Histogram, counter, histogram
+
+_READ_BYTES = "tidelog_read_bytes"
+_COLD_READS = "tidelog_cold_reads"
 
 
 @dataclass(slots=True)
 class LogCounters:
-    """Since the process began. Per segment and per fetch, never per record."""
+    """Counts since the process began, for each segment and each fetch, never for each record."""
 
-    segments: int = 0
-    """Committed."""
-    segment_bytes: Histogram = field(default_factory=lambda: Histogram(BYTES))
-    """Of each segment that was sent."""
-    linger_seconds: Histogram = field(default_factory=Histogram)
-    """Of each segment, from its first batch until its PUT begins."""
-    put_seconds: Histogram = field(default_factory=Histogram)
-    """From there until it is certain to be on the bucket, tries and hedges and all."""
-    commit_seconds: Histogram = field(default_factory=Histogram)
-    """From its first batch until it is committed: the longest that a producer has waited for it."""
-    delivery_seconds: Histogram = field(default_factory=Histogram)
-    """From the first batch of a segment until a reader that waits at the tail has its records in hand."""
-    records: int = 0
-    """Committed."""
-    record_bytes: int = 0
-    """Of their batches."""
-    segments_lost: int = 0
-    """Not committed, since their session ended before."""
-    hot_bytes: int = 0
-    """Answered from the newest batches, in memory."""
-    cold_bytes: int = 0
-    """Answered from what was read back from the bucket."""
-    disk_reads: int = 0
-    """Runs and row groups that came into memory from the local disk."""
-    bucket_reads: int = 0
-    """Likewise from the bucket."""
-    hedges: int = 0
-    """PUTs that were sent a second time, since the first was slow."""
+    records: int = counter("tidelog_committed_records", "Records that were committed on the bucket.")
+    record_bytes: int = counter("tidelog_committed_bytes", "Bytes of the batches that were committed on the bucket.")
+    segments: int = counter("tidelog_segments", "Segments that were committed.")
+    segments_lost: int = counter(
+        "tidelog_segments_lost", "Segments whose session ended before they were committed; their producers got an error."
+    )
+    segment_bytes: Histogram = histogram("tidelog_segment_bytes", "Size of segments that were sent to the bucket.", bounds=BYTES)
+    linger_seconds: Histogram = histogram(
+        "tidelog_segment_linger_seconds", "Time from a segment's first batch until its PUT begins."
+    )
+    put_seconds: Histogram = histogram(
+        "tidelog_segment_put_seconds",
+        "Time from the start of a segment's PUT until it is certain to be on the bucket, with retries.",
+    )
+    commit_seconds: Histogram = histogram(
+        "tidelog_commit_seconds",
+        "Time from a segment's first batch until it is committed: the longest that one of its producers has waited.",
+    )
+    delivery_seconds: Histogram = histogram(
+        "tidelog_delivery_seconds", "Time from a segment's first batch until a reader that waits at the tail has its records."
+    )
+    hedges: int = counter("tidelog_segment_hedges", "PUTs that were sent a second time, since the first was slow.")
+    hot_bytes: int = counter(
+        _READ_BYTES,
+        "Bytes of batches that readers got: `hot` from the newest batches in memory, `cold` from what was read back.",
+        pool="hot",
+    )
+    cold_bytes: int = counter(_READ_BYTES, pool="cold")
+    disk_reads: int = counter(
+        _COLD_READS,
+        "Runs of batches and row groups that came into the cold pool, from the local disk or from the bucket.",
+        source="disk",
+    )
+    bucket_reads: int = counter(_COLD_READS, source="bucket")

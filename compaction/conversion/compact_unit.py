@@ -115,7 +115,7 @@ async def _compact_partition(
     damage: Corrupt | None = None
     attempts = 0
     while runs and attempts < ATTEMPTS_MAX:
-        manifest = await context.patiently(lambda: context.manifests.newest(topic.name, where))
+        manifest = await context.retry(lambda: context.manifests.newest(topic.name, where))
         state.advance(manifest)
         runs = [run for run in runs if run.base_offset >= manifest.compacted_to]
         if not runs or runs[0].base_offset != manifest.compacted_to:

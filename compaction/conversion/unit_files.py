@@ -169,7 +169,7 @@ async def _read_segments(
             return await context.store.get(key, start=start)
 
         try:
-            body = await context.patiently(read)
+            body = await context.retry(read)
             context.counters.segments_read += 1
             await asyncio.to_thread(scratch.take_in, body, segment.start, segment.session, segment.seq)
         except NotFound:

@@ -131,7 +131,7 @@ class Collector:
             await self._look_at_proofs()
             await self._look_at_staged_rows()
         for _ in range(PAGES_AT_ONCE):
-            page = await context.patiently(lambda: context.store.list(TOPICS, start_after=self._listed_to))
+            page = await context.retry(lambda: context.store.list(TOPICS, start_after=self._listed_to))
             for info in page.objects:
                 self._listed_to = info.key
                 parsed = parse_topic_key(info.key)
@@ -158,7 +158,7 @@ class Collector:
         context = self._context
         batch, self._batch = self._batch, []
         old = {one.partition: one.topic for one in batch if _is_behind(context.manifests.kept(one.partition), one)}
-        read = await context.patiently(lambda: context.manifests.read(old)) if old else {}
+        read = await context.retry(lambda: context.manifests.read(old)) if old else {}
         for listed in batch:
             manifest = read.get(listed.partition) or context.manifests.kept(listed.partition)
             if manifest is None:
@@ -192,7 +192,7 @@ class Collector:
     async def _look_at_proofs(self) -> None:
         """Those that a broker left which died while it proved what the bucket can do: two listings in a row show them."""
         context = self._context
-        page = await context.patiently(lambda: context.store.list(PROOFS, limit=PROOFS_MAX))
+        page = await context.retry(lambda: context.store.list(PROOFS, limit=PROOFS_MAX))
         seen = {info.key for info in page.objects}
         await context.deletions.delete(sorted(seen & self._proofs))
         self._proofs = seen
@@ -201,7 +201,7 @@ class Collector:
         """Those that a driver of Spark left which died, and whose query was never run again."""
         context, start_after = self._context, ""
         while True:
-            page = await context.patiently(partial(context.store.list, STAGED, start_after=start_after))
+            page = await context.retry(partial(context.store.list, STAGED, start_after=start_after))
             parsed = [(info.key, parse_staged_key(info.key)) for info in page.objects]
             stale = [key for key, staged in parsed if staged is not None and is_stale(staged, now_ms=context.now_ms())]
             if stale:
@@ -235,11 +235,11 @@ class Collector:
 
     async def _fence_and_delete(self, topic: str, partition: TopicPartition, files: list[HistoryKey]) -> None:
         context = self._context
-        manifest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+        manifest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         if any(fate_of_file(file, manifest) == "wait" for file in files):
             fence = collected(manifest, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())
             await context.manifests.commit(topic, fence)
-            manifest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+            manifest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         for file in files:
             if fate_of_file(file, manifest) == "odd":
                 log.error(
@@ -263,7 +263,7 @@ class Collector:
 
     async def _look_for_markers(self) -> None:
         for life, since_ms in list(self._gone.items()):
-            marks = (await self._context.patiently(partial(read_records, self._context.store, life))).deleted
+            marks = (await self._context.retry(partial(read_records, self._context.store, life))).deleted
             if marks:
                 self._is_marked(life, deleted_topic_key(*life, max(marks)))
             if marks or self._context.now_ms() - since_ms > MARKER_LOOKED_FOR_MS:
@@ -323,7 +323,7 @@ class Collector:
         context = self._context
         prefix, start_after, left, gone = topic_prefix(*life), "", 0, 0
         while start_after < end_of_topic(*life):
-            page = await context.patiently(partial(context.store.list, prefix, start_after=start_after))
+            page = await context.retry(partial(context.store.list, prefix, start_after=start_after))
             keys = [info.key for info in page.objects if not _is_marker(info.key)]
             deleted = await context.deletions.delete(keys)
             gone += len(deleted)

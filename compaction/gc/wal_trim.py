@@ -62,7 +62,7 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
     if to <= session.trimmed_to:
         return
     with contextlib.suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
-        await context.patiently(lambda: _create_marker(context, session, to))
+        await context.retry(lambda: _create_marker(context, session, to))
     session.markers[to] = context.clock.stamp_ms()  # not when it was begun: it may have been on its way for long
     state.trimmed(session.listed, to)
 

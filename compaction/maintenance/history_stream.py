@@ -55,7 +55,7 @@ class HistoryStream:
                 yield group, await _decoded(body[group.start - start : group.end - start], group, footer, columns)
 
     async def _get(self, key: str, start: int, end: int) -> bytes:
-        body = await self._context.patiently(lambda: self._context.store.get(key, start=start, end=end))
+        body = await self._context.retry(lambda: self._context.store.get(key, start=start, end=end))
         self.bytes_read += len(body)
         return body
 

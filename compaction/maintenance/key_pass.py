@@ -71,7 +71,7 @@ async def run_key_pass(
 async def _remember(context: CompactionContext, topic: str, partition: TopicPartition, key_passes: KeyPasses) -> bool:
     """That a pass is over, whose last files had nothing to lose. False where another compactor was through first."""
     for _ in range(ATTEMPTS_MAX):
-        newest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+        newest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         if newest.key_passes != key_passes.before:
             return False
         following = keys_compacted(newest, passes=key_passes.after, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())

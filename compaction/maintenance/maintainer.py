@@ -119,7 +119,7 @@ class Keeping:
         try:
             settings = context.topics.settings(topic.id)
             while True:
-                manifest = await context.patiently(lambda: context.manifests.newest(topic.name, partition))
+                manifest = await context.retry(lambda: context.manifests.newest(topic.name, partition))
                 if await self._step(topic.name, manifest, settings):
                     steps += 1
                     if self._rewritten < REWRITTEN_AT_ONCE and steps < STEPS_MAX:

@@ -52,7 +52,7 @@ async def replace_files(
     `written` has been verified; None where nothing is left of the old ones. `key_passes`: where a pass is over with it.
     """
     for _ in range(ATTEMPTS_MAX):
-        newest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+        newest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         if not stand_side_by_side(newest, old) or (key_passes is not None and newest.key_passes != key_passes.before):
             return None
         new = []

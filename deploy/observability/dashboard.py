@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 PAGE = Path(__file__).parents[1] / "helm" / "files" / "dashboard.json"
 OF = 'cluster=~"$cluster", job=~"$job"'
-CLIENTS = f'{OF}, door!="peer"'
+CLIENTS = f'{OF}, listener!="peer"'
 RATE = "$__rate_interval"
 
 
@@ -57,19 +57,19 @@ PANELS = (
     Panel(
         "Bytes in and out",
         "Bps",
-        "Bytes of produce requests, and of answers with records, by door.",
+        "Bytes of produce requests, and of answers with records, by listener.",
         (
-            Target("in, {{door}}", rate("tidelog_produced_bytes_total", "door", CLIENTS)),
-            Target("out, {{door}}", rate("tidelog_fetched_bytes_total", "door", CLIENTS)),
+            Target("in, {{listener}}", rate("tidelog_produced_bytes_total", "listener", CLIENTS)),
+            Target("out, {{listener}}", rate("tidelog_fetched_bytes_total", "listener", CLIENTS)),
         ),
     ),
     Panel(
         "Records in and out",
         "cps",
-        "Records that were accepted, and that readers got, by door.",
+        "Records that were accepted, and that readers got, by listener.",
         (
-            Target("in, {{door}}", rate("tidelog_produced_records_total", "door", CLIENTS)),
-            Target("out, {{door}}", rate("tidelog_fetched_records_total", "door", CLIENTS)),
+            Target("in, {{listener}}", rate("tidelog_produced_records_total", "listener", CLIENTS)),
+            Target("out, {{listener}}", rate("tidelog_fetched_records_total", "listener", CLIENTS)),
         ),
     ),
     Panel(
@@ -189,7 +189,7 @@ PROCESS = (
         "Sessions that were begun within an hour (one at the start is usual), and calls that are open.",
         (
             Target("sessions, {{instance}}", f"increase(tidelog_sessions_total{{{OF}}}[1h])"),
-            Target("open, {{door}}", f"sum by (door) (tidelog_open_calls{{{OF}}})"),
+            Target("open, {{listener}}", f"sum by (listener) (tidelog_open_calls{{{OF}}})"),
             Target("partitions led, {{instance}}", f"tidelog_partitions_led{{{OF}}}"),
         ),
     ),

@@ -8,8 +8,6 @@ broker that forwarded the call and asserts its principal. Lines are written in a
 come, ROOM of them wait, and the rest are dropped and counted, which the next line tells: {"outcome":"DROPPED","dropped":17}. A
 file that was moved away (logrotate) is opened anew. Invariants: nobody's call waits for this; a line is one line, whatever
 clients send; strangers, who can make lines at will, leave half of the room to those who are known.
-
-What Prometheus is told of the audit log.
 """
 
 from __future__ import annotations
@@ -20,18 +18,17 @@ import logging.handlers
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from typing import Final
 
 import msgspec
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
-from gateway.telemetry.metric_families import counters
 from metadata.errors import InvalidArgument
+from metadata.measurements import counter
 from metadata.private_files import FILE_MODE
 
 ROOM: Final = 10_000
@@ -59,6 +56,18 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped: int = 0
 
 
+@dataclass(slots=True)
+class AuditCounts:
+    """Counts the lines of an audit log since the start."""
+
+    written: int = counter(
+        "tidelog_audit_lines",
+        "Lines of the audit log; those dropped came faster than they could be written, or could not be.",
+        outcome="written",
+    )
+    dropped: int = counter("tidelog_audit_lines", outcome="dropped")
+
+
 class AuditLog:
     """Its owner runs `run()` as a task."""
 
@@ -69,9 +78,7 @@ class AuditLog:
         self._now_ms = now_ms
         self._waiting: deque[AuditLine] = deque()
         self._wake = asyncio.Event()
-        self.dropped = 0
-        """Lines since the start that were never written."""
-        self.written = 0
+        self.counts = AuditCounts()
         self._dropped_untold = 0
         self._writing = 0
 
@@ -96,7 +103,7 @@ class AuditLog:
         forwarded_by: str = "",
     ) -> None:
         if len(self._waiting) >= (ROOM if principal else ROOM // 2):
-            self.dropped += 1
+            self.counts.dropped += 1
             self._dropped_untold += 1
             return
         line = AuditLine(
@@ -144,9 +151,9 @@ class AuditLog:
 
     def _count(self, lines: int, is_written: bool) -> None:
         if is_written:
-            self.written += lines
+            self.counts.written += lines
         else:
-            self.dropped += lines
+            self.counts.dropped += lines
 
     def _write(self, lines: Sequence[AuditLine]) -> bool:
         """In a thread. Whether they are written."""
@@ -205,19 +212,3 @@ def _told(text: str) -> str:
 
 def _rfc3339(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class AuditCollector(Collector):
-    def __init__(self, audit: AuditLog | None) -> None:
-        """None: there is none, and nothing is counted."""
-        self._audit = audit
-
-    def collect(self) -> Iterable[Metric]:
-        audit = self._audit
-        written, dropped = (audit.written, audit.dropped) if audit is not None else (0, 0)
-        yield counters(
-            "tidelog_audit_lines",
-            "Lines of the audit log; those dropped came faster than they could be written, or could not be.",
-            ("outcome",),
-            [(("written",), written), (("dropped",), dropped)],
-        )

@@ -24,7 +24,7 @@ from metadata.model import SessionId
 from metadata.store.interface import Compare, Delete, MetadataStore
 from metadata.store.keys import EtcdLayout
 from segments.bucket.layout import proof_key
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 
 LOOKS_S = 1.0
 """Between looks at the own writes, and between tries to write."""
@@ -47,7 +47,7 @@ class BucketReach:
 
     def __init__(
         self,
-        bucket: WatchedStore,
+        bucket: HealthTrackingObjectStore,
         metadata: MetadataStore,
         brokers: BrokerCache,
         membership: Tells,

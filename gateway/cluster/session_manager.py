@@ -43,7 +43,7 @@ from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.log.session_log import Log
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.read.disk_cache import DiskTier
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.takeover_prefetch import read_footers_ahead
@@ -76,7 +76,7 @@ class _Parts(NamedTuple):
 class Leadership:
     def __init__(
         self,
-        store: WatchedStore,
+        store: HealthTrackingObjectStore,
         metadata: MetadataStore,
         view: ClusterView,
         settings: SegmentSettings,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gateway.groups.admin.lag import KnownTopics
@@ -24,6 +25,7 @@ from gateway.groups.coordinator import GroupCoordinator
 from metadata.errors import Corrupt, NoCoordinator, NotCoordinator, Stopping, UnknownGroup, UnknownTopic
 from metadata.groups.model import Group, Phase
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
+from metadata.measurements import counter
 from metadata.model import TopicId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
@@ -69,6 +71,14 @@ def expired(
     return Expired(over, is_empty and len(over) == len(offsets) and now_ms - group.changed_at_ms >= kept_ms)
 
 
+@dataclass(slots=True)
+class ExpiryCounts:
+    """Counts what has expired at one broker since the process began."""
+
+    offsets: int = counter("tidelog_group_offsets_expired", "Offsets that this broker has deleted as expired.")
+    groups: int = counter("tidelog_groups_expired", "Groups that this broker has deleted as expired.")
+
+
 class GroupExpiry:
     def __init__(
         self,
@@ -87,7 +97,7 @@ class GroupExpiry:
         self._retention_ms = retention_ms
         self._now_ms = now_ms
         self._deleted: set[TopicId] = set()
-        self.offsets_expired = self.groups_expired = 0
+        self.counts = ExpiryCounts()
 
     async def look(self, name: str, group: Group) -> None:
         """At a group as it lies in the store. Raises Unavailable, OutcomeUnknown, Corrupt."""
@@ -109,8 +119,8 @@ class GroupExpiry:
             await self._coordinator.forget(name, decide)
         except UnknownGroup:
             return  # deleted meanwhile
-        self.offsets_expired += len(gone.offsets)
-        self.groups_expired += gone.group
+        self.counts.offsets += len(gone.offsets)
+        self.counts.groups += gone.group
         if not gone.is_nothing:
             log.info("group %s: %d offsets have expired%s", name, len(gone.offsets), ", and so has the group" if gone.group else "")
 

@@ -34,6 +34,7 @@ from metadata.groups.rebalance_barrier import Answer, Step, begun_when_stored
 from metadata.groups.record import encode_group, encode_handover
 from metadata.groups.settings import GroupSettings
 from metadata.groups.state_machine import hang_up, tick, wakes_at_ms
+from metadata.measurements import counter
 from metadata.model import Revision, SessionId
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
 from metadata.store.write_batcher import CoalescedWrites, CompareFailed
@@ -51,12 +52,11 @@ _waiters = itertools.count(1)
 
 @dataclass(slots=True)
 class GroupCounts:
-    """What the groups of one broker have done so far."""
+    """Counts what the groups of one broker have done since the process began."""
 
-    rebalances: int = 0
-    """Generations that began."""
-    commits: int = 0
-    offsets_committed: int = 0
+    rebalances: int = counter("tidelog_group_rebalances", "Generations that began at this broker.")
+    commits: int = counter("tidelog_group_commits", "Commits that this broker has written.")
+    offsets_committed: int = counter("tidelog_group_offsets_committed", "Offsets in the commits that this broker has written.")
 
 
 class CoordinatedGroup:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gateway.groups.admin.lag import KnownTopics
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.expiry import GroupExpiry
-from gateway.groups.metrics import GroupMetrics, GroupsByPartition, GroupsByTopic
+from gateway.groups.metrics import GroupMetrics, by_partition, by_topic
 from gateway.groups.scan import GroupScan
 from gateway.routing.local_log import LedHere
 from gateway.telemetry.registry import Metrics
@@ -65,8 +65,9 @@ class GroupUpkeep:
         )
         self.brokers_changed = self._scan.soon
 
-    def tell(self, metrics: Metrics) -> None:
-        metrics.tell(GroupsByTopic(self.figures, self._coordinator, self._expiry), GroupsByPartition(self.figures))
+    def register(self, metrics: Metrics) -> None:
+        metrics.register(lambda: (by_topic(self.figures.told), self._coordinator.counts, self._expiry.counts))
+        metrics.register(lambda: (by_partition(self.figures.told),), detail=True)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

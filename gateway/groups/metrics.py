@@ -13,24 +13,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gateway.concurrency.offload import LoopTurns
 from gateway.groups.admin.lag import GroupLag, KnownTopics, Place, first_unread, lag_records, lag_seconds
 from gateway.groups.admin.local_admin import owners
 from gateway.groups.coordinator import GroupCoordinator
-from gateway.groups.expiry import GroupExpiry
 from gateway.routing.local_log import LedHere
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, TidelogError
 from metadata.groups.model import Group, Member, MemberId
 from metadata.groups.offsets import read_offsets
 from metadata.groups.record import decode_group
+from metadata.measurements import gauge
 from metadata.model import TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
@@ -249,87 +247,94 @@ def _told(group: Group) -> ToldGroup:
 # ── as Prometheus reads it ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class GroupsByTopic(Collector):
-    """For /metrics."""
-
-    def __init__(self, metrics: GroupMetrics, coordinator: GroupCoordinator, expiry: GroupExpiry) -> None:
-        self._metrics = metrics
-        self._coordinator = coordinator
-        self._expiry = expiry
-
-    def collect(self) -> Iterator[Metric]:
-        told = self._metrics.told
-        records = Counter[tuple[str, str]]()
-        seconds: dict[tuple[str, str], float] = {}
-        for row in told.partitions:
-            key = row.group, row.topic
-            records[key] += row.lag_records
-            if row.lag_seconds is not None:
-                seconds[key] = max(seconds.get(key, 0.0), row.lag_seconds)
-        yield _gauge(
-            "tidelog_group_lag_records", "Records that the group has not committed yet.", ("group", "topic"), records.items()
-        )
-        yield _gauge(
-            "tidelog_group_lag_seconds",
-            "Age of the first record that the group has not committed, of the partition that is furthest behind.",
-            ("group", "topic"),
-            seconds.items(),
-        )
-        by_group = [((name,), group) for name, group in told.groups.items()]
-        members = [(labels, group.members) for labels, group in by_group]
-        yield _gauge("tidelog_group_members", "Members of the group.", ("group",), members)
-        generations = [(labels, group.generation) for labels, group in by_group]
-        yield _gauge("tidelog_group_generation", "Raised by each rebalance of the group.", ("group",), generations)
-        states = Counter((group.state,) for group in told.groups.values())
-        yield _gauge("tidelog_groups", "Groups that this broker coordinates.", ("state",), states.items())
-        yield _gauge(
-            "tidelog_group_lag_refreshed_timestamp_seconds",
-            "When the figures of groups were refreshed last.",
-            (),
-            [((), told.at_s)],
-        )
-        counts = self._coordinator.counts
-        yield CounterMetricFamily("tidelog_group_rebalances", "Generations that began at this broker.", counts.rebalances)
-        yield CounterMetricFamily("tidelog_group_commits", "Commits that this broker has written.", counts.commits)
-        yield CounterMetricFamily("tidelog_group_offsets_committed", "Offsets in these commits.", counts.offsets_committed)
-        yield CounterMetricFamily(
-            "tidelog_group_offsets_expired", "Offsets that this broker has deleted as expired.", self._expiry.offsets_expired
-        )
-        yield CounterMetricFamily("tidelog_groups_expired", "Groups likewise.", self._expiry.groups_expired)
+_OURS: Final = ("group", "topic", "partition")
+_KAFKAS: Final = ("consumergroup", "topic", "partition")
 
 
-class GroupsByPartition(Collector):
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """For /metrics: groups, and their lag by topic."""
+
+    lag_records: Mapping[tuple[str, str], int] = gauge(
+        "tidelog_group_lag_records", "Records that the group has not committed yet.", labels=("group", "topic")
+    )
+    lag_seconds: Mapping[tuple[str, str], float] = gauge(
+        "tidelog_group_lag_seconds",
+        "Age of the first record that the group has not committed, of the partition that is furthest behind.",
+        labels=("group", "topic"),
+    )
+    members: Mapping[str, int] = gauge("tidelog_group_members", "Members of the group.", labels=("group",))
+    generations: Mapping[str, int] = gauge("tidelog_group_generation", "Raised by each rebalance of the group.", labels=("group",))
+    states: Mapping[str, int] = gauge("tidelog_groups", "Groups that this broker coordinates.", labels=("state",))
+    refreshed_at_s: float = gauge(
+        "tidelog_group_lag_refreshed_timestamp_seconds", "When the figures of groups were refreshed last."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartitionFigures:
     """For /metrics/detail. The names that begin with kafka_ and their labels are those of kafka_exporter
-    (https://github.com/danielqsj/kafka_exporter), but that a partition without a commit is left out, and not told as -1."""
+    (https://github.com/danielqsj/kafka_exporter), but a partition without a commit is left out, where kafka_exporter has -1."""
 
-    def __init__(self, metrics: GroupMetrics) -> None:
-        self._metrics = metrics
+    lag_records: Mapping[tuple[str, str, str], int] = gauge(
+        "tidelog_group_partition_lag_records", "Records that the group has not committed yet.", labels=_OURS
+    )
+    lag_seconds: Mapping[tuple[str, str, str], float] = gauge(
+        "tidelog_group_partition_lag_seconds", "Age of the first record that the group has not committed.", labels=_OURS
+    )
+    committed_offsets: Mapping[tuple[str, str, str], int] = gauge(
+        "tidelog_group_partition_committed_offset", "The next record to be read.", labels=_OURS
+    )
+    current_offsets: Mapping[tuple[str, str, str], int] = gauge(
+        "kafka_consumergroup_current_offset", "As tidelog_group_partition_committed_offset.", labels=_KAFKAS
+    )
+    lags: Mapping[tuple[str, str, str], int] = gauge(
+        "kafka_consumergroup_lag", "As tidelog_group_partition_lag_records.", labels=_KAFKAS
+    )
+    lag_sums: Mapping[tuple[str, str], int] = gauge(
+        "kafka_consumergroup_lag_sum",
+        "Sum of kafka_consumergroup_lag over the partitions of the topic.",
+        labels=("consumergroup", "topic"),
+    )
+    members: Mapping[str, int] = gauge("kafka_consumergroup_members", "As tidelog_group_members.", labels=("consumergroup",))
 
-    def collect(self) -> Iterator[Metric]:
-        told = self._metrics.told
-        rows = [((row.group, row.topic, str(row.partition)), row) for row in told.partitions]
-        ours, kafkas = ("group", "topic", "partition"), ("consumergroup", "topic", "partition")
-        records = [(labels, row.lag_records) for labels, row in rows]
-        yield _gauge("tidelog_group_partition_lag_records", "Records that the group has not committed yet.", ours, records)
-        seconds = [(labels, row.lag_seconds) for labels, row in rows if row.lag_seconds is not None]
-        yield _gauge("tidelog_group_partition_lag_seconds", "Age of the first of them.", ours, seconds)
-        committed = [(labels, row.committed_offset) for labels, row in rows if row.committed_offset is not None]
-        yield _gauge("tidelog_group_partition_committed_offset", "The next record to be read.", ours, committed)
-        yield _gauge("kafka_consumergroup_current_offset", "As tidelog_group_partition_committed_offset.", kafkas, committed)
-        lag = [(labels, row.lag_records) for labels, row in rows if row.committed_offset is not None]
-        yield _gauge("kafka_consumergroup_lag", "As tidelog_group_partition_lag_records.", kafkas, lag)
-        sums = Counter[tuple[str, str]]()
-        for (group, topic, _), behind in lag:
-            sums[group, topic] += behind
-        yield _gauge("kafka_consumergroup_lag_sum", "Of all partitions of the topic.", ("consumergroup", "topic"), sums.items())
-        members = [((name,), group.members) for name, group in told.groups.items()]
-        yield _gauge("kafka_consumergroup_members", "As tidelog_group_members.", ("consumergroup",), members)
+
+def by_topic(told: Told) -> GroupFigures:
+    """Returns the figures for /metrics."""
+    records = Counter[tuple[str, str]]()
+    seconds: dict[tuple[str, str], float] = {}
+    for row in told.partitions:
+        key = row.group, row.topic
+        records[key] += row.lag_records
+        if row.lag_seconds is not None:
+            seconds[key] = max(seconds.get(key, 0.0), row.lag_seconds)
+    return GroupFigures(
+        lag_records=records,
+        lag_seconds=seconds,
+        members=_members(told),
+        generations={name: group.generation for name, group in told.groups.items()},
+        states=Counter(group.state for group in told.groups.values()),
+        refreshed_at_s=told.at_s,
+    )
 
 
-def _gauge(
-    name: str, documentation: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, documentation, labels=labels)
-    for of, value in values:
-        family.add_metric(of, value)
-    return family
+def by_partition(told: Told) -> GroupPartitionFigures:
+    """Returns the figures for /metrics/detail."""
+    rows = {(row.group, row.topic, str(row.partition)): row for row in told.partitions}
+    committed = {of: row.committed_offset for of, row in rows.items() if row.committed_offset is not None}
+    sums = Counter[tuple[str, str]]()
+    for of in committed:
+        sums[of[0], of[1]] += rows[of].lag_records
+    return GroupPartitionFigures(
+        lag_records={of: row.lag_records for of, row in rows.items()},
+        lag_seconds={of: row.lag_seconds for of, row in rows.items() if row.lag_seconds is not None},
+        committed_offsets=committed,
+        current_offsets=committed,
+        lags={of: rows[of].lag_records for of in committed},
+        lag_sums=sums,
+        members=_members(told),
+    )
+
+
+def _members(told: Told) -> dict[str, int]:
+    return {name: group.members for name, group in told.groups.items()}

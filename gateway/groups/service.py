@@ -86,7 +86,7 @@ class BrokerGroups:
             now_ms=now_ms,
             expires_ms=expires_ms,
         )
-        self._upkeep.tell(metrics)
+        self._upkeep.register(metrics)
         self.view.is_needed = lambda: len(self.coordinated) > 0
         self.view.subscribe(self.coordinated.proven)
         coordinators.subscribe(self.coordinated.brokers_changed)

@@ -31,7 +31,7 @@ from metadata.store.open import open_metadata
 from segments.bucket.cluster_record import check_not_nested
 from segments.bucket.layout import proof_key
 from segments.object_store.conditional_put_check import prove_create_only
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.open import open_store
 from segments.object_store.store_clock import StoreClock
 from segments.read.disk_cache import DiskTier
@@ -66,7 +66,7 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
         # A cluster that has led has a bucket: one that is missing was mistyped, or is not mounted.
         has_led = await metadata.get(layout.next_session) is not None
         clock = StoreClock(wall_clock_ms)
-        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=not has_led, clock=clock))
+        bucket = InstrumentedObjectStore(await open_store(bucket_url, settings.s3, make_directory=not has_led, clock=clock))
         parts.push_async_callback(bucket.close)
 
         async def before_writing(*, is_new: bool) -> None:

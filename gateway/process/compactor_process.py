@@ -19,23 +19,23 @@ from compaction.service import CompactionService
 from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
 from gateway.cluster.identity import stay_in_cluster
 from gateway.process.compactor_http import CompactorHttp
-from gateway.telemetry.process_metrics import BuildCollector
+from gateway.telemetry.process_metrics import build_info
 from gateway.telemetry.registry import Metrics
-from gateway.telemetry.store_metrics import BucketCollector, MetadataCollector
+from gateway.telemetry.store_metrics import register_stores
 from metadata.backup.restore_state import check_not_restoring
 from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import NotFound, Rejected, Unavailable
 from metadata.model import Revision
 from metadata.store.data_directory import DataDirectory
-from metadata.store.instrumented import HeardMetadata
+from metadata.store.instrumented import InstrumentedMetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.store.open import open_metadata
 from metadata.topics.cache import TopicCache
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import proof_key
 from segments.object_store.conditional_put_check import prove_create_only
-from segments.object_store.health_tracking import WatchedStore
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.open import open_store
 from segments.object_store.store_clock import StoreClock
 from segments.shared_errors import first_of
@@ -67,8 +67,9 @@ async def compacting(
     """
     async with AsyncExitStack() as parts:
         metrics = Metrics()
-        metrics.tell(BuildCollector(VERSION))
-        metrics.tell_of_process()
+        build = build_info(VERSION)
+        metrics.register(lambda: (build,))
+        metrics.register_process()
         door = CompactorHttp(metrics, wall_clock_ms, allowed_hosts=settings.access.hosts)
         if http:
             address = await door.start(http)
@@ -83,14 +84,14 @@ async def compacting(
                     hint="Name the --data-dir of one that is stopped; or the --bucket and the --etcd of a cluster.",
                 )
             metadata_path = parts.enter_context(DataDirectory(settings.data_dir)).metadata_path
-        metadata = HeardMetadata(
+        metadata = InstrumentedMetadataStore(
             await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
         )
         clock = StoreClock(wall_clock_ms)
-        metered = MeteredStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
-        bucket = WatchedStore(metered)
+        metered = InstrumentedObjectStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
+        bucket = HealthTrackingObjectStore(metered)
         parts.push_async_callback(bucket.close)
-        _tell_of_stores(metrics, settings, metered, bucket, metadata)
+        register_stores(metrics, bucket, metered, metadata, settings.observability)
         cluster = await _cluster(bucket, metadata, layout)
         if cluster is None:
             why = f"no broker has run yet: neither {bucket.url} nor the metadata under {layout.root} know of a cluster"
@@ -115,7 +116,7 @@ async def compacting(
             clock=clock,
             told=told,
         )
-        metrics.tell(service.metrics)
+        metrics.register(service.measure)
         door.works(service.compactor.metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -134,7 +135,7 @@ async def compacting(
             raise first_of(errors) from errors
 
 
-async def _cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str | None:
+async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: EtcdLayout) -> str | None:
     """To which both belong; None where no broker has led on either yet. Rejected where they don't go together."""
     await check_not_restoring(metadata, layout)
     has_led = await metadata.get(layout.next_session) is not None  # asked first: a broker signs its bucket before that
@@ -151,7 +152,7 @@ async def _cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLa
     )
 
 
-async def _first_cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str:
+async def _first_cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: EtcdLayout) -> str:
     """As soon as a broker has made one. What can't be reached meanwhile is asked again."""
     while True:
         await asyncio.sleep(CLUSTER_LOOK_S)
@@ -162,11 +163,3 @@ async def _first_cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: 
         else:
             if cluster is not None:
                 return cluster
-
-
-def _tell_of_stores(
-    metrics: Metrics, settings: BrokerSettings, metered: MeteredStore, bucket: WatchedStore, metadata: HeardMetadata
-) -> None:
-    for store in (BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)):
-        metrics.tell(store)
-        metrics.before(store.look)

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from gateway.routing.preferred_replica import PreferredBrokers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
+from metadata.measurements import counter
 from metadata.model import TopicPartition
 from segments.log.session_log import FetchTarget, Log
 from segments.read.follower_reader import ToldTarget
@@ -48,17 +45,23 @@ class FetchAtPeer(Protocol):
     ) -> list[Answer]: ...
 
 
+_READS = "tidelog_rack_reads"
+_READ_BYTES = "tidelog_rack_read_bytes"
+
+
 @dataclass(slots=True)
 class RackReadCounters:
-    """Since the process began, of readers of this broker's rack, and what others lead."""
+    """Counts answers with records to readers of this broker's rack, of partitions that others lead, since the process began."""
 
-    bucket_reads: int = 0
-    """Answers with records of a partition."""
-    bucket_bytes: int = 0
-    leader_reads: int = 0
-    leader_bytes: int = 0
-    failures: int = 0
-    """Partitions that could not be read here, and were asked of their leaders."""
+    bucket_reads: int = counter(_READS, "Partitions led elsewhere, answered to readers of this broker's rack.", source="bucket")
+    leader_reads: int = counter(_READS, source="leader")
+    bucket_bytes: int = counter(
+        _READ_BYTES, "Bytes of the batches of partitions led elsewhere, answered to readers of this broker's rack.", source="bucket"
+    )
+    leader_bytes: int = counter(_READ_BYTES, source="leader")
+    failures: int = counter(
+        "tidelog_rack_read_failures", "Partitions that this broker could not read from the bucket, and asked of their leaders."
+    )
 
 
 class RackReads:
@@ -161,36 +164,3 @@ def _asked(targets: Sequence[Named], *, is_near: bool) -> list[Named]:
 
 def _has_records(answer: Answer) -> bool:
     return isinstance(answer, Fetched) and answer.size_bytes > 0
-
-
-class RackReadCollector(Collector):
-    """Answers from memory."""
-
-    def __init__(self, counters: RackReadCounters, preferred: PreferredBrokers) -> None:
-        self._counters = counters
-        self._preferred = preferred
-
-    def collect(self) -> Iterable[Metric]:
-        counters = self._counters
-        reads = CounterMetricFamily(
-            "tidelog_rack_reads", "Partitions led elsewhere, answered to readers of this broker's rack.", labels=["source"]
-        )
-        read_bytes = CounterMetricFamily("tidelog_rack_read_bytes", "Their batches.", labels=["source"])
-        for source, count, size_bytes in (
-            ("bucket", counters.bucket_reads, counters.bucket_bytes),
-            ("leader", counters.leader_reads, counters.leader_bytes),
-        ):
-            reads.add_metric([source], count)
-            read_bytes.add_metric([source], size_bytes)
-        yield reads
-        yield read_bytes
-        yield CounterMetricFamily(
-            "tidelog_rack_read_failures",
-            "Partitions that this broker could not read from the bucket, and asked of their leaders.",
-            counters.failures,
-        )
-        yield CounterMetricFamily(
-            "tidelog_preferred_broker_answers",
-            "Partitions of which readers were sent to a broker of their own rack.",
-            self._preferred.answers,
-        )

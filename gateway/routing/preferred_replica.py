@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from metadata.cluster.broker_registry import Registration
+from metadata.measurements import counter
 from metadata.model import TopicPartition
 from metadata.rendezvous import Rendezvous
 
@@ -26,14 +28,22 @@ class SeenBrokers(Protocol):
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]: ...
 
 
+@dataclass(slots=True)
+class PreferredBrokerCounters:
+    """Counts since the process began."""
+
+    answers: int = counter(
+        "tidelog_preferred_broker_answers", "Partitions of which readers were sent to a broker of their own rack."
+    )
+
+
 class PreferredBrokers:
     def __init__(self, seen: SeenBrokers, *, rack: str) -> None:
         """`rack`: of this broker, which answers readers of the same rack itself."""
         self._seen = seen
         self._rack = rack
         self._by_rack: dict[str, Rendezvous] = {}
-        self.answers = 0
-        """Partitions of which readers were sent elsewhere."""
+        self.counters = PreferredBrokerCounters()
         self._brokers_changed()
         seen.subscribe(self._brokers_changed)
 
@@ -44,7 +54,7 @@ class PreferredBrokers:
         here = self._by_rack.get(client_rack)
         broker_id = here.highest(f"{partition.topic_id}/{partition.partition}") if here is not None else None
         found = self._seen.brokers.get(broker_id) if broker_id is not None else None
-        self.answers += found is not None
+        self.counters.answers += found is not None
         return found
 
     def _brokers_changed(self) -> None:

@@ -5,14 +5,12 @@ Sizes on the bucket are those of the partitions that this broker leads, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
-from gateway.telemetry.metric_families import counter, counters, gauge, gauges, histogram
 from metadata.errors import TidelogError
+from metadata.measurements import gauge
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic
@@ -38,8 +36,33 @@ def stored_bytes(led: LedPartition) -> StoredBytes:
     return StoredBytes(led.runs.size_bytes, led.history.size_bytes if led.history is not None else 0)
 
 
-class LogCollector(Collector):
-    """For /metrics. `look` is called in the loop before each scrape, `collect` in a thread."""
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """What the log of a broker holds at the moment, in memory and on the bucket."""
+
+    segments_in_flight: int = gauge("tidelog_segments_in_flight", "Segments on their way to the bucket.")
+    oldest_uncommitted_s: float = gauge(
+        "tidelog_oldest_uncommitted_seconds", "Age of the oldest batch that is not committed yet; 0: all are."
+    )
+    buffered_bytes: int = gauge("tidelog_buffered_bytes", "Batches that are buffered or on their way to the bucket.")
+    buffer_limit_bytes: int = gauge("tidelog_buffer_limit_bytes", "Upper bound of tidelog_buffered_bytes (buffer_bytes_max).")
+    buffer_waiting: int = gauge("tidelog_buffer_waiting", "Requests that wait for room in the buffer.")
+    pool_bytes: Mapping[str, int] = gauge(
+        "tidelog_pool_bytes",
+        "Memory that the pools of batches take, and what the disk tier takes of the local disk.",
+        labels=("pool",),
+    )
+    disk_tier_failed: bool = gauge("tidelog_disk_tier_failed", "1 where the local disk has failed, and is used no more.")
+    stored_bytes: Mapping[str, int] = gauge(
+        "tidelog_stored_bytes",
+        "On the bucket, of the partitions that this broker leads: `segments` not compacted yet, and `parquet`.",
+        labels=("form",),
+    )
+    stored_dollars_per_day: float = gauge("tidelog_stored_dollars_per_day", "Price of tidelog_stored_bytes, at price_gib_month.")
+
+
+class LogMetrics:
+    """Measures the log for /metrics. `sample` is called in the loop before each scrape, `measure` in a thread."""
 
     def __init__(self, counts: LogCounters, budget: ByteBudget, disk: DiskTier | None, *, gib_month_dollars: float) -> None:
         self._counts = counts
@@ -49,143 +72,93 @@ class LogCollector(Collector):
         self._log: Log | None = None
         self._oldest_s = 0.0
 
-    def look(self, log: Log | None, *, now_s: float) -> None:
+    def sample(self, log: Log | None, *, now_s: float) -> None:
         """`log`: of the present session, where there is one."""
         self._log = log
         since_s = log.oldest_waits_since_s if log is not None else None
         self._oldest_s = now_s - since_s if since_s is not None else 0.0
 
-    def collect(self) -> Iterable[Metric]:
-        yield from self._written()
-        yield from self._read()
-        yield from self._stored()
-
-    def _written(self) -> Iterable[Metric]:
-        counts, log = self._counts, self._log
-        yield counter("tidelog_committed_records", "Records that were committed on the bucket.", counts.records)
-        yield counter("tidelog_committed_bytes", "Bytes of their batches.", counts.record_bytes)
-        yield counter("tidelog_segments", "Segments that were committed.", counts.segments)
-        yield counter(
-            "tidelog_segments_lost",
-            "Segments whose session ended before they were committed; their producers were told.",
-            counts.segments_lost,
+    def measure(self) -> tuple[LogCounters, LogStatus]:
+        log, disk, budget = self._log, self._disk, self._budget
+        sizes = [stored_bytes(led) for led in log.led_now().values()] if log is not None else []
+        segments, parquet = sum(size.segments for size in sizes), sum(size.parquet for size in sizes)
+        return self._counts, LogStatus(
+            segments_in_flight=log.segments_in_flight if log else 0,
+            oldest_uncommitted_s=self._oldest_s,
+            buffered_bytes=budget.bytes_used,
+            buffer_limit_bytes=budget.bytes_max,
+            buffer_waiting=budget.waiting,
+            pool_bytes={
+                "hot": log.hot_pool_bytes if log else 0,
+                "cold": log.cold_pool_bytes if log else 0,
+                "disk": disk.bytes_used if disk else 0,
+            },
+            disk_tier_failed=disk is not None and disk.is_off,
+            stored_bytes={"segments": segments, "parquet": parquet},
+            stored_dollars_per_day=(segments + parquet) / (1 << 30) * self._gib_month_dollars / (365.25 / 12),
         )
-        yield histogram("tidelog_segment_bytes", "Size of segments that were sent to the bucket.", counts.segment_bytes)
-        yield histogram(
-            "tidelog_segment_linger_seconds", "Time from a segment's first batch until its PUT begins.", counts.linger_seconds
-        )
-        yield histogram(
-            "tidelog_segment_put_seconds", "From there until it is certain to be on the bucket, tries and all.", counts.put_seconds
-        )
-        yield histogram(
-            "tidelog_commit_seconds",
-            "Time from a segment's first batch until it is committed: the longest that one of its producers has waited.",
-            counts.commit_seconds,
-        )
-        yield histogram(
-            "tidelog_delivery_seconds",
-            "Time from a segment's first batch until a reader that waits at the tail has its records.",
-            counts.delivery_seconds,
-        )
-        yield counter("tidelog_segment_hedges", "PUTs that were sent a second time, since the first was slow.", counts.hedges)
-        yield gauge("tidelog_segments_in_flight", "Segments on their way to the bucket.", log.segments_in_flight if log else 0)
-        yield gauge(
-            "tidelog_oldest_uncommitted_seconds", "Age of the oldest batch that is not committed yet; 0: all are.", self._oldest_s
-        )
-        yield gauge("tidelog_buffered_bytes", "Batches that are buffered or on their way to the bucket.", self._budget.bytes_used)
-        yield gauge("tidelog_buffer_limit_bytes", "So many there may be (buffer_bytes_max).", self._budget.bytes_max)
-        yield gauge("tidelog_buffer_waiting", "Requests that wait for room in the buffer.", self._budget.waiting)
-
-    def _read(self) -> Iterable[Metric]:
-        counts, log, disk = self._counts, self._log, self._disk
-        yield counters(
-            "tidelog_read_bytes",
-            "Bytes of batches that readers got: `hot` from the newest batches in memory, `cold` from what was read back.",
-            ("pool",),
-            [(("hot",), counts.hot_bytes), (("cold",), counts.cold_bytes)],
-        )
-        yield counters(
-            "tidelog_cold_reads",
-            "Runs of batches and row groups that came into the cold pool, from the local disk or from the bucket.",
-            ("source",),
-            [(("disk",), counts.disk_reads), (("bucket",), counts.bucket_reads)],
-        )
-        yield gauges(
-            "tidelog_pool_bytes",
-            "Memory that the pools of batches take, and what the disk tier takes of the local disk.",
-            ("pool",),
-            [
-                (("hot",), log.hot_pool_bytes if log else 0),
-                (("cold",), log.cold_pool_bytes if log else 0),
-                (("disk",), disk.bytes_used if disk else 0),
-            ],
-        )
-        failed = disk is not None and disk.is_off
-        yield gauge("tidelog_disk_tier_failed", "1 where the local disk has failed, and is used no more.", int(failed))
-
-    def _stored(self) -> Iterable[Metric]:
-        led = self._log.led_now().values() if self._log is not None else ()
-        segments = sum(partition.runs.size_bytes for partition in led)
-        parquet = sum(partition.history.size_bytes for partition in led if partition.history is not None)
-        yield gauges(
-            "tidelog_stored_bytes",
-            "On the bucket, of the partitions that this broker leads: `segments` not compacted yet, and `parquet`.",
-            ("form",),
-            [(("segments",), segments), (("parquet",), parquet)],
-        )
-        per_day = (segments + parquet) / (1 << 30) * self._gib_month_dollars / (365.25 / 12)
-        yield gauge("tidelog_stored_dollars_per_day", "What the bucket asks for them, at price_gib_month.", per_day)
 
 
-class PartitionCollector(Collector):
-    """For /metrics/detail. Those that begin with kafka_ have the names and labels of kafka_exporter
-    (https://github.com/danielqsj/kafka_exporter); offsets are told by each partition's leader, what is of the whole cluster by its
-    controller alone, so that sums are right."""
+_PLACE: Final = ("topic", "partition")
+_Numbers = Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One series for each partition that is led here. The names that begin with kafka_ and their labels are those of kafka_exporter
+    (https://github.com/danielqsj/kafka_exporter)."""
+
+    high_watermarks: _Numbers = gauge(
+        "tidelog_partition_high_watermark", "The offset behind the last committed record.", labels=_PLACE
+    )
+    log_start_offsets: _Numbers = gauge("tidelog_partition_log_start_offset", "The first offset that can be read.", labels=_PLACE)
+    leader_epochs: _Numbers = gauge("tidelog_partition_leader_epoch", "Raised by one with each leader.", labels=_PLACE)
+    stored_bytes: Mapping[tuple[str, str, str], int] = gauge(
+        "tidelog_partition_stored_bytes", "On the bucket, as tidelog_stored_bytes.", labels=(*_PLACE, "form")
+    )
+    current_offsets: _Numbers = gauge("kafka_topic_partition_current_offset", "As tidelog_partition_high_watermark.", labels=_PLACE)
+    oldest_offsets: _Numbers = gauge("kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels=_PLACE)
+    left_out: int = gauge("tidelog_partitions_omitted", "Partitions that are led here beyond the 10,000 on this page.")
+    partition_counts: Mapping[str, int] = gauge(
+        "kafka_topic_partitions", "Partitions of the topic, reported by the controller.", labels=("topic",)
+    )
+    broker_count: int | None = gauge("kafka_brokers", "Brokers of the cluster, reported by the controller.")
+
+
+class PartitionMetrics:
+    """Measures partitions for /metrics/detail. Each leader tells the offsets of its partitions, and the controller alone what is of
+    the whole cluster, so that sums over brokers are right."""
 
     def __init__(self, topics: TopicCache) -> None:
         self._topics = topics
         self._log: Log | None = None
         self._broker_count: int | None = None
 
-    def look(self, log: Log | None, *, broker_count: int | None) -> None:
+    def sample(self, log: Log | None, *, broker_count: int | None) -> None:
         """`broker_count`: of the cluster, at its controller; else None."""
         self._log = log
         self._broker_count = broker_count
 
-    def collect(self) -> Iterable[Metric]:
+    def measure(self) -> tuple[PartitionStatus]:
         led_here = self._log.led_now() if self._log is not None else {}
-        rows = [row for row in sorted(led_here.items(), key=_place)[:PARTITIONS_MAX] if self._name(row[0])]
-        labels = ("topic", "partition")
-        named = [((self._name(at), str(at.partition)), led) for at, led in rows]
-        ends = [(of, led.log.high_watermark) for of, led in named]
-        starts = [(of, led.log.log_start_offset) for of, led in named]
-        yield gauges("tidelog_partition_high_watermark", "The offset behind the last committed record.", labels, ends)
-        yield gauges("tidelog_partition_log_start_offset", "The first offset that can be read.", labels, starts)
-        epochs = [(of, led.log.leader_epoch) for of, led in named]
-        yield gauges("tidelog_partition_leader_epoch", "Raised by one with each leader.", labels, epochs)
-        sizes = [(of, stored_bytes(led)) for of, led in named]
-        yield gauges(
-            "tidelog_partition_stored_bytes",
-            "On the bucket, as tidelog_stored_bytes.",
-            (*labels, "form"),
-            [
-                row
-                for of, size in sizes
-                for row in (((*of, "segments"), float(size.segments)), ((*of, "parquet"), float(size.parquet)))
-            ],
+        first = sorted(led_here)[:PARTITIONS_MAX]
+        led = {(name, str(at.partition)): led_here[at] for at in first if (name := self._name(at))}
+        ends = {of: one.log.high_watermark for of, one in led.items()}
+        starts = {of: one.log.log_start_offset for of, one in led.items()}
+        sizes = {(*of, form): size for of, one in led.items() for form, size in stored_bytes(one)._asdict().items()}
+        topics = self._all_topics() if self._broker_count is not None else ()
+        status = PartitionStatus(
+            high_watermarks=ends,
+            log_start_offsets=starts,
+            leader_epochs={of: one.log.leader_epoch for of, one in led.items()},
+            stored_bytes=sizes,
+            current_offsets=ends,
+            oldest_offsets=starts,
+            left_out=max(0, len(led_here) - PARTITIONS_MAX),
+            partition_counts={topic.name: topic.partition_count for topic in topics},
+            broker_count=self._broker_count,
         )
-        yield gauges("kafka_topic_partition_current_offset", "As tidelog_partition_high_watermark.", labels, ends)
-        yield gauges("kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels, starts)
-        yield gauge(
-            "tidelog_partitions_not_told",
-            "Partitions that are led here beyond those told.",
-            max(0, len(led_here) - PARTITIONS_MAX),
-        )
-        is_controller = self._broker_count is not None
-        counts = [((topic.name,), topic.partition_count) for topic in self._all_topics()] if is_controller else []
-        yield gauges("kafka_topic_partitions", "Partitions of the topic. Told by the controller.", ("topic",), counts)
-        brokers = [((), float(self._broker_count))] if self._broker_count is not None else []
-        yield gauges("kafka_brokers", "Brokers of the cluster. Told by the controller.", (), brokers)
+        return (status,)
 
     def _all_topics(self) -> Iterable[Topic]:
         try:
@@ -198,7 +171,3 @@ class PartitionCollector(Collector):
             return self._topics.by_id(partition.topic_id).name
         except TidelogError:  # just deleted
             return ""
-
-
-def _place(led: tuple[TopicPartition, LedPartition]) -> TopicPartition:
-    return led[0]

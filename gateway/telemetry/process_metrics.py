@@ -1,25 +1,35 @@
-"""How late the event loop is: a timer that should ring each INTERVAL_S, and what it was late by. What all requests have to bear."""
+"""What a process tells Prometheus of itself: its version, and how late its event loop is, which delays every request."""
 
 from __future__ import annotations
 
 import asyncio
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
-from gateway.telemetry.metric_families import gauges
-from metadata.measurements import Histogram
+from metadata.measurements import Histogram, gauge, histogram
 
 INTERVAL_S: Final = 0.25
 
 
+@dataclass(frozen=True, slots=True)
+class BuildInfo:
+    """The version of a process."""
+
+    info: Mapping[tuple[str, str], int] = gauge("tidelog_build_info", "1, with the version.", labels=("version", "python"))
+
+
+def build_info(version: str) -> BuildInfo:
+    return BuildInfo({(version, platform.python_version()): 1})
+
+
+@dataclass(slots=True)
 class LoopLag:
-    def __init__(self) -> None:
-        self.seconds = Histogram()
+    """Measures by how much a timer is late that is due each INTERVAL_S."""
+
+    seconds: Histogram = histogram("tidelog_event_loop_lag_seconds", "How late the event loop was, looked at four times a second.")
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -27,17 +37,3 @@ class LoopLag:
             due_s = time.monotonic() + INTERVAL_S  # the loop's own clock stands still between its turns
             await asyncio.sleep(INTERVAL_S)
             self.seconds.observe(max(0.0, time.monotonic() - due_s))
-
-
-class BuildCollector(Collector):
-    """For processes that are no broker."""
-
-    def __init__(self, version: str) -> None:
-        self._version = version
-
-    def collect(self) -> Iterable[Metric]:
-        yield build_info(self._version)
-
-
-def build_info(version: str) -> Metric:
-    return gauges("tidelog_build_info", "1, with the version.", ("version", "python"), [((version, platform.python_version()), 1)])

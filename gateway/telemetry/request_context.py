@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.telemetry.traffic import DoorTraffic
+from gateway.telemetry.traffic import ListenerTraffic
 from metadata.errors import TidelogError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 class Call:
     __slots__ = ("_refused_as", "_request_id", "topic", "trace", "traceparent", "traffic")
 
-    def __init__(self, traffic: DoorTraffic, request_id: str = "", traceparent: str = "") -> None:
+    def __init__(self, traffic: ListenerTraffic, request_id: str = "", traceparent: str = "") -> None:
         """`traceparent`: as the client sent it (W3C Trace Context), unchecked."""
         self.traffic = traffic
         self._request_id = request_id

@@ -1,18 +1,22 @@
 """What a member of a consumer group tells whoever reads its partitions, and asks of it. Pure.
 
-How long a member of a group waits before it tries a call again. Pure: its owner brings the jitter.
+How long it waits before it repeats one of its calls, from RETRY_S to RETRY_S_MAX.
 
 What a member asks of its group's coordinator, wherever that is: over gRPC, through a broker's router, or in the same process. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from metadata.errors import Throttled, TidelogError
+from metadata.errors import TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+
+# Between two attempts of a call: each pause is twice the one before.
+RETRY_S: Final = 0.1
+RETRY_S_MAX: Final = 1.0
 
 
 class PartitionReader(Protocol):
@@ -42,25 +46,6 @@ class PartitionReader(Protocol):
     async def lost(self, partitions: frozenset[TopicPartitionName]) -> None:
         """Somebody else may own them already: stop reading, at once, and commit nothing."""
         ...
-
-
-RETRY_S: Final = 0.1
-RETRY_S_MAX: Final = 1.0
-"""Between two attempts; it doubles from the one to the other."""
-
-
-class CallPauses:
-    """Each twice as long as the one before."""
-
-    def __init__(self, jitter: Callable[[], float]) -> None:
-        self._jitter = jitter
-        self._next_s = RETRY_S
-
-    def next_s(self, error: Exception) -> float:
-        if isinstance(error, Throttled):
-            return error.retry_after_s * (1 + self._jitter() / 2)  # many are refused at the same moment
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, RETRY_S_MAX)
-        return pause_s * (0.5 + self._jitter())
 
 
 class GroupCalls(Protocol):

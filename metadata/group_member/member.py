@@ -21,7 +21,7 @@ from typing import Final
 
 from metadata.errors import Fenced, StaleMember, TidelogError
 from metadata.group_member.heartbeats import MemberHeartbeats
-from metadata.group_member.interfaces import CallPauses
+from metadata.group_member.interfaces import RETRY_S, RETRY_S_MAX
 from metadata.group_member.interfaces import GroupCalls as GroupCalls
 from metadata.group_member.interfaces import PartitionReader as PartitionReader
 from metadata.group_member.rebalance import MemberRebalance
@@ -29,6 +29,7 @@ from metadata.group_member.settings import MemberSettings
 from metadata.group_member.state import NOTHING, Membership, Phase
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
+from metadata.retry import RetryPauses
 
 LEAVE_S: Final = 5.0
 
@@ -166,13 +167,13 @@ class GroupMember:
 
     async def _live(self) -> Exception | None:
         """Answers what ended it."""
-        again = CallPauses(self._jitter)
+        again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
         while not self._rebalance.stopping.is_set():
             ended_by = await self._take_part_until_it_ends()
             if ended_by is None:
                 break
             if self._place.phase is Phase.STAYING:
-                again = CallPauses(self._jitter)
+                again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
             if (failure := await self._give_up(ended_by)) is not None:
                 await self._leave_unless_fenced(failure)
                 return failure

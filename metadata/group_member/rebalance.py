@@ -15,12 +15,13 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from metadata.errors import InconsistentProtocol, MemberIdRequired, RebalanceInProgress, TidelogError, Unavailable
-from metadata.group_member.interfaces import CallPauses, GroupCalls, PartitionReader
+from metadata.group_member.interfaces import RETRY_S, RETRY_S_MAX, GroupCalls, PartitionReader
 from metadata.group_member.leader_assignment import assignments, has_grown, subscribers
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.state import Membership, Moves
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_MEMBER, Joined, MemberId
+from metadata.retry import RetryPauses
 
 WAIT_LONGER_S: Final = 8.0
 """Than the rebalance timeout, for a call that waits for all members: a coordinator that has just come waits 3 s longer for them.
@@ -82,7 +83,7 @@ class MemberRebalance:
 
     async def _join(self) -> Joined | None:
         """None where it is stopped meanwhile."""
-        again = CallPauses(self._jitter)
+        again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
         while not self.stopping.is_set():
             self.join_again.clear()
             self._assigned_counts = None
@@ -113,7 +114,7 @@ class MemberRebalance:
 
     async def _sync(self, joined: Joined) -> Moves | None:
         """None where it has to join again, or is stopped."""
-        again = CallPauses(self._jitter)
+        again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
         assignments: dict[MemberId, bytes] | None = None
         while not self.stopping.is_set():
             try:

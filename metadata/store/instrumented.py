@@ -1,18 +1,19 @@
-"""A metadata store that remembers when it has answered last, so that the doors can tell how old what they describe may be, and
-counts what it is asked.
+"""A metadata store that counts its calls, and keeps the time of its last answer, so that listeners can say how old their view is.
 
-It asks nothing by itself: a broker renews its lease every third of session_timeout_ms. Nothing is changed about what the store
-answers or raises.
+It sends nothing by itself: a broker renews its lease every third of session_timeout_ms. What the store answers or raises is not
+changed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from metadata.errors import TidelogError
-from metadata.measurements import CallMeter
+from metadata.measurements import CallMeter, Histogram, counter, histograms
 from metadata.model import Revision
 from metadata.store.etcd.settings import EtcdStatus
 from metadata.store.interface import (
@@ -28,24 +29,42 @@ from metadata.store.interface import (
     WatchBatch,
 )
 
-T = TypeVar("T")
+_Answer = TypeVar("_Answer")
 
 OPERATIONS: Final = ("get", "range", "transact", "lease", "compact")
 
 
-class HeardMetadata:
-    """MetadataStore over `store`."""
+@dataclass(slots=True)
+class MetadataMeter(CallMeter):
+    """Counts the calls of a metadata store, and what its watches bring."""
+
+    seconds: dict[str, Histogram] = histograms(
+        "tidelog_metadata_request_seconds",
+        "Requests to the metadata store (etcd, or SQLite): how long they took.",
+        "operation",
+        OPERATIONS,
+    )
+    errors: Counter[tuple[str, str]] = counter(
+        "tidelog_metadata_errors",
+        "Requests to the metadata store that failed, by code.",
+        labels=("operation", "code"),
+        known=[(operation, "UNAVAILABLE") for operation in OPERATIONS],
+    )
+    watch_events: int = counter("tidelog_metadata_watch_events", "Changes that watches of the metadata store delivered.")
+
+
+class InstrumentedMetadataStore:
+    """A MetadataStore over `store` that counts its calls, and keeps the time of its last answer."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._heard_s = asyncio.get_running_loop().time()
-        self.meter = CallMeter(OPERATIONS)
-        self.watch_events = 0
+        self._answered_s = asyncio.get_running_loop().time()
+        self.meter = MetadataMeter()
 
     @property
-    def silent_s(self) -> float:
-        """For how long the store has not answered anything. Without trouble at most a third of session_timeout_ms."""
-        return asyncio.get_running_loop().time() - self._heard_s
+    def idle_s(self) -> float:
+        """Returns the seconds since the last answer. Without an outage at most a third of session_timeout_ms."""
+        return asyncio.get_running_loop().time() - self._answered_s
 
     @property
     def etcd(self) -> EtcdStatus | None:
@@ -54,52 +73,52 @@ class HeardMetadata:
         return status if isinstance(status, EtcdStatus) else None
 
     async def get(self, key: str) -> KeyValue | None:
-        return await self._heard("get", self._store.get(key))
+        return await self._call("get", self._store.get(key))
 
     async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
-        asked = self._store.range(prefix, start_after=start_after, limit=limit, revision=revision)
-        return await self._heard("range", asked)
+        read = self._store.range(prefix, start_after=start_after, limit=limit, revision=revision)
+        return await self._call("range", read)
 
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
-        return await self._heard("transact", self._store.transact(compares, operations))
+        return await self._call("transact", self._store.transact(compares, operations))
 
     async def grant_lease(self, ttl_s: float) -> LeaseId:
-        return await self._heard("lease", self._store.grant_lease(ttl_s))
+        return await self._call("lease", self._store.grant_lease(ttl_s))
 
     async def keep_alive(self, lease: LeaseId) -> float:
-        return await self._heard("lease", self._store.keep_alive(lease))
+        return await self._call("lease", self._store.keep_alive(lease))
 
     async def revoke_lease(self, lease: LeaseId) -> None:
-        await self._heard("lease", self._store.revoke_lease(lease))
+        await self._call("lease", self._store.revoke_lease(lease))
 
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
         async for batch in self._store.watch(prefix, from_revision):
-            self._note()
-            self.watch_events += len(batch.events)
+            self._answered()
+            self.meter.watch_events += len(batch.events)
             yield batch
 
     async def compact(self, to_revision: Revision) -> None:
-        await self._heard("compact", self._store.compact(to_revision))
+        await self._call("compact", self._store.compact(to_revision))
 
     async def close(self) -> None:
         await self._store.close()
 
-    async def _heard(self, operation: str, answer: Awaitable[T]) -> T:
+    async def _call(self, operation: str, call: Awaitable[_Answer]) -> _Answer:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         code: str | None = None
         try:
-            found = await answer
+            answer = await call
         except LeaseLost:
-            self._note()
+            self._answered()
             raise
         except TidelogError as error:
             code = error.code
             raise
         finally:
             self.meter.ended(operation, clock() - began_s, code)
-        self._note()
-        return found
+        self._answered()
+        return answer
 
-    def _note(self) -> None:
-        self._heard_s = asyncio.get_running_loop().time()
+    def _answered(self) -> None:
+        self._answered_s = asyncio.get_running_loop().time()

@@ -21,6 +21,7 @@ from awscrt.checksums import crc32c
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import TopicPartition
+from metadata.retry import RetryPauses
 from segments.bucket.layout import manifest_key, manifests_prefix, parse_topic_key
 from segments.concurrency import all_of
 from segments.history.manifest import Manifest, decode_manifest, encode_manifest
@@ -32,6 +33,9 @@ DECODED_IN_A_THREAD: Final = 128 << 10
 """Bytes. A smaller manifest holds the event loop for a millisecond."""
 TRY_S: Final = 10.0
 """After which a create without an answer is sent again."""
+# Between two attempts to create a manifest.
+PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 2.0
 GONE_TRIES: Final = 10
 GONE_PAUSE_S: Final = 0.05
 """Before a partition is listed again whose newest manifest was superseded and deleted before it was read."""
@@ -97,7 +101,7 @@ async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *,
     checksum = crc32c(body)
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
-    pause_s, may_exist, last = 0.05, False, "no answer"
+    pauses, may_exist, last = RetryPauses(PAUSE_S, PAUSE_S_MAX), False, "no answer"
     while (left_s := deadline_s - loop.time()) > 0:
         try:
             async with asyncio.timeout(min(TRY_S, left_s)):
@@ -112,8 +116,7 @@ async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *,
             last = str(error)
         except (OutcomeUnknown, TimeoutError) as error:
             may_exist, last = True, str(error) or last
-        await asyncio.sleep(min(pause_s, max(0.0, deadline_s - loop.time())))
-        pause_s = min(2 * pause_s, 2.0)
+        await asyncio.sleep(min(pauses.next_s(), max(0.0, deadline_s - loop.time())))
     what = f"{key} of {store.url} within {timeout_s:g} s: {last}"
     if may_exist:
         raise OutcomeUnknown(f"it is not known whether a manifest was written to {what}", hint="Read the newest one.", key=key)

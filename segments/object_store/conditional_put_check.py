@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from metadata.errors import AlreadyExists, NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.errors import AlreadyExists, NotFound, Rejected, TidelogError, Unavailable
+from metadata.retry import RetryPauses, retry_unavailable
 from segments.object_store.interface import ObjectStore
 
 _Answer = TypeVar("_Answer")
@@ -65,12 +66,5 @@ async def _is_made(store: ObjectStore, key: str, body: bytes) -> bool:
 
 
 async def _tried(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """The answer of the first call that has one. All calls of the proof may be repeated without harm."""
-    pause_s = _PAUSE_S
-    for _ in range(_TRIES - 1):
-        try:
-            return await call()
-        except (Unavailable, OutcomeUnknown):
-            await asyncio.sleep(pause_s)
-            pause_s *= 2
-    return await call()
+    """Returns what the first attempt that is answered returns. Each call of the proof may be repeated without harm."""
+    return await retry_unavailable(call, attempts_max=_TRIES, pauses=RetryPauses(_PAUSE_S))

@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, TidelogError, Unavailable
+from segments.object_store.decorator import ObjectStoreDecorator, Operation
 from segments.object_store.health import BucketHealth, BucketState
-from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
+from segments.object_store.interface import Buffer, ObjectStore
 
 log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
@@ -45,11 +46,11 @@ class Unwritable(NamedTuple):
     bytes_min: int
 
 
-class WatchedStore:
-    """`store`, and words in the log about its creates. Nothing is changed about what it answers or raises."""
+class HealthTrackingObjectStore(ObjectStoreDecorator):
+    """Tracks the health of a store, and logs when it takes no more writes. What the store answers or raises is not changed."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        super().__init__(store)
         self._health = BucketHealth()
         self._failing_since_s: float | None = None
         self._failed_at_s = 0.0
@@ -89,10 +90,6 @@ class WatchedStore:
             return None
         return Unwritable(now_s - min(since_s for since_s, _ in waiting), max(1, min(size for _, size in waiting)))
 
-    @property
-    def url(self) -> str:
-        return self._store.url
-
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         body_bytes = sum(memoryview(part).nbytes for part in body)
         began_s = asyncio.get_running_loop().time()
@@ -116,22 +113,7 @@ class WatchedStore:
         finally:
             del self._under_way[create]
 
-    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        return await self._heard(self._store.get(key, start=start, end=end))
-
-    async def tail(self, key: str, bytes_max: int) -> Tail:
-        return await self._heard(self._store.tail(key, bytes_max))
-
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
-        return await self._heard(self._store.list(prefix, start_after=start_after, limit=limit))
-
-    async def delete(self, key: str) -> None:
-        await self._heard(self._store.delete(key))
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    async def _heard(self, call: Awaitable[_Answer]) -> _Answer:
+    async def _call(self, operation: Operation, key: str, call: Awaitable[_Answer]) -> _Answer:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         try:

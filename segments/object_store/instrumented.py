@@ -7,65 +7,61 @@ tries again by itself is one call here.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from metadata.errors import AlreadyExists, NotFound, TidelogError
-from metadata.measurements import CallMeter
-from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
+from metadata.measurements import CallMeter, Histogram, counter, histograms
+from segments.object_store.decorator import ObjectStoreDecorator, Operation
+from segments.object_store.interface import Buffer, ObjectStore, Tail
 
 OPERATIONS: Final = ("create", "get", "tail", "list", "delete")
 PRICED_AS_WRITES: Final = ("create", "list")
 PRICED_AS_READS: Final = ("get", "tail")
+# These errors are answers: the call did not fail.
 _ANSWERS: Final = (AlreadyExists, NotFound)
-"""These say how it is, and not that the call went wrong."""
+# As an error code: the caller gave up, or another of two calls was faster.
 CANCELLED: Final = "CANCELLED"
-"""For a code: the caller gave up, or another of two calls was faster."""
 
 _Answer = TypeVar("_Answer")
 
 
-class MeteredStore:
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.meter = CallMeter(OPERATIONS)
-        self.bytes_written = 0
-        """Of creates that succeeded."""
-        self.bytes_read = 0
+@dataclass(slots=True)
+class BucketMeter(CallMeter):
+    """Counts the calls of a bucket."""
 
-    @property
-    def url(self) -> str:
-        return self._store.url
+    seconds: dict[str, Histogram] = histograms(
+        "tidelog_bucket_request_seconds", "Requests to the bucket: how long they took.", "operation", OPERATIONS
+    )
+    errors: Counter[tuple[str, str]] = counter(
+        "tidelog_bucket_errors",
+        "Requests to the bucket that failed, by code. CANCELLED: given up, or another of two was faster.",
+        labels=("operation", "code"),
+        known=[(operation, "UNAVAILABLE") for operation in OPERATIONS],
+    )
+    bytes_written: int = counter("tidelog_bucket_written_bytes", "Bytes of objects that were created.")
+    bytes_read: int = counter("tidelog_bucket_read_bytes", "Bytes that were read from objects.")
+
+
+class InstrumentedObjectStore(ObjectStoreDecorator):
+    """Counts the calls of a store by operation, with their durations, errors and bytes."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.meter = BucketMeter()
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
-        await self._metered("create", self._store.create(key, body, crc32c=crc32c))
-        self.bytes_written += sum(memoryview(part).nbytes for part in body)
+        await self._call("create", key, self._store.create(key, body, crc32c=crc32c))
+        self.meter.bytes_written += sum(memoryview(part).nbytes for part in body)
 
-    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        body = await self._metered("get", self._store.get(key, start=start, end=end))
-        self.bytes_read += len(body)
-        return body
-
-    async def tail(self, key: str, bytes_max: int) -> Tail:
-        tail = await self._metered("tail", self._store.tail(key, bytes_max))
-        self.bytes_read += len(tail.body)
-        return tail
-
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
-        return await self._metered("list", self._store.list(prefix, start_after=start_after, limit=limit))
-
-    async def delete(self, key: str) -> None:
-        await self._metered("delete", self._store.delete(key))
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    async def _metered(self, operation: str, call: Awaitable[_Answer]) -> _Answer:
+    async def _call(self, operation: Operation, key: str, call: Awaitable[_Answer]) -> _Answer:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         code: str | None = None
         try:
-            return await call
+            answer = await call
         except _ANSWERS:
             raise
         except TidelogError as error:
@@ -76,3 +72,8 @@ class MeteredStore:
             raise
         finally:
             self.meter.ended(operation, clock() - began_s, code)
+        if isinstance(answer, bytes):
+            self.meter.bytes_read += len(answer)
+        elif isinstance(answer, Tail):
+            self.meter.bytes_read += len(answer.body)
+        return answer

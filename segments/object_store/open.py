@@ -24,7 +24,7 @@ from segments.object_store.interface import ObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.object_store.s3_settings import S3Settings
 from segments.object_store.store_clock import StoreClock
-from segments.object_store.timeout import BoundedStore
+from segments.object_store.timeout import TimeoutObjectStore
 
 _FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
 _NEARLY_URL = re.compile("(s3|file|memory):", re.IGNORECASE)
@@ -54,7 +54,7 @@ async def open_store(
             return MemoryStore()
         case Path() as root:
             directory = await DirectoryStore.open(root, make_root=make_directory, clock=clock)
-            return BoundedStore(directory, timeout_s=DISK_TIMEOUT_S)
+            return TimeoutObjectStore(directory, timeout_s=DISK_TIMEOUT_S)
         case S3Place(bucket, prefix, settings):
             from segments.object_store.s3 import S3Store  # here, since it takes half a second and 40 MB that a directory can save
 

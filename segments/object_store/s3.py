@@ -30,6 +30,7 @@ from aiohttp.payload import Payload
 from botocore.exceptions import BotoCoreError, ClientError
 
 from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Throttled, Unavailable
+from metadata.retry import RetryPauses, retry
 from segments.object_store.interface import Buffer, ListPage, ObjectInfo, Tail
 from segments.object_store.s3_errors import http_status, translated
 from segments.object_store.s3_settings import S3Settings
@@ -207,16 +208,12 @@ class S3Store:
         return await self._repeated("list", prefix, read)
 
     async def _repeated(self, doing: str, key: str, send: Callable[[], Awaitable[_Answer]], *, writes: bool = False) -> _Answer:
-        pause_s = self._settings.s3_retry_pause_ms / 1000
-        for tries_left in reversed(range(self._settings.read_tries_max)):
-            try:
-                return await self._once(doing, key, send, self._reads, writes=writes)
-            except (Unavailable, OutcomeUnknown) as error:
-                if not tries_left:
-                    raise
-                await asyncio.sleep(max(pause_s, error.retry_after_s) if isinstance(error, Throttled) else pause_s)
-                pause_s *= 2
-        raise AssertionError("read_tries_max is 1 or more")
+        return await retry(
+            lambda: self._once(doing, key, send, self._reads, writes=writes),
+            on=(Unavailable, OutcomeUnknown),
+            pauses=RetryPauses(self._settings.s3_retry_pause_ms / 1000),
+            attempts_max=self._settings.read_tries_max,
+        )
 
     async def _once(
         self,

@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from metadata.errors import Corrupt, NotFound, Unavailable
 from metadata.model import SegmentSeq, SessionId, TopicPartition
+from metadata.retry import RetryPauses, retry
 from segments.bucket.layout import segment_key
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_store import newest_manifests
@@ -124,11 +126,9 @@ async def _newest(
     store: ObjectStore, topics: Mapping[TopicPartition, str], known: Mapping[TopicPartition, Manifest], settings: SegmentSettings
 ) -> dict[TopicPartition, Manifest | Corrupt | None]:
     """The manifests that count now. Retries while the bucket is away."""
-    while True:
-        try:
-            return await newest_manifests(store, topics, known=known, reads_max=settings.footer_reads_max)
-        except Unavailable:
-            await asyncio.sleep(settings.retry_pause_ms_max / 1000)
+    pause_s = settings.retry_pause_ms_max / 1000
+    read = partial(newest_manifests, store, topics, known=known, reads_max=settings.footer_reads_max)
+    return await retry(read, on=Unavailable, pauses=RetryPauses(pause_s, pause_s))
 
 
 def _sessions(

@@ -22,6 +22,7 @@ from awscrt.checksums import crc32c
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, SessionFenced, Stopping, TidelogError
 from metadata.model import LeaderEpoch, SegmentSeq, TopicPartition
+from metadata.retry import RetryPauses
 from segments.bucket.layout import index_key, segment_key
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
@@ -231,7 +232,7 @@ class SegmentWriter:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.put_deadline_ms / 1000
-        pause_s = self._settings.retry_pause_ms / 1000
+        pauses = RetryPauses(self._settings.retry_pause_ms / 1000, self._settings.retry_pause_ms_max / 1000)
         key = segment_key(self._session.id, seq)
         while (left_s := deadline_s - loop.time()) > 0:
             put = await self._put_once(key, encoded.body, encoded.crc32c, min(left_s, self._settings.put_timeout_ms / 1000))
@@ -241,8 +242,7 @@ class SegmentWriter:
                 return await self._is_ours(seq, encoded.size_bytes)
             if put is _Put.UNSYNCED:
                 raise self._not_durable(seq)
-            await asyncio.sleep(min(pause_s, max(0.0, deadline_s - loop.time())))
-            pause_s = min(pause_s * 2, self._settings.retry_pause_ms_max / 1000)
+            await asyncio.sleep(min(pauses.next_s(), max(0.0, deadline_s - loop.time())))
         log.warning("segment %s missed its deadline of %s ms: sealing the own session there", key, self._settings.put_deadline_ms)
         return await self._seal_own(seq, encoded.size_bytes)
 

@@ -14,13 +14,16 @@ Invariants: a session number is claimed by one process; a sealed session is seal
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
+from metadata.retry import RetryPauses, retry
 from segments.bucket import layout as bucket_layout
 from segments.bucket.layout import parse_wal_key
 from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, objects_under
@@ -73,7 +76,7 @@ async def claim(
             await store.create(key, [msgspec.json.encode(record)])
             return Session(number, writer)
         except AlreadyExists:
-            if await _is_ours(store, key, writer):
+            if await _is_ours(store, key, writer, pause_s):
                 return Session(number, writer)
             await pass_over(number)
             number = await next_number()
@@ -83,17 +86,13 @@ async def claim(
             await asyncio.sleep(pause_s)
 
 
-async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
+async def _is_ours(store: ObjectStore, key: str, writer: bytes, pause_s: float) -> bool:
     """A create whose answer was lost may have made the claim that now stands in the way."""
-    while True:
-        try:
-            held = msgspec.json.decode(await store.get(key), type=ClaimRecord)
-        except Unavailable:
-            await asyncio.sleep(0.2)
-        except msgspec.MsgspecError:
-            return False
-        else:
-            return held.writer == writer.hex()
+    body = await retry(lambda: store.get(key), on=Unavailable, pauses=RetryPauses(pause_s, pause_s))
+    try:
+        return msgspec.json.decode(body, type=ClaimRecord).writer == writer.hex()
+    except msgspec.MsgspecError:
+        return False
 
 
 async def read_claim(store: ObjectStore, session: SessionId) -> str | None:
@@ -186,7 +185,7 @@ async def seal(
     by: Session | None,
     now_ms: Callable[[], int],
     pause_s: float = 0.2,
-    patience_s: float | None = None,
+    patience_s: float = math.inf,
 ) -> SessionListing:
     """Ends another's session, and answers its committed prefix, which from now on can't grow.
 
@@ -196,10 +195,9 @@ async def seal(
     when it has failed for longer. `by` is the sealing session, None for a tool.
     """
     writer, sealed_by = (by.writer, by.id) if by is not None else (bytes(16), SessionId(0))
-    now_s = asyncio.get_running_loop().time
-    failing_since_s: float | None = None
-    while True:
-        try:
+
+    async def create_seal() -> SessionListing:
+        while True:
             listing = await list_session(store, session)
             if listing.sealed:
                 return listing  # whatever its bytes say: that it stands there is what fences
@@ -207,14 +205,11 @@ async def seal(
             body = encode_seal(
                 session=session, seq=end_seq, writer=writer, committed_to=end_seq, sealed_at_ms=now_ms(), sealed_by=sealed_by
             )
-            await store.create(bucket_layout.segment_key(session, end_seq), [body])
-        except AlreadyExists:
-            continue
-        except (Unavailable, OutcomeUnknown):
-            failing_since_s = now_s() if failing_since_s is None else failing_since_s
-            if patience_s is not None and now_s() - failing_since_s >= patience_s:
-                raise
-            await asyncio.sleep(pause_s)
+            with suppress(AlreadyExists):
+                await store.create(bucket_layout.segment_key(session, end_seq), [body])
+
+    away = Unavailable, OutcomeUnknown
+    return await retry(create_seal, on=away, pauses=RetryPauses(pause_s, pause_s), for_s=patience_s)
 
 
 async def trim_markers(store: ObjectStore, session: SessionId) -> list[SegmentSeq]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from gateway.proto import log_pb2
 from gateway.proto.status import error_of
 from metadata.errors import NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable, UnknownTopic
+from metadata.retry import RetryPauses, retry
 from metadata.topics.settings import TopicSettings
 from segments.bucket.cluster_record import read_cluster_record
 from segments.object_store.interface import ObjectStore
@@ -58,19 +58,15 @@ async def connected(
 
     `credentials`: settings of a client; what they leave out, the environment of this process may say.
     """
-    ends_s = asyncio.get_running_loop().time() + (OPEN_PATIENCE_S if patience_s is None else patience_s)
     given = SettingChanges(**dict(credentials))  # type: ignore[typeddict-item]  # options.py knows their names
     environment = credentials_from(os.environ, given, tls=with_tls([brokers]))
     connection = Connection([brokers], settings_from({**environment, **given}))
     try:
-        while True:
-            try:
-                await connection.open()
-                break
-            except Unavailable as error:
-                if asyncio.get_running_loop().time() + PAUSE_S > ends_s:
-                    raise Unavailable(f"{error.message}. Nothing was sent", hint=error.hint) from None
-            await asyncio.sleep(PAUSE_S)
+        try:
+            for_s = OPEN_PATIENCE_S if patience_s is None else patience_s
+            await retry(connection.open, on=Unavailable, pauses=RetryPauses(PAUSE_S, PAUSE_S), for_s=for_s)
+        except Unavailable as error:
+            raise Unavailable(f"{error.message}. Nothing was sent", hint=error.hint) from None
         yield ConnectedBrokers(connection)
     finally:
         await connection.close()

@@ -15,17 +15,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from compaction.deleter import Deletions
 from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
+from metadata.retry import retry_unavailable
 from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
 from segments.object_store.interface import ObjectStore, objects_under
-from segments.retry import patiently
 from spark.sink.brokers import Brokers, Connect
 from spark.sink.delivery import PATIENCE_S, StagedDelivery
 from spark.sink.options import PRODUCER_EXPIRY_MS
@@ -45,7 +45,6 @@ EXPIRY_MARGIN: Final = 10
 """A tenth of the time for which brokers remember a producer is left for clocks that differ."""
 
 log = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class BatchCommit:
             files=tuple(files),
         )
         try:
-            await self._patiently(lambda: self.store.create(key, [msgspec.json.encode(ours)]))
+            await retry_unavailable(lambda: self.store.create(key, [msgspec.json.encode(ours)]), for_s=BUCKET_PATIENCE_S)
         except AlreadyExists:
             chosen = await self._read_chosen()
             if chosen is None:
@@ -180,7 +179,7 @@ class BatchCommit:
         )
         key = done_key(self.write, self.batch)
         try:
-            await self._patiently(lambda: self.store.create(key, [msgspec.json.encode(done)]))
+            await retry_unavailable(lambda: self.store.create(key, [msgspec.json.encode(done)]), for_s=BUCKET_PATIENCE_S)
         except AlreadyExists:
             return await read_done(self.store, self.write, self.batch) or done
         return done
@@ -208,20 +207,16 @@ class BatchCommit:
     async def _read_chosen(self) -> Chosen | None:
         key = chosen_key(self.write, self.batch)
         try:
-            return decode_chosen(await self._patiently(lambda: self.store.get(key)), key)
+            return decode_chosen(await retry_unavailable(lambda: self.store.get(key), for_s=BUCKET_PATIENCE_S), key)
         except NotFound:
             return None
-
-    @staticmethod
-    async def _patiently(call: Callable[[], Awaitable[Answer]]) -> Answer:
-        return await patiently(call, patience_s=BUCKET_PATIENCE_S)
 
 
 async def read_done(store: ObjectStore, write: str, batch: int) -> Done | None:
     """None: the batch is not done, or a later one is."""
     key = done_key(write, batch)
     try:
-        return decode_done(await patiently(lambda: store.get(key), patience_s=BUCKET_PATIENCE_S), key)
+        return decode_done(await retry_unavailable(lambda: store.get(key), for_s=BUCKET_PATIENCE_S), key)
     except NotFound:
         return None
 

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from metadata.errors import Corrupt, TidelogError, Unavailable
+from metadata.retry import retry_unavailable
 from segments.bucket.layout import chosen_key
 from segments.object_store.interface import ObjectStore
-from segments.retry import patiently
 from segments.shared_errors import first_of
 from spark.sink.brokers import Append, Brokers
 from spark.sink.partition_progress import ForgottenError, Lane, Part
@@ -128,7 +128,7 @@ class StagedDelivery:
         return bool(self._held_bytes) and self._held_bytes + file.size_bytes > READ_AHEAD_BYTES
 
     async def _get(self, key: str) -> bytes:
-        return await patiently(lambda: self._store.get(key), patience_s=BUCKET_PATIENCE_S)
+        return await retry_unavailable(lambda: self._store.get(key), for_s=BUCKET_PATIENCE_S)
 
     async def _stage_next(self, ahead: deque[tuple[int, asyncio.Task[bytes] | None]]) -> None:
         number, body = ahead.popleft()

@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from metadata.errors import AlreadyExists, InvalidTimestamp, NotFound
+from metadata.retry import retry_unavailable
 from segments.bucket.layout import chosen_key, staged_rows_key
 from segments.object_store.interface import ObjectStore
-from segments.retry import patiently
 from spark.runtime.bucket_thread import BucketThread
 from spark.sink.options import SinkOptions
 from spark.sink.row_encoder import Rows, TopicFacts, check_dates, encode_rows, pieces, rows_of, topics_named
@@ -135,12 +135,12 @@ async def upload(store: ObjectStore, key: str, body: list[bytes]) -> None:
         with contextlib.suppress(AlreadyExists):  # ours, of a create whose answer was lost: nobody else draws the same nonce
             await store.create(key, body)
 
-    await patiently(create, patience_s=PATIENCE_S)
+    await retry_unavailable(create, for_s=PATIENCE_S)
 
 
 async def is_there(store: ObjectStore, key: str) -> bool:
     try:
-        await patiently(lambda: store.get(key), patience_s=PATIENCE_S)
+        await retry_unavailable(lambda: store.get(key), for_s=PATIENCE_S)
     except NotFound:
         return False
     return True

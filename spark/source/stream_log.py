@@ -14,10 +14,12 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from metadata.errors import OutcomeUnknown, OutOfRange, Unavailable
+from metadata.errors import OutOfRange
 from metadata.model import TopicPartition
+from metadata.retry import RetryPauses, retry_unavailable
 from segments.object_store.interface import ObjectStore
 from spark.runtime.bucket_thread import BucketThread
 from spark.source.batch_query import find_asked, tasks_of
@@ -161,17 +163,9 @@ class StreamLog:
 
     async def _look(self, store: ObjectStore, *, absent_ok: bool = True, topics: bool = False) -> Snapshots:
         """Brings all up to date; tries again while the bucket is away, and raises then what it says."""
-        until_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                await self._look_once(store, absent_ok=absent_ok, topics=topics)
-            except (Unavailable, OutcomeUnknown) as error:
-                if time.monotonic() >= until_s:
-                    raise
-                log.warning("the bucket is asked again in %g s: %s", RETRY_PAUSE_S, error)
-                await asyncio.sleep(RETRY_PAUSE_S)
-            else:
-                return self._snapshots
+        look = partial(self._look_once, store, absent_ok=absent_ok, topics=topics)
+        await retry_unavailable(look, for_s=PATIENCE_S, pauses=RetryPauses(RETRY_PAUSE_S, RETRY_PAUSE_S))
+        return self._snapshots
 
     async def _look_once(self, store: ObjectStore, *, absent_ok: bool, topics: bool) -> None:
         if self._follower is None:

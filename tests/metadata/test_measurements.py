@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.measurements import SECONDS, CallMeter, Histogram
+from metadata.measurements import SECONDS, CallMeter, Histogram, counter, histograms
+
+
+@dataclass(slots=True)
+class Meter(CallMeter):
+    seconds: dict[str, Histogram] = histograms("call_seconds", "Durations.", "operation", ("get", "put"))
+    errors: Counter[tuple[str, str]] = counter("call_errors", "Errors.", labels=("operation", "code"))
 
 
 def test_a_value_counts_up_to_its_bound_which_is_included() -> None:
@@ -24,7 +33,7 @@ def test_what_is_observed_is_counted_once(values: list[float]) -> None:
 
 
 def test_calls_are_timed_whether_they_succeed_or_not_and_errors_are_counted_by_code() -> None:
-    meter = CallMeter(("get", "put"))
+    meter = Meter()
     meter.ended("get", 0.1)
     meter.ended("get", 0.1, "UNAVAILABLE")
     assert meter.seconds["get"].count == 2

@@ -25,9 +25,9 @@ from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Revision, SessionId
 from metadata.store.keys import EtcdLayout
 from segments.log.session_log import Log
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.memory import MemoryStore
-from segments.object_store.timeout import BoundedStore
+from segments.object_store.timeout import TimeoutObjectStore
 from segments.settings import SegmentSettings
 from tests.kit.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Recorder, Writer
@@ -82,7 +82,7 @@ class BrokerProcess(BucketProcess):
         )
         self.clock_skew_ms = self._chance.randint(-2000, 2000)
         self.view = ClusterView(self.metadata, EtcdLayout())
-        self.watched = WatchedStore(BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S))
+        self.watched = HealthTrackingObjectStore(TimeoutObjectStore(self.store, timeout_s=REQUEST_TIMEOUT_S))
         self.leadership = Leadership(
             self.watched,
             self.metadata,

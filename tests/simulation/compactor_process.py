@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
@@ -22,9 +21,10 @@ from metadata.cluster.manifest_notices import NoticeCache
 from metadata.model import SessionId
 from metadata.store.keys import EtcdLayout
 from metadata.topics.cache import TopicCache
-from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
+from segments.object_store.decorator import ObjectStoreDecorator, Operation
+from segments.object_store.interface import ObjectStore
 from segments.object_store.store_clock import StoreClock
-from segments.object_store.timeout import BoundedStore
+from segments.object_store.timeout import TimeoutObjectStore
 from tests.kit.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Writer
 from tests.simulation.broker_process import REQUEST_TIMEOUT_S, Site
@@ -33,44 +33,21 @@ from tests.simulation.simulated_process import BucketProcess
 from tests.simulation.virtual_loop import virtual_loop
 
 DAY_MS: Final = 86_400_000
+_Answer = TypeVar("_Answer")
 
 
-class _Dated:
-    """`store`, each answer of which tells its time, as those of S3 do."""
+class _Dated(ObjectStoreDecorator):
+    """Passes the time of each answer of `store` to the clock, as the answers of S3 do."""
 
     def __init__(self, store: ObjectStore, clock: StoreClock) -> None:
-        self._store = store
+        super().__init__(store)
         self._clock = clock
-        self.url = store.url
 
-    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
-        with self._heard():
-            await self._store.create(key, body, crc32c=crc32c)
-
-    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        with self._heard():
-            return await self._store.get(key, start=start, end=end)
-
-    async def tail(self, key: str, bytes_max: int) -> Tail:
-        with self._heard():
-            return await self._store.tail(key, bytes_max)
-
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
-        with self._heard():
-            return await self._store.list(prefix, start_after=start_after, limit=limit)
-
-    async def delete(self, key: str) -> None:
-        with self._heard():
-            await self._store.delete(key)
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
+    async def _call(self, operation: Operation, key: str, call: Awaitable[_Answer]) -> _Answer:
         asked_s = self._clock.steady_s()
-        yield
+        answer = await call
         self._clock.heard(virtual_loop().now_ms(), asked_s=asked_s)
+        return answer
 
 
 class CompactorProcess(BucketProcess):
@@ -94,7 +71,7 @@ class CompactorProcess(BucketProcess):
         clock = StoreClock(self._now_ms, steady=virtual_loop().time)
         self._topics = TopicCache(self.metadata, EtcdLayout())
         self._membership = CompactorMembership(self.metadata, EtcdLayout(), name, version="1", ttl_s=3.0)
-        store = _Dated(BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S), clock)
+        store = _Dated(TimeoutObjectStore(self.store, timeout_s=REQUEST_TIMEOUT_S), clock)
         self._compaction = CompactionContext(
             store=store,
             topics=self._topics,

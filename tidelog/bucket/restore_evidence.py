@@ -16,6 +16,7 @@ from typing import TypeVar
 from metadata.backup.snapshot import Snapshot, parse_snapshot
 from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.model import Revision, SegmentSeq, SessionId, TopicPartition
+from metadata.retry import RetryPauses, retry
 from metadata.store.interface import KeyValue
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic, decode_topic
@@ -250,9 +251,5 @@ async def _read_mirror(
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
     """What `work` answers, tried again when the bucket is away for a moment, or something was trimmed while it was read."""
-    for _ in range(ATTEMPTS_MAX - 1):
-        try:
-            return await work()
-        except (Unavailable, OutcomeUnknown, NotFound):
-            await asyncio.sleep(PAUSE_S)
-    return await work()
+    passing = Unavailable, OutcomeUnknown, NotFound
+    return await retry(work, on=passing, pauses=RetryPauses(PAUSE_S, PAUSE_S), attempts_max=ATTEMPTS_MAX)

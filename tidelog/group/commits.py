@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 from metadata.errors import RebalanceInProgress, StaleGeneration, StaleMember, TidelogError
 from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, NO_MEMBER, InstanceId
+from metadata.retry import RetryPauses, retry
 from tidelog.consumer.fetch_state import NAMED_MAX, named, shown
 from tidelog.group.options import GroupOptions
 from tidelog.group.positions import GroupPositions, Offset
@@ -53,16 +55,8 @@ class GroupCommits:
     async def commit(self, chosen: Callable[[], dict[TopicPartitionName, Offset]], *, asked: bool = False) -> None:
         """`chosen` says what, when it is this commit's turn; `asked`: the caller does. Raises StaleMember where it does not count
         any more, Unavailable, …"""
-        ends_s = asyncio.get_running_loop().time() + self._patience_s
-        while True:
-            try:
-                await self._commit_once(chosen, asked=asked)
-            except (RebalanceInProgress, StaleGeneration):
-                if asyncio.get_running_loop().time() >= ends_s:
-                    raise
-            else:
-                return
-            await asyncio.sleep(PAUSE_S)
+        commit, rebalancing = partial(self._commit_once, chosen, asked=asked), (RebalanceInProgress, StaleGeneration)
+        await retry(commit, on=rebalancing, pauses=RetryPauses(PAUSE_S, PAUSE_S), for_s=self._patience_s)
 
     async def _commit_once(self, chosen: Callable[[], dict[TopicPartitionName, Offset]], *, asked: bool = False) -> None:
         async with self._turn:

@@ -33,7 +33,7 @@ from tidelog.group.positions import Offset
 from tidelog.settings import ClientSettings
 from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection, Stubs
-from tidelog.transport.retry import LastingTrouble, retry_wait_s, worth_telling
+from tidelog.transport.retry import LastingTrouble, retry_pauses, worth_telling
 
 HEARTBEAT_S: Final = 2.5
 """Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
@@ -170,7 +170,7 @@ class GrpcGroupCalls:
     async def _tried_again(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Answer]], *, writes: bool) -> _Answer:
         """Also where the outcome is unknown: what is asked here may be asked twice."""
         deadline_s = time.monotonic() + self._settings.request_timeout_ms / 1000
-        pause_s = self._settings.retry_pause_ms / 1000
+        pauses = retry_pauses(self._settings)
         unknown: OutcomeUnknown | None = None
         met: Unavailable | OutcomeUnknown | None = None
         try:
@@ -181,11 +181,10 @@ class GrpcGroupCalls:
                 except (Unavailable, OutcomeUnknown) as error:
                     unknown = error if isinstance(error, OutcomeUnknown) else unknown
                     met = worth_telling(met, error, is_cut_short=left_s < ATTEMPT_S)
-                    wait_s = retry_wait_s(error, pause_s=pause_s)
+                    wait_s = pauses.next_s(error)
                     if time.monotonic() + wait_s >= deadline_s:
                         raise unknown or met  # noqa: B904  # it has its own cause
                 await asyncio.sleep(wait_s)
-                pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
         finally:
             unknown = met = None  # their tracebacks hold this frame
 

@@ -54,7 +54,7 @@ from tidelog.transport.channels import Channels
 from tidelog.transport.channels import Stubs as Stubs
 from tidelog.transport.credentials import Credentials
 from tidelog.transport.reachability import Reachability
-from tidelog.transport.retry import retry_wait_s, worth_telling
+from tidelog.transport.retry import retry_pauses, worth_telling
 from tidelog.transport.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.transport.routes import TopicRoute as TopicRoute
 from tidelog.transport.rpc_errors import error_of_rpc, is_said_by_broker, is_told_by_broker
@@ -215,7 +215,7 @@ class Connection:
             attempt_timeout_s_max = min(attempt_timeout_s_max, QUESTION_S_MAX)
         attempt_timeout_s = min(first_timeout_s or attempt_timeout_s_max, attempt_timeout_s_max)
         deadline_s = time.monotonic() + timeout_s
-        pause_s = self._settings.retry_pause_ms / 1000
+        pauses = retry_pauses(self._settings)
         address = at or self._seed
         met: Unavailable | None = None
         refused_after_s: dict[str, float] = {}  # by address
@@ -227,13 +227,12 @@ class Connection:
                     return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
                 except Unavailable as error:
                     met = worth_telling(met, error, is_cut_short=attempt_s < attempt_timeout_s)
-                    wait_s = retry_wait_s(error, pause_s=pause_s)
+                    wait_s = pauses.next_s(error)
                     if writes and is_said_by_broker(error):
                         refused_after_s[address] = time.monotonic() - began_s
                     if time.monotonic() + wait_s >= deadline_s:
                         raise self.naming_all_that_are_silent(met)  # noqa: B904  # it has its own cause
                 await asyncio.sleep(wait_s)
-                pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
                 attempt_timeout_s = min(2 * attempt_timeout_s, attempt_timeout_s_max)
                 if self._reachability.none_answers(self._seeds):
                     with suppress(TidelogError, TimeoutError):

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from metadata.errors import Throttled, TidelogError
+from metadata.errors import TidelogError
+from metadata.retry import RetryPauses
+from tidelog.settings import ClientSettings
 from tidelog.transport.rpc_errors import is_timeout
 
 _Error = TypeVar("_Error", bound=TidelogError)
 
 
-def retry_wait_s(error: TidelogError, *, pause_s: float) -> float:
-    """At random, since many are refused at the same moment; a broker that names a time is not asked before."""
-    if isinstance(error, Throttled):
-        return error.retry_after_s * random.uniform(1.0, 1.5)
-    return pause_s * random.uniform(0.5, 1.5)
+def retry_pauses(settings: ClientSettings) -> RetryPauses:
+    """Returns the pauses between the attempts of one call of a client."""
+    return RetryPauses(settings.retry_pause_ms / 1000, settings.retry_pause_ms_max / 1000, jitter=random.random)
 
 
 def worth_telling(met: _Error | None, error: _Error, *, is_cut_short: bool) -> _Error:

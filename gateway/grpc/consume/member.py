@@ -21,7 +21,7 @@ from typing import Final
 
 from gateway.access.authorization import topic_check
 from gateway.api import Broker
-from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.grpc.consume import messages as wire
 from gateway.grpc.consume.delivery import Pusher
 from gateway.grpc.consume.messages import ConsumeTerms
@@ -281,7 +281,7 @@ class StreamMember:
         group, member = self._terms.group, self._member
         if member.generation == NO_GENERATION:
             raise StaleMember(f"this stream was lost to group {group}", hint="What was not committed is read again.")
-        return await patiently(
+        return await retry_coordinator(
             lambda: self._broker.groups.commit(group, member.member_id, self._instance_id, member.generation, offsets)
         )
 

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from gateway.access.authorization import check_topic
 from gateway.api import Broker
-from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.concurrency.offload import in_turns
 from gateway.groups.admin.descriptions import assigned_partitions
 from gateway.http.groups.bodies import (
@@ -58,7 +58,7 @@ class HttpGroupAdmin:
         call.query()
         call.no_body()
         request = groups_pb2.DescribeGroupRequest(group=call.group)
-        found = await patiently(lambda: self._broker.group_operations.describe(request))
+        found = await retry_coordinator(lambda: self._broker.group_operations.describe(request))
         members = [_member(member, found.protocol_type) for member in found.members]
         await call.answer(value_of(found, GroupAnswer, members=members, lags=await in_turns(_lag, found.lags)))
 
@@ -66,7 +66,7 @@ class HttpGroupAdmin:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
         call.no_body()
         request = groups_pb2.DeleteGroupRequest(group=call.group, validate_only=validate_only)
-        await patiently(lambda: self._broker.group_operations.delete(request))
+        await retry_coordinator(lambda: self._broker.group_operations.delete(request))
         await call.answer(None)
 
     async def seek(self, call: GroupCall) -> None:
@@ -76,7 +76,7 @@ class HttpGroupAdmin:
         request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(asked.to))
         for topic in topics:
             check_topic(topic.topic)
-        answer = await patiently(lambda: self._broker.group_operations.seek(request))
+        answer = await retry_coordinator(lambda: self._broker.group_operations.seek(request))
         await call.answer(SeekAnswer(await in_turns(_moved, answer.moved)))
 
 

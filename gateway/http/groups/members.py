@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.api import Broker
-from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.concurrency.offload import WorkThreads
 from gateway.concurrency.shutdown import LongWaits
 from gateway.http.groups import member_leader
@@ -130,7 +130,7 @@ class HttpGroupMembers:
             session_timeout_ms=new.session_timeout_ms,
             rebalance_timeout_ms=new.rebalance_timeout_ms,
         )
-        return await patiently(lambda: self._broker.groups.join(joining.call.group, request))
+        return await retry_coordinator(lambda: self._broker.groups.join(joining.call.group, request))
 
     async def _synced(self, joining: _Joining, joined: Joined) -> Synced:
         assignments: Mapping[MemberId, bytes] = {}
@@ -144,7 +144,7 @@ class HttpGroupMembers:
             protocol_type=joined.protocol_type,
             protocol=joined.protocol,
         )
-        return await patiently(lambda: self._broker.groups.sync(joining.call.group, request))
+        return await retry_coordinator(lambda: self._broker.groups.sync(joining.call.group, request))
 
     async def _assignments(self, joined: Joined) -> dict[MemberId, bytes]:
         members = subscribers(joined)
@@ -178,7 +178,7 @@ class HttpGroupMembers:
         beat = decoded(call.body, Heartbeat)
         instance_id, generation = InstanceId(beat.instance_id), Generation(beat.generation)
         with call.remedied():
-            await patiently(lambda: self._broker.groups.heartbeat(call.group, call.member_id, instance_id, generation))
+            await retry_coordinator(lambda: self._broker.groups.heartbeat(call.group, call.member_id, instance_id, generation))
         await call.answer(None)
 
     async def leave(self, call: GroupCall) -> None:
@@ -193,7 +193,7 @@ class HttpGroupMembers:
             return refused
 
         with call.remedied():
-            refused = await patiently(leave)
+            refused = await retry_coordinator(leave)
             has_left = asked > 1 and isinstance(refused, UnknownMember)  # an answer was lost
             if refused is not None and not has_left:
                 raise refused

@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from gateway.access.authorization import check_topic, may_read_topic, may_see_topic
 from gateway.api import Broker
-from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.http.groups.bodies import (
     Commit,
     CommitAnswer,
@@ -113,7 +113,7 @@ class HttpGroupOffsets:
         self, member: AsMember, offsets: Mapping[TopicPartition, CommittedOffset], *, only_forward: bool = False
     ) -> Mapping[TopicPartition, TidelogError]:
         group, member_id, instance_id, generation = member
-        return await patiently(
+        return await retry_coordinator(
             lambda: self._broker.groups.commit(group, member_id, instance_id, generation, offsets, only_forward=only_forward)
         )
 
@@ -131,7 +131,7 @@ class HttpGroupOffsets:
         """Of topics that are there: those of a deleted one mean nothing any more."""
         query = call.query("topic")
         only = query.text("topic")
-        found = await patiently(lambda: self._broker.groups.offsets(call.group))
+        found = await retry_coordinator(lambda: self._broker.groups.offsets(call.group))
         offsets = [
             CommittedAnswer(
                 topic.name,
@@ -164,7 +164,7 @@ class HttpGroupOffsets:
         topic = groups_pb2.TopicPartitions(topic=query.text("topic"), partitions=numbers_of(query, "partitions"))
         validate_only = query.choice("validate_only", TRUE_OR_FALSE) or False
         request = groups_pb2.DeleteOffsetsRequest(group=call.group, topics=[topic], validate_only=validate_only)
-        answer = await patiently(lambda: self._broker.group_operations.delete_offsets(request))
+        answer = await retry_coordinator(lambda: self._broker.group_operations.delete_offsets(request))
         await call.answer(DeletedAnswer([value_of(offset, CommittedAnswer) for offset in answer.deleted]))
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gateway.api import Broker
-from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.concurrency.shutdown import LongWaits
 from gateway.http import paced_response
 from gateway.http.groups import member_leader
@@ -137,7 +137,7 @@ class HttpGroupRecords:
     async def _assigned(self, member: AsMember) -> list[TopicPartitionName]:
         """RebalanceInProgress also where this member leads the others, and there is more to assign than it knew."""
         request = SyncRequest(member.member_id, member.instance_id, member.generation, {})
-        synced = await patiently(lambda: self._broker.groups.sync(member.group, request))
+        synced = await retry_coordinator(lambda: self._broker.groups.sync(member.group, request))
         told = member_leader.assigned(synced.assignment)
         if has_grown(told.seen, {topic: self._partition_count(topic) for topic in told.seen}):
             raise RebalanceInProgress("the topics of the group have new partitions, which nobody reads yet")
@@ -156,7 +156,9 @@ class HttpGroupRecords:
         try:
             async with self._waits.until_stop():
                 began_s = clock()
-                if not await reading.look(ends_s, lambda: patiently(lambda: self._broker.groups.offsets(asked.member.group))):
+                if not await reading.look(
+                    ends_s, lambda: retry_coordinator(lambda: self._broker.groups.offsets(asked.member.group))
+                ):
                     return False
         except Stopping:
             return False

@@ -10,7 +10,7 @@ import pytest
 
 from compaction.compactor import Compactor
 from compaction.gc.wal_trim import TrimRecord
-from compaction.metrics import CompactionCollector
+from compaction.metrics import times
 from compaction.settings import CompactionSettings
 from segments.bucket.layout import parse_wal_key
 from segments.object_store.store_clock import StoreClock
@@ -284,11 +284,9 @@ def test_a_clock_in_doubt_is_logged_with_both_times_and_measured(caplog: pytest.
     async def work(scene: Scene) -> None:
         clock = clock_of(scene)
         compactor = scene.compactor(SETTINGS, clock=clock)
-        collector = CompactionCollector(scene.context().counters, compactor.metrics, clock)
 
         def difference_s() -> float:
-            found = [one for one in collector.collect() if one.name == "tidelog_compaction_clock_difference_seconds"]
-            return float(found[0].samples[0].value)
+            return times(compactor.metrics, clock).clock_difference_s
 
         await tick(compactor)
         assert (difference_s(), caplog.messages) == (0, [])

@@ -171,7 +171,7 @@ def test_lines_that_find_no_room_are_dropped_counted_and_told(tmp_path: Path) ->
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         for number in range(ROOM + 7):
             audit.tell(outcome="ok", principal="a", request_id=str(number))
-        assert audit.dropped == 7
+        assert audit.counts.dropped == 7
         writing = asyncio.ensure_future(audit.run())
         await until(lambda: not audit.waiting)
         audit.tell(outcome="ok", request_id="last")
@@ -211,10 +211,10 @@ def test_a_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path, capl
         writing = asyncio.ensure_future(audit.run())
         shutil.rmtree(folder)
         audit.tell(outcome="ok", request_id="lost")
-        await until(lambda: audit.dropped == 1)
+        await until(lambda: audit.counts.dropped == 1)
         folder.mkdir()
         audit.tell(outcome="ok", request_id="kept")
-        await until(lambda: audit.written == 1)
+        await until(lambda: audit.counts.written == 1)
         writing.cancel()
         await asyncio.wait([writing])
 
@@ -228,8 +228,8 @@ def test_a_full_disk_is_counted_as_lines_that_are_lost() -> None:
         audit = AuditLog("/dev/full", broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
         audit.tell(outcome="ok")
-        await until(lambda: audit.dropped == 1)
-        assert audit.written == 0
+        await until(lambda: audit.counts.dropped == 1)
+        assert audit.counts.written == 0
         writing.cancel()
         await asyncio.wait([writing])
 
@@ -256,7 +256,7 @@ def test_a_crowd_of_strangers_leaves_room_for_what_is_done(tmp_path: Path) -> No
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         for _ in range(2 * ROOM):
             audit.tell(outcome="UNAUTHENTICATED")
-        assert audit.dropped == 2 * ROOM - ROOM // 2
+        assert audit.counts.dropped == 2 * ROOM - ROOM // 2
         audit.tell(outcome="ok", principal="admin")
         writing = asyncio.ensure_future(audit.run())
         await until(lambda: not audit.waiting)

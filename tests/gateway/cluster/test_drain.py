@@ -21,7 +21,7 @@ from metadata.store.interface import Delete
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import TIMESTAMP_MS
@@ -41,7 +41,7 @@ class Cluster:
         bucket = MemoryStore()
         self.brokers = {
             broker_id: Leadership(
-                WatchedStore(bucket),
+                HealthTrackingObjectStore(bucket),
                 self.metadata,
                 self.view,
                 SegmentSettings(linger_ms=0),

@@ -28,7 +28,7 @@ from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.cluster_record import read_cluster_record, sign_bucket
 from segments.bucket.layout import WAL, claim_key, segment_key, snapshot_key
 from segments.bucket.markers import begin_restoration
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import ListPage
 from segments.object_store.memory import MemoryStore
 from segments.settings import SegmentSettings
@@ -468,7 +468,7 @@ def test_a_whole_broker_stops_when_its_metadata_are_emptied(tmp_path: Path) -> N
         metadata = SqliteStore(tmp_path / "metadata.sqlite")
         identity = await identify_cluster(MemoryStore(), metadata, LAYOUT, new_id="ours", now_ms=0)
         settings = BrokerSettings(data_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0")
-        broker = Broker(settings, MeteredStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
+        broker = Broker(settings, InstrumentedObjectStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
         ready = asyncio.Event()
         running_broker = asyncio.ensure_future(broker.run(await take_ports(http=settings.http, grpc=settings.grpc), ready))
         await ready.wait()

@@ -27,7 +27,7 @@ from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
 from segments.bucket.layout import segment_key
 from segments.log.session_log import FetchTarget
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
@@ -54,7 +54,7 @@ class OneBroker:
         self.view = ClusterView(self.metadata, LAYOUT)
         self.topics = Topics(self.metadata, LAYOUT)
         self.leadership = Leadership(
-            WatchedStore(bucket),
+            HealthTrackingObjectStore(bucket),
             self.metadata,
             self.view,
             SegmentSettings(linger_ms=0),

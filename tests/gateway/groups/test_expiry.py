@@ -136,7 +136,7 @@ def test_a_group_and_its_offsets_are_gone_once_it_was_empty_for_the_retention() 
         await sleep_ms(1_000)
         await kept.scan.once()
         assert await kept.cluster.keys() == []
-        assert (kept.expiry.offsets_expired, kept.expiry.groups_expired) == (1, 1)
+        assert (kept.expiry.counts.offsets, kept.expiry.counts.groups) == (1, 1)
         assert await outcome(kept.at.groups.describe("g")) is UnknownGroup
 
     with_expiry(scenario)
@@ -216,7 +216,7 @@ def test_a_commit_that_is_under_way_while_its_offset_expires_is_kept() -> None:
         await asyncio.gather(commit, scan, another)
         assert await kept.cluster.committed() == 9
         assert await kept.cluster.committed(partition=P1) is None
-        assert (kept.expiry.offsets_expired, kept.expiry.groups_expired) == (1, 0)
+        assert (kept.expiry.counts.offsets, kept.expiry.counts.groups) == (1, 0)
         await kept.at.commit(10)
         assert await kept.cluster.committed() == 10, "the group goes on as before"
 
@@ -244,7 +244,7 @@ def test_a_commit_that_begins_while_it_is_decided_waits_and_is_kept(monkeypatch:
         (commit,) = commits
         assert await commit == {}
         assert await kept.cluster.committed() == 8
-        assert kept.expiry.offsets_expired == 1
+        assert kept.expiry.counts.offsets == 1
 
     with_expiry(scenario)
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.groups import metrics as group_metrics
 from gateway.groups.expiry import GroupExpiry
 from gateway.groups.maintenance import GroupUpkeep
-from gateway.groups.metrics import GroupMetrics, GroupsByPartition, GroupsByTopic
+from gateway.groups.metrics import GroupMetrics, by_partition, by_topic
 from gateway.groups.scan import GroupScan
 from gateway.telemetry.registry import Metrics
 from metadata.errors import NoLeader, OutcomeUnknown
@@ -64,7 +64,8 @@ class Watched:
             now_ms=now_ms,
         )
         self.metrics = Metrics()
-        self.metrics.tell(GroupsByTopic(self.figures, at.groups, self.expiry), GroupsByPartition(self.figures))
+        self.metrics.register(lambda: (by_topic(self.figures.told), at.groups.counts, self.expiry.counts))
+        self.metrics.register(lambda: (by_partition(self.figures.told),), detail=True)
 
     def scrape(self, *, detailed: bool = False) -> Samples:
         """By name and label values, as they stand in the text; in this thread, as a virtual loop has no others."""
@@ -383,7 +384,7 @@ def test_a_broker_tells_and_forgets_by_itself() -> None:
             now_ms=virtual_loop().now_ms,
         )
         metrics = Metrics()
-        upkeep.tell(metrics)
+        upkeep.register(metrics)
         running = asyncio.ensure_future(upkeep.run())
         await here.at.commit(4)
         await asyncio.sleep(settings.group_metrics_interval_ms / 1000 + 1)

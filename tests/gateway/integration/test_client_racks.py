@@ -442,7 +442,7 @@ def test_prometheus_is_told_what_was_read_for_the_rack_and_from_where(tmp_path: 
         async with http_at(racks.leader) as client:
             told = (await client.get("/metrics")).body.decode()
         assert isinstance(racks.leader.routed_log, RoutedLog)
-        assert f"tidelog_preferred_broker_answers_total {racks.leader.routed_log.preferred.answers:.1f}" in told
-        assert racks.leader.routed_log.preferred.answers
+        assert f"tidelog_preferred_broker_answers_total {racks.leader.routed_log.preferred.counters.answers:.1f}" in told
+        assert racks.leader.routed_log.preferred.counters.answers
 
     with_racks(tmp_path, scenario)

@@ -12,7 +12,7 @@ import pytest
 from gateway.process.logging import JsonFormatter, start_logging
 from gateway.telemetry.request_context import Call, begin_call, end_call
 from gateway.telemetry.settings import ObservabilitySettings
-from gateway.telemetry.traffic import DoorTraffic
+from gateway.telemetry.traffic import ListenerTraffic
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.secret import Secret
@@ -74,7 +74,7 @@ def test_lines_that_a_call_writes_carry_its_request_id_also_from_tasks_that_it_s
     stream = started(log_format="json")
 
     async def answer(request_id: str) -> None:
-        call = Call(DoorTraffic(), request_id)
+        call = Call(ListenerTraffic(), request_id)
         token = begin_call(call)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(told())
@@ -93,7 +93,7 @@ def test_lines_that_a_call_writes_carry_its_request_id_also_from_tasks_that_it_s
 
 
 def test_a_call_without_an_id_of_its_own_gets_one_and_keeps_it() -> None:
-    call = Call(DoorTraffic())
+    call = Call(ListenerTraffic())
     assert len(call.request_id) == 32
     assert call.request_id == call.request_id
 

@@ -48,7 +48,7 @@ def test_a_reader_of_another_rack_is_sent_to_one_broker_of_it_the_same_for_each_
     assert min(counted.values()) > 50
     elsewhere = PreferredBrokers(seen, rack="c")
     assert [elsewhere.of(partition_of(number), "b", LEADER) for number in range(300)] == found
-    assert preferred.answers == 300
+    assert preferred.counters.answers == 300
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_reader_is_sent_nowhere_where_it_is_served_at_once_or_nobody_is_there(
     preferred = PreferredBrokers(seen, rack="own")
     assert preferred.of(partition_of(0), client_rack, LEADER) is None, why
     assert preferred.of(partition_of(0), "b", None) is None, "a partition without a leader is waited for here"
-    assert preferred.answers == 0
+    assert preferred.counters.answers == 0
 
 
 def test_brokers_that_come_go_drain_or_do_not_reach_the_bucket_are_heeded_at_once() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from gateway.telemetry.log_metrics import PARTITIONS_MAX, PartitionCollector
+from gateway.telemetry.log_metrics import PARTITIONS_MAX, PartitionMetrics
+from gateway.telemetry.registry import families
 from metadata.errors import UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 
@@ -27,9 +28,9 @@ def told(*places: TopicPartition, broker_count: int | None = None) -> dict[str, 
     led = {at: SimpleNamespace(log=bounds, runs=SimpleNamespace(size_bytes=50), history=None) for at in places}
     topics: Any = Topics()
     log: Any = SimpleNamespace(led_now=lambda: led)
-    collector = PartitionCollector(topics)
-    collector.look(log, broker_count=broker_count)
-    return {family.name: family for family in collector.collect()}
+    partitions = PartitionMetrics(topics)
+    partitions.sample(log, broker_count=broker_count)
+    return {family.name: family for family in families(partitions.measure())}
 
 
 def of_orders(count: int) -> list[TopicPartition]:
@@ -37,20 +38,20 @@ def of_orders(count: int) -> list[TopicPartition]:
 
 
 def test_no_more_partitions_are_told_than_there_is_room_for_and_how_many_are_left_out() -> None:
-    families = told(*of_orders(PARTITIONS_MAX + 7))
-    assert len(families["tidelog_partition_high_watermark"].samples) == PARTITIONS_MAX
-    assert families["tidelog_partitions_not_told"].samples[0].value == 7
+    found = told(*of_orders(PARTITIONS_MAX + 7))
+    assert len(found["tidelog_partition_high_watermark"].samples) == PARTITIONS_MAX
+    assert found["tidelog_partitions_omitted"].samples[0].value == 7
 
 
 def test_a_partition_of_a_topic_that_was_just_deleted_is_left_out() -> None:
-    families = told(TopicPartition(GONE, Partition(0)), *of_orders(1))
-    samples = families["kafka_topic_partition_current_offset"].samples
+    found = told(TopicPartition(GONE, Partition(0)), *of_orders(1))
+    samples = found["kafka_topic_partition_current_offset"].samples
     assert [(sample.labels, sample.value) for sample in samples] == [({"topic": "orders", "partition": "0"}, 9)]
 
 
 def test_what_is_of_the_whole_cluster_is_told_by_its_controller_alone() -> None:
     assert not told()["kafka_brokers"].samples
     assert not told()["kafka_topic_partitions"].samples
-    families = told(broker_count=3)
-    assert families["kafka_brokers"].samples[0].value == 3
-    assert families["kafka_topic_partitions"].samples[0].value == 3
+    found = told(broker_count=3)
+    assert found["kafka_brokers"].samples[0].value == 3
+    assert found["kafka_topic_partitions"].samples[0].value == 3

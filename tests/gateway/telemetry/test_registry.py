@@ -19,7 +19,7 @@ from gateway.process.broker_process import running
 from gateway.settings import load_settings
 from gateway.telemetry.registry import Metrics
 from metadata.errors import Unavailable, UnknownTopic
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from tests.kit.gateway.http_client import Client
 from tests.kit.gateway.small_broker import HeldStore, until
 
@@ -56,7 +56,7 @@ def with_broker(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], *
     uvloop.run(run())
 
 
-def test_what_goes_through_the_doors_is_counted_by_door(tmp_path: Path) -> None:
+def test_what_goes_through_the_listeners_is_counted_by_listener(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with tidelog.connect(f"http://{broker.http_address}") as log, http_client(broker) as http:
             await log.topics.create("orders", partitions=1)
@@ -68,17 +68,17 @@ def test_what_goes_through_the_doors_is_counted_by_door(tmp_path: Path) -> None:
             read = [record async for record in log.consume("orders", from_="earliest", until="end")]
             assert len(read) == 5
         told = await scraped(broker.metrics)
-        assert value(told, "tidelog_produced_records_total", door="grpc") == 3
-        assert value(told, "tidelog_produced_records_total", door="http") == 2
-        assert value(told, "tidelog_produced_bytes_total", door="http") == len(body)
-        assert value(told, "tidelog_fetched_records_total", door="grpc") == 5
-        assert value(told, "tidelog_fetched_records_total", door="http") == 5
-        assert value(told, "tidelog_fetched_bytes_total", door="http") > 100
-        assert value(told, "tidelog_produce_seconds_count", door="grpc") == 3
-        assert value(told, "tidelog_fetch_seconds_count", door="http") == 1
+        assert value(told, "tidelog_produced_records_total", listener="grpc") == 3
+        assert value(told, "tidelog_produced_records_total", listener="http") == 2
+        assert value(told, "tidelog_produced_bytes_total", listener="http") == len(body)
+        assert value(told, "tidelog_fetched_records_total", listener="grpc") == 5
+        assert value(told, "tidelog_fetched_records_total", listener="http") == 5
+        assert value(told, "tidelog_fetched_bytes_total", listener="http") > 100
+        assert value(told, "tidelog_produce_seconds_count", listener="grpc") == 3
+        assert value(told, "tidelog_fetch_seconds_count", listener="http") == 1
         assert value(told, "tidelog_committed_records_total") == 5
-        assert value(told, "tidelog_produced_records_total", door="peer") == 0, "there is no other broker"
-        assert value(told, "tidelog_open_calls", door="http") == 0
+        assert value(told, "tidelog_produced_records_total", listener="peer") == 0, "there is no other broker"
+        assert value(told, "tidelog_open_calls", listener="http") == 0
 
     with_broker(tmp_path, scenario)
 
@@ -91,9 +91,9 @@ def test_what_is_refused_is_counted_by_its_code(tmp_path: Path) -> None:
             with pytest.raises(UnknownTopic):
                 await log.topics.delete("nothing")
         told = await scraped(broker.metrics)
-        assert value(told, "tidelog_errors_total", door="http", code="UNKNOWN_TOPIC") == 2
-        assert value(told, "tidelog_errors_total", door="grpc", code="UNKNOWN_TOPIC") == 1
-        assert value(told, "tidelog_errors_total", door="grpc", code="THROTTLED") == 0, "there before the first"
+        assert value(told, "tidelog_errors_total", listener="http", code="UNKNOWN_TOPIC") == 2
+        assert value(told, "tidelog_errors_total", listener="grpc", code="UNKNOWN_TOPIC") == 1
+        assert value(told, "tidelog_errors_total", listener="grpc", code="THROTTLED") == 0, "there before the first"
 
     with_broker(tmp_path, scenario)
 
@@ -106,7 +106,7 @@ def test_the_time_from_a_producer_to_a_reader_that_waits_is_told(tmp_path: Path)
             path = "/v1/topics/orders/partitions/0/records?offset=0&wait_ms=30000"
             reading = asyncio.ensure_future(http.get(path))
             began_s = loop.time()
-            while not value(await scraped(broker.metrics), "tidelog_open_calls", door="http"):  # noqa: ASYNC110
+            while not value(await scraped(broker.metrics), "tidelog_open_calls", listener="http"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.2)
             waited_s = loop.time() - began_s
@@ -116,8 +116,8 @@ def test_the_time_from_a_producer_to_a_reader_that_waits_is_told(tmp_path: Path)
             took_s = loop.time() - began_s
         told = await scraped(broker.metrics)
         assert value(told, "tidelog_delivery_seconds_count") == 1
-        assert value(told, "tidelog_fetch_seconds_count", door="http") == 1
-        assert value(told, "tidelog_fetch_seconds_sum", door="http") <= took_s - waited_s + 0.002, "the wait is not in there"
+        assert value(told, "tidelog_fetch_seconds_count", listener="http") == 1
+        assert value(told, "tidelog_fetch_seconds_sum", listener="http") <= took_s - waited_s + 0.002, "the wait is not in there"
 
     with_broker(tmp_path, scenario)
 
@@ -191,13 +191,13 @@ def test_calls_to_the_bucket_that_fail_are_counted_by_their_code(tmp_path: Path)
             raise Unavailable("no")
 
     async def scenario() -> None:
-        store = MeteredStore(Failing())
+        store = InstrumentedObjectStore(Failing())
         with pytest.raises(Unavailable):
             await store.delete("a")
         await store.create("b", [b"four"])
-        assert store.meter.errors == {("delete", "UNAVAILABLE"): 1}
+        assert +store.meter.errors == {("delete", "UNAVAILABLE"): 1}
         assert store.meter.seconds["delete"].count == store.meter.seconds["create"].count == 1
-        assert store.bytes_written == 4
+        assert store.meter.bytes_written == 4
 
     asyncio.run(scenario())
 

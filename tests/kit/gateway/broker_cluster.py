@@ -24,7 +24,7 @@ from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.log.session_log import Log
-from segments.object_store.instrumented import MeteredStore
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.settings import SegmentSettings
 from tests.kit.gateway.small_broker import PATIENCE_S, HeldStore, patient, until
 
@@ -75,7 +75,7 @@ async def broker_cluster(
         patched.setattr(
             "gateway.groups.coordinator_lease.ANSWER_S", PATIENCE_S
         )  # or where all stand still, nobody confirms anything
-        patched.setattr("gateway.concurrency.group_patience.COORDINATOR_WAIT_S", PATIENCE_S)
+        patched.setattr("gateway.concurrency.coordinator_retry.COORDINATOR_WAIT_S", PATIENCE_S)
         async with asyncio.TaskGroup() as tasks:
             housekeeping = tasks.create_task(metadata.run())
             running = []
@@ -106,7 +106,7 @@ async def broker_cluster(
                 )
                 broker = Broker(
                     settings,
-                    MeteredStore(bucket),
+                    InstrumentedObjectStore(bucket),
                     metadata,
                     layout,
                     cluster_id=CLUSTER_ID,

@@ -21,7 +21,7 @@ from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
@@ -41,7 +41,7 @@ class Broker:
     def __init__(self, bucket: MemoryStore, metadata: MetadataStore, broker_id: str, cluster: ClusterSettings) -> None:
         self.view = ClusterView(metadata, LAYOUT)
         self.leadership = Leadership(
-            WatchedStore(bucket),
+            HealthTrackingObjectStore(bucket),
             metadata,
             self.view,
             SegmentSettings(linger_ms=0, index_every_segments=4),

@@ -44,7 +44,7 @@ from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
@@ -99,7 +99,7 @@ class Broker:
         self.view = ClusterView(metadata, LAYOUT)
         self.topic_cache = self.view.topics
         self.leadership = Leadership(
-            WatchedStore(cluster.bucket),
+            HealthTrackingObjectStore(cluster.bucket),
             metadata,
             self.view,
             SEGMENTS,

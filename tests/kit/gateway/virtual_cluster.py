@@ -41,10 +41,10 @@ from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
-from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
 from segments.object_store.memory import MemoryStore
-from segments.object_store.timeout import BoundedStore
+from segments.object_store.timeout import TimeoutObjectStore
 from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import TIMESTAMP_MS, header_of, records_in, sequenced_batch
@@ -179,7 +179,7 @@ class Process:
         self.to_bucket, self.to_metadata = Link(world.bucket_latency_s), Link(0.004)
         self.bucket = LinkedBucket(world.bucket, self.to_bucket)
         self.metadata = LinkedMetadata(world.metadata, self.to_metadata)
-        self.watched = WatchedStore(BoundedStore(self.bucket, timeout_s=REQUEST_TIMEOUT_S))
+        self.watched = HealthTrackingObjectStore(TimeoutObjectStore(self.bucket, timeout_s=REQUEST_TIMEOUT_S))
         self.view = ClusterView(self.metadata, LAYOUT)
         self.leadership = Leadership(
             self.watched,

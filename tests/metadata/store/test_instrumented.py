@@ -1,4 +1,4 @@
-"""For how long nothing was heard from the metadata store."""
+"""The time since the metadata store has answered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from metadata.errors import Unavailable
 from metadata.model import Revision
-from metadata.store.instrumented import HeardMetadata
+from metadata.store.instrumented import InstrumentedMetadataStore
 from metadata.store.interface import KeyValue, LeaseId, LeaseLost, MetadataStore
 from tests.simulation.virtual_loop import run
 
@@ -32,18 +32,18 @@ class Store:
 def test_any_answer_counts_also_that_a_lease_is_gone_and_no_answer_does_not() -> None:
     async def main() -> None:
         store = Store()
-        heard = HeardMetadata(cast(MetadataStore, store))
+        instrumented = InstrumentedMetadataStore(cast(MetadataStore, store))
         await asyncio.sleep(5.0)
-        assert heard.silent_s == pytest.approx(5.0)
-        await heard.get("key")
-        assert heard.silent_s == 0
+        assert instrumented.idle_s == pytest.approx(5.0)
+        await instrumented.get("key")
+        assert instrumented.idle_s == 0
         store.is_away = True
         await asyncio.sleep(7.0)
         with pytest.raises(Unavailable):
-            await heard.get("key")
-        assert heard.silent_s == pytest.approx(7.0)
+            await instrumented.get("key")
+        assert instrumented.idle_s == pytest.approx(7.0)
         with pytest.raises(LeaseLost):
-            await heard.keep_alive(LeaseId(1))
-        assert heard.silent_s == 0
+            await instrumented.keep_alive(LeaseId(1))
+        assert instrumented.idle_s == 0
 
     run(main(), seed=1)

@@ -10,7 +10,7 @@ import pytest
 
 from metadata.errors import AlreadyExists, Denied, NotFound, OutcomeUnknown, Unavailable
 from segments.object_store.health import BucketState
-from segments.object_store.health_tracking import Trouble, Unwritable, WatchedStore
+from segments.object_store.health_tracking import HealthTrackingObjectStore, Trouble, Unwritable
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryStore
 from tests.simulation.virtual_loop import run
@@ -36,11 +36,11 @@ class Moody(MemoryStore):
 KEYS = itertools.count()
 
 
-async def write(store: WatchedStore, body: bytes = b"12345678") -> None:
+async def write(store: HealthTrackingObjectStore, body: bytes = b"12345678") -> None:
     await store.create(f"key-{next(KEYS)}", [body])
 
 
-async def fail_for(store: WatchedStore, seconds: float) -> None:
+async def fail_for(store: HealthTrackingObjectStore, seconds: float) -> None:
     """A create four times a second, as retries come."""
     for _ in range(round(seconds * 4)):
         with pytest.raises((Unavailable, OutcomeUnknown, Denied)):
@@ -51,7 +51,7 @@ async def fail_for(store: WatchedStore, seconds: float) -> None:
 def test_an_outage_is_told_when_it_begins_each_minute_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def session() -> None:
         bucket = Moody()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         await write(store)
         bucket.trouble = Unavailable("no space left on device")
         await fail_for(store, 130)
@@ -69,7 +69,7 @@ def test_an_outage_is_told_when_it_begins_each_minute_and_when_it_is_over(caplog
 def test_a_failure_between_two_writes_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     async def session() -> None:
         bucket = Moody()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         for _ in range(20):
             bucket.trouble = OutcomeUnknown("no answer")
             await fail_for(store, 0.25)
@@ -83,7 +83,7 @@ def test_a_failure_between_two_writes_is_not_told(caplog: pytest.LogCaptureFixtu
 def test_a_small_object_that_a_full_disk_still_takes_is_not_taken_for_the_end(caplog: pytest.LogCaptureFixture) -> None:
     async def session() -> None:
         bucket = Moody()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         bucket.trouble = Unavailable("no space left on device")
         await fail_for(store, 2)
         bucket.trouble = None
@@ -102,7 +102,7 @@ def test_a_small_object_that_a_full_disk_still_takes_is_not_taken_for_the_end(ca
 def test_an_object_that_exists_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     async def session() -> None:
         bucket = Moody()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         await store.create("taken", [b"12345678"])
         bucket.trouble = Denied("no credentials")
         await fail_for(store, 2)
@@ -120,7 +120,7 @@ def test_an_object_that_exists_is_an_answer(caplog: pytest.LogCaptureFixture) ->
 def test_everything_else_goes_through() -> None:
     async def session() -> None:
         bucket = MemoryStore()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         await store.create("a", [b"one ", b"two"])
         assert store.url == bucket.url
         assert await store.get("a", start=4) == b"two"
@@ -138,7 +138,7 @@ def test_the_trouble_can_be_asked_for_while_it_lasts() -> None:
 
     async def main() -> None:
         bucket = Moody()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         bucket.trouble = Unavailable("no space left on device", hint="Make room.")
         await fail_for(store, 0.5)
         found.append(store.trouble)  # it may be a hiccup
@@ -155,7 +155,7 @@ def test_the_trouble_can_be_asked_for_while_it_lasts() -> None:
 def test_a_write_without_an_answer_and_one_that_its_caller_gave_up_are_told_as_not_written() -> None:
     async def main() -> None:
         bucket = Moody()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         assert [store.unwritable] == [None]
         bucket.answers.clear()
         writing = asyncio.ensure_future(write(store))
@@ -177,7 +177,7 @@ def test_a_write_without_an_answer_and_one_that_its_caller_gave_up_are_told_as_n
 def test_the_slower_one_of_two_writes_that_is_given_up_is_no_failure() -> None:
     async def main() -> None:
         bucket = Moody()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
         assert [store.unwritable] == [None]
         bucket.answers.clear()
         slow = asyncio.ensure_future(write(store))
@@ -203,7 +203,7 @@ def test_what_calls_of_all_kinds_come_to_tells_how_the_bucket_is() -> None:
 
     async def session() -> None:
         bucket = Unreadable()
-        store = WatchedStore(bucket)
+        store = HealthTrackingObjectStore(bucket)
 
         def note() -> None:
             states.append(store.state)
@@ -236,7 +236,7 @@ def test_a_read_that_its_caller_gives_up_on_after_a_while_has_failed_and_one_tha
             raise AssertionError
 
     async def session() -> None:
-        store = WatchedStore(Silent())
+        store = HealthTrackingObjectStore(Silent())
         for patience_s, state in ((0.1, BucketState.HEALTHY), (6.0, BucketState.UNAVAILABLE)):
             reads = [asyncio.wait_for(store.get("key"), patience_s) for _ in range(10)]
             found = await asyncio.gather(*reads, return_exceptions=True)

@@ -13,7 +13,7 @@ from segments.object_store.conditional_put_check import prove_create_only
 from segments.object_store.interface import ObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.object_store.open import open_store
-from segments.object_store.timeout import BoundedStore
+from segments.object_store.timeout import TimeoutObjectStore
 
 
 async def opened_and_closed(url: str, *, make_directory: bool = False) -> ObjectStore:
@@ -25,7 +25,7 @@ async def opened_and_closed(url: str, *, make_directory: bool = False) -> Object
 @pytest.mark.parametrize("form", ["{}", "file://{}", "FILE://{}", "file://localhost{}", "{}/"])
 def test_a_path_or_a_file_url_is_a_directory(tmp_path: Path, form: str) -> None:
     store = asyncio.run(opened_and_closed(form.format(tmp_path)))
-    assert isinstance(store, BoundedStore)
+    assert isinstance(store, TimeoutObjectStore)
     assert store.url == tmp_path.as_uri()
 
 

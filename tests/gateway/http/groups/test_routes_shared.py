@@ -360,7 +360,7 @@ def test_an_error_after_a_member_got_its_id_tells_it(tmp_path: Path, monkeypatch
         async def lost(*_: object) -> NoReturn:
             raise NotCoordinator("nobody answers")
 
-        monkeypatch.setattr("gateway.concurrency.group_patience.COORDINATOR_WAIT_S", 0.0)
+        monkeypatch.setattr("gateway.concurrency.coordinator_retry.COORDINATOR_WAIT_S", 0.0)
         with monkeypatch.context() as patched:
             patched.setattr(broker.groups, "sync", lost)
             member = HttpMember(client, "g")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.concurrency.group_patience import COORDINATOR_WAIT_S, patiently
+from gateway.concurrency.coordinator_retry import COORDINATOR_WAIT_S, retry_coordinator
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, Stopping, TidelogError, UnknownMember
 from tests.simulation.virtual_loop import run, virtual_loop
 
@@ -26,7 +26,7 @@ class Group:
 def test_a_call_is_made_again_while_nobody_coordinates_the_group() -> None:
     async def scenario() -> None:
         group = Group(NotCoordinator("moved"), NoCoordinator("nobody yet"), Stopping("shutting down"))
-        assert await patiently(group.ask) == "answered"
+        assert await retry_coordinator(group.ask) == "answered"
         pauses = [after - before for before, after in zip(group.asked_s, group.asked_s[1:], strict=False)]
         assert pauses == pytest.approx([0.05, 0.1, 0.2])
 
@@ -38,7 +38,7 @@ def test_patience_ends() -> None:
         group = Group(*(NoCoordinator("nobody yet") for _ in range(100)))
         began_s = virtual_loop().time()
         with pytest.raises(NoCoordinator):
-            await patiently(group.ask)
+            await retry_coordinator(group.ask)
         assert COORDINATOR_WAIT_S - 1 < virtual_loop().time() - began_s <= COORDINATOR_WAIT_S
 
     run(scenario())
@@ -49,7 +49,7 @@ def test_what_was_decided_and_what_may_have_been_done_is_told_at_once(error: Tid
     async def scenario() -> None:
         group = Group(error)
         with pytest.raises(type(error)):
-            await patiently(group.ask)
+            await retry_coordinator(group.ask)
         assert len(group.asked_s) == 1
 
     run(scenario())
@@ -60,7 +60,7 @@ def test_who_hangs_up_ends_it() -> None:
         group = Group(*(NoCoordinator("nobody yet") for _ in range(100)))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await patiently(group.ask)
+                await retry_coordinator(group.ask)
         asked = len(group.asked_s)
         await asyncio.sleep(10)
         assert len(group.asked_s) == asked

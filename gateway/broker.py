@@ -33,10 +33,10 @@ from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
 from gateway.net.connection_limiter import OpenConnections
 from gateway.net.ports import Ports
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.follower_fetch import RackReadCollector
 from gateway.routing.forwarder import Forwarding
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
 from gateway.routing.peer_channels import Peers
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import BrokerSettings, GatewaySettings
@@ -55,7 +55,7 @@ from metadata.store.instrumented import HeardMetadata
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import Trouble, WatchedStore
 from segments.object_store.instrumented import MeteredStore
 from segments.object_store.store_clock import StoreClock
@@ -162,8 +162,8 @@ class Broker:
             is_stopping=self.stopping.is_set,
         )
         self._leadership.subscribe(self._forwarding.led_here)
-        self.led_here = LedHere(lambda: self.log, self.view, self._leadership.taken_over)
-        routed_log = RoutedLog(
+        self.local_log = LocalLog(lambda: self.log, self.view, self._leadership.taken_over)
+        cluster_log = ClusterLog(
             lambda: self.log,
             self.view,
             self._forwarding,
@@ -175,21 +175,21 @@ class Broker:
             rack=settings.membership.rack,
             rack_read_bytes_min=settings.membership.rack_read_bytes_min,
         )
-        self.routed_log: LedHere = routed_log
+        self.cluster_log: LocalLog = cluster_log
         self.tracing = tracing
         self.metrics = Metrics()
         self._lag = LoopLag()
         stores = BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)
         tell_of_broker(self, settings, self._leadership, stores, self._lag, disk)
         self.metrics.tell(AuditCollector(self.guard.audit if self.guard is not None else None))
-        self.metrics.tell(RackReadCollector(routed_log.racks.counters, routed_log.preferred))
+        self.metrics.tell(RackReadCollector(cluster_log.racks.counters, cluster_log.preferred))
         self._groups = BrokerGroups(
             metadata,
             layout,
             settings.groups,
             self.view.brokers,
             self.topic_cache,
-            self.routed_log,
+            self.cluster_log,
             peers,
             self.metrics,
             broker_id=settings.broker_id,
@@ -268,7 +268,7 @@ class Broker:
         return self._http.connections
 
     @property
-    def log(self) -> Log:
+    def log(self) -> SessionLog:
         """The log of the present session; raises NoLeader or Stopping while there is none."""
         return self._leadership.log
 

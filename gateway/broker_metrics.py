@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from metadata.errors import Corrupt
     from metadata.model import TopicPartition
     from metadata.topics.cache import TopicCache
-    from segments.log.session_log import Log
+    from segments.log.session_log import SessionLog
     from segments.read.disk_cache import DiskTier
 
 
@@ -51,7 +51,7 @@ class ObservedBroker(ProbedBroker, Protocol):
     @property
     def metrics(self) -> Metrics: ...
     @property
-    def log(self) -> Log: ...
+    def log(self) -> SessionLog: ...
     @property
     def serving(self) -> bool: ...
     @property

@@ -22,7 +22,7 @@ from metadata.errors import SessionFenced, TidelogError
 from metadata.model import Revision, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.log.session_log import Log, Released
+from segments.log.session_log import Released, SessionLog
 
 PAUSE_S = 0.5
 """Before what the metadata store could not do is tried again, unless the metadata change before."""
@@ -35,7 +35,7 @@ _Asked = Mapping[TopicPartition, tuple[PartitionState, Revision]]
 class Handover:
     """Of one session. Its owner runs `run()` as a task, and calls `look` when the metadata have changed."""
 
-    def __init__(self, session_log: Log, metadata: MetadataStore, view: ClusterView, *, layout: EtcdLayout) -> None:
+    def __init__(self, session_log: SessionLog, metadata: MetadataStore, view: ClusterView, *, layout: EtcdLayout) -> None:
         self._log = session_log
         self._metadata = metadata
         self._view = view
@@ -111,7 +111,7 @@ class Handover:
         return True
 
 
-async def release(session_log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+async def release(session_log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
     """Where the partition's records in this session end. One that is not led yet was not written to in this epoch."""
     if session_log.leads(partition):
         return await session_log.flushed(partition)

@@ -1,7 +1,7 @@
 """Hears of newer manifests, and has the partitions that are led here follow them; tells of those that DeleteRecords wrote here.
 
-    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ Log.adopt
-    Log.tell_of_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
+    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ SessionLog.adopt
+    SessionLog.tell_of_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
 
 A notice saves polling, and decides nothing: what is adopted is the newest manifest on the bucket. One that was missed is found out
 by a reader, when a segment is gone. Invariants: a partition that comes to be led here follows notices that came before, too; a
@@ -25,7 +25,7 @@ from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.interface import ObjectStore
 
 PAUSE_S = 1.0
@@ -55,7 +55,9 @@ class FollowCompactions:
     """Of one session. Its owner runs `run()` as a task, and calls `look` for partitions that came to be led here with a manifest
     that is not the newest of which notices tell."""
 
-    def __init__(self, session_log: Log, bucket: ObjectStore, topics: TopicCache, notices: NoticeCache, *, reads_max: int) -> None:
+    def __init__(
+        self, session_log: SessionLog, bucket: ObjectStore, topics: TopicCache, notices: NoticeCache, *, reads_max: int
+    ) -> None:
         self._log = session_log
         self._bucket = bucket
         self._topics = topics

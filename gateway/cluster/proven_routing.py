@@ -20,7 +20,7 @@ from typing import Final
 from metadata.errors import NoLeader, StaleRouting, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 
 # Upper bound for one read of a topic from the metadata store, and for the watch that tells the same.
 CATCH_UP_S: Final = 5.0
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class ProvenRouting:
     """The KeyedRouting of one session's Log. Its owner runs `run()` as a task, and calls `look` when partitions were taken over."""
 
-    def __init__(self, session_log: Log, topics: TopicCache) -> None:
+    def __init__(self, session_log: SessionLog, topics: TopicCache) -> None:
         self._log = session_log
         self._topics = topics
         self._proven: dict[TopicPartition, LeaderEpoch] = {}

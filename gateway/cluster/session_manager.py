@@ -42,7 +42,7 @@ from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import WatchedStore
 from segments.read.disk_cache import DiskTier
 from segments.recovery.footer_cache import FooterCache
@@ -90,7 +90,7 @@ class Leadership:
         disk: DiskTier | None = None,
         is_alone: bool = False,
     ) -> None:
-        """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of Log.
+        """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of SessionLog.
 
         `disk`: what was read from the bucket is kept there, over the end of a session too. `is_alone`: whether no other broker can
         use these metadata, as without etcd.
@@ -111,7 +111,7 @@ class Leadership:
         self.sessions_begun = 0
         self._deletions = TellDeletions(Notices(metadata, layout), new_nonce=new_writer)
         self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
-        self._log: Log | None = None
+        self._log: SessionLog | None = None
         self._own_sessions: set[SessionId] = set()
         self._parts: _Parts | None = None
         self._earlier = EarlierSessions(store, metadata, layout, settings, self._footers, now_ms=now_ms)
@@ -158,12 +158,12 @@ class Leadership:
         return len(self._view.partitions.led_by(self._log.session.id))
 
     @property
-    def present_log(self) -> Log | None:
+    def present_log(self) -> SessionLog | None:
         """The log of the present session, where there is one."""
         return self._log
 
     @property
-    def log(self) -> Log:
+    def log(self) -> SessionLog:
         """The log of the present session. Raises Stopping, or NoLeader between two sessions."""
         if self._log is None:
             if self._stopping.is_set():
@@ -189,7 +189,7 @@ class Leadership:
         await self._deletions.tell_at_last()
 
     async def _run_session(self, session: Session) -> None:
-        session_log = Log(
+        session_log = SessionLog(
             self._store,
             session,
             self._settings,
@@ -285,7 +285,7 @@ class Leadership:
 
     # ── one session ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _live(self, session_log: Log, membership: Membership, writing: asyncio.Task[None]) -> None:
+    async def _live(self, session_log: SessionLog, membership: Membership, writing: asyncio.Task[None]) -> None:
         """What a session does beside writing. Ends the writing when the session is no longer wanted, or not wanted here."""
         await self._unless_stopped(self._read_footers_ahead(session_log.session.id))
         if not await self._unless_stopped(membership.join()):
@@ -444,7 +444,7 @@ class Leadership:
         self._subscribers.append(took_over)
 
 
-async def _look_for_seal(session_log: Log, membership: Membership) -> None:
+async def _look_for_seal(session_log: SessionLog, membership: Membership) -> None:
     """While the lease may have ended, another may have been appointed: then a seal stands on the bucket.
 
     Where the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. One

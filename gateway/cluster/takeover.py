@@ -20,7 +20,7 @@ from metadata.errors import Corrupt, SessionFenced, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.interface import ObjectStore
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
@@ -42,7 +42,7 @@ class TakeOver:
 
     def __init__(
         self,
-        session_log: Log,
+        session_log: SessionLog,
         bucket: ObjectStore,
         metadata: MetadataStore,
         view: ClusterView,

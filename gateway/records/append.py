@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
 from gateway.concurrency.offload import LoopTurns, WorkThreads
-from gateway.routing.local_log import LedHere, Pending
+from gateway.routing.local_log import LocalLog, Pending
 from gateway.settings import GatewaySettings
 from gateway.telemetry.request_context import current_call, note_topic
 from gateway.topics.names import named
@@ -38,7 +38,7 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.settings import INT64_MAX
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
-from segments.log.append_result import DoubtedRefusal, decide
+from segments.log.append_result import UnverifiedRejection, decide
 from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.health_tracking import Trouble
 from segments.object_store.interface import Buffer
@@ -219,7 +219,7 @@ def _leader_decides(header: BatchHeader) -> bool:
 def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
     """The error with the topic's name, and the command that changes what it takes."""
     topic = target.topic
-    refusal = error.refusal if isinstance(error, DoubtedRefusal) else error
+    refusal = error.refusal if isinstance(error, UnverifiedRejection) else error
     if isinstance(refusal, InvalidTimestamp):
         refusal.hint = (
             f"{InvalidTimestamp.default_hint} {topic.name} takes what is dated at most {target.ahead_ms_max} ms ahead of the "
@@ -231,7 +231,7 @@ def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
 
 
 def append(
-    log: LedHere,
+    log: LocalLog,
     target: Target,
     batches: Sequence[ReadyBatch],
     admission: Admission,
@@ -243,7 +243,7 @@ def append(
 ) -> list[Pending | TidelogError]:
     """Appends one batch after the other, without waiting in between. An error stands in the place of its batch.
 
-    `continues`: as in Log.append.
+    `continues`: as in SessionLog.append.
     """
     newest_ms = target.timestamp_ms_max()
     pending: list[Pending | TidelogError] = []
@@ -275,7 +275,7 @@ def append(
 
 
 async def outcomes(
-    log: LedHere, pending: Sequence[Pending | TidelogError], *, acks: Acks, timeout_s: float, deadline_s: float
+    log: LocalLog, pending: Sequence[Pending | TidelogError], *, acks: Acks, timeout_s: float, deadline_s: float
 ) -> list[Outcome]:
     """Where each batch lies, or why not: at the commit for Acks.ALL, else at once.
 
@@ -285,7 +285,7 @@ async def outcomes(
     turns = LoopTurns()
     await settle_doubts(pending, deadline_s=deadline_s)
     for append_pending in pending:
-        if isinstance(append_pending, DoubtedRefusal):
+        if isinstance(append_pending, UnverifiedRejection):
             found.append(append_pending.told)
         elif isinstance(append_pending, TidelogError):
             found.append(append_pending)
@@ -299,7 +299,7 @@ async def outcomes(
                     found.append(await log.outcome(append_pending, acks=acks, timeout_s=left_s))
             except TidelogError as error:
                 await settle_doubts([error], deadline_s=deadline_s)
-                told = error.told if isinstance(error, DoubtedRefusal) else error
+                told = error.told if isinstance(error, UnverifiedRejection) else error
                 found.append(told.with_traceback(None))  # one error may be told to thousands
             except TimeoutError:
                 found.append(_not_confirmed(timeout_s))
@@ -308,9 +308,9 @@ async def outcomes(
 
 
 async def settle_doubts(pending: Iterable[Pending | TidelogError], *, deadline_s: float) -> None:
-    """Finds out, for all that was refused at once, whether this broker led when it refused it: see DoubtedRefusal. What is not
+    """Finds out, for all that was refused at once, whether this broker led when it refused it: see UnverifiedRejection. What is not
     known by the deadline is told as it is, and may be sent again."""
-    doubted = [each for each in pending if isinstance(each, DoubtedRefusal)]
+    doubted = [each for each in pending if isinstance(each, UnverifiedRejection)]
     if doubted:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline_s):

@@ -19,12 +19,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
+from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, ClusterFetch, may_succeed_elsewhere
 from gateway.routing.follower_fetch import RackReads
-from gateway.routing.forward_queue import NOT_LED, UNTOLD, ForwardedAppend, LedMeanwhile
+from gateway.routing.forward_queue import NOT_LED, UNTOLD, AppendedLocally, ForwardedAppend
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.leader_lookup import Leaders, itself
-from gateway.routing.local_log import EpochQuestion, LedHere, Pending, WrittenOnce
+from gateway.routing.local_log import EpochQuestion, LocalLog, Pending, WrittenOnce
 from gateway.routing.peer_reader import PeerReads
 from gateway.routing.preferred_replica import PreferredBrokers
 from gateway.telemetry.request_context import caller_waits_s
@@ -33,7 +33,7 @@ from metadata.errors import TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.concurrency import all_of
-from segments.log.session_log import Acks, FetchTarget, Log
+from segments.log.session_log import Acks, FetchTarget, SessionLog
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.partition.producer_state import SequencedBatch
@@ -46,10 +46,10 @@ Found = TypeVar("Found")
 Item = TypeVar("Item")
 
 
-class RoutedLog(LedHere):
+class ClusterLog(LocalLog):
     def __init__(
         self,
-        log: Callable[[], Log],
+        log: Callable[[], SessionLog],
         view: ClusterView,
         forwarding: Forwarding,
         peers: PeerReads,
@@ -73,7 +73,7 @@ class RoutedLog(LedHere):
         self._leaders = Leaders(log, view, broker_id=broker_id)
         self.racks = RackReads(peers.fetch, log, rack=rack, part_bytes_min=rack_read_bytes_min)
         self.preferred = PreferredBrokers(view.brokers, rack=rack)
-        self._fetch = RoutedFetch(
+        self._fetch = ClusterFetch(
             super().fetch,
             view,
             self._leaders,
@@ -135,7 +135,7 @@ class RoutedLog(LedHere):
                 return UNTOLD
             ends_s = asyncio.get_running_loop().time() + timeout_s
             decided = await self._forwarding.decided(pending, timeout_s=timeout_s)
-            if not isinstance(decided, LedMeanwhile):
+            if not isinstance(decided, AppendedLocally):
                 return decided
             if acks is not Acks.ALL:
                 return decided.pending.appended
@@ -156,7 +156,7 @@ class RoutedLog(LedHere):
 
         async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
             if leader is None:
-                return await LedHere.written_once(self, asked, producer_id, topic_revision=topic_revision)
+                return await LocalLog.written_once(self, asked, producer_id, topic_revision=topic_revision)
             topic = self._leaders.topic_name(asked[0])
             answer = self._peers.written_once(leader, topic, asked, producer_id, topic_revision=topic_revision)
             return await self._leaders.asked(leader, asked, answer)
@@ -181,7 +181,7 @@ class RoutedLog(LedHere):
 
         async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> Sequence[Bounds | TidelogError]:
             if leader is None:
-                return await LedHere.bounds_of(self, asked)
+                return await LocalLog.bounds_of(self, asked)
             found = await self._leaders.asked_of_each(leader, asked, itself, lambda named: self._peers.bounds(leader, named))
             return [self._leaders.unless_of_before(at, bounds) for at, bounds in zip(asked, found, strict=True)]
 
@@ -190,7 +190,7 @@ class RoutedLog(LedHere):
     async def ends_of_epochs(self, questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
         async def ask(leader: Registration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
             if leader is None:
-                return await LedHere.ends_of_epochs(self, asked)
+                return await LocalLog.ends_of_epochs(self, asked)
             return await self._leaders.asked_of_each(
                 leader, asked, lambda question: question.partition, lambda named: self._peers.ends_of_epochs(leader, named)
             )
@@ -274,7 +274,7 @@ class RoutedLog(LedHere):
             answers = await all_of(at(leader, places, limit_s) for leader, places in parts)
             for (_, places), part in zip(parts, answers, strict=True):
                 found.update(zip(places, part, strict=True))
-            missing = [place for place in missing if may_be_led_soon(found[place])]
+            missing = [place for place in missing if may_succeed_elsewhere(found[place])]
             left_s = ends_s - clock()
             if not missing or left_s <= 0 or self._forwarding.why_nobody():
                 return [found[place] for place in range(len(items))]
@@ -289,7 +289,7 @@ class RoutedLog(LedHere):
             try:
                 return await ask()
             except TidelogError as error:
-                if not may_be_led_soon(error) or ends_s <= clock.time() or self._forwarding.why_nobody():
+                if not may_succeed_elsewhere(error) or ends_s <= clock.time() or self._forwarding.why_nobody():
                     raise
             await self._cluster.changed(timeout_s=min(pause_s, max(0.0, ends_s - clock.time())))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)

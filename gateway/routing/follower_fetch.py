@@ -23,7 +23,7 @@ from gateway.routing.preferred_replica import PreferredBrokers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import TopicPartition
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.follower_reader import ToldTarget
 from segments.read.log_reader import Fetched
 from segments.read.record_locations import Told
@@ -62,7 +62,7 @@ class RackReadCounters:
 
 
 class RackReads:
-    def __init__(self, fetch_at_peer: FetchAtPeer, log: Callable[[], Log], *, rack: str, part_bytes_min: int) -> None:
+    def __init__(self, fetch_at_peer: FetchAtPeer, log: Callable[[], SessionLog], *, rack: str, part_bytes_min: int) -> None:
         """`log`: of the present session; raises NoLeader or Stopping while there is none."""
         self._fetch_at_peer = fetch_at_peer
         self._log = log

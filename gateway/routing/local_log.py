@@ -18,7 +18,7 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
-from segments.log.session_log import Acks, FetchTarget, Log, PendingAppend
+from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.partition.producer_state import NOT_ROUTED, SequencedBatch
@@ -62,18 +62,18 @@ class WrittenOnce(NamedTuple):
     that was routed over fewer partitions than they knew when they answered."""
 
 
-class LedHere:
+class LocalLog:
     leader_wait_s = 0.0
     """How long a read waits for a partition to have a leader."""
 
-    def __init__(self, log: Callable[[], Log], view: ClusterView | None = None, taken_over: TakenOver | None = None) -> None:
+    def __init__(self, log: Callable[[], SessionLog], view: ClusterView | None = None, taken_over: TakenOver | None = None) -> None:
         """`log`: of the present session; raises NoLeader or Stopping while there is none. Without a view nobody else is known;
         `taken_over` waits as Leadership's does.
         """
         self._log = log
         self._view = view
         self._taken_over = taken_over
-        self._appended_to: Log | None = None
+        self._appended_to: SessionLog | None = None
 
     @property
     def settings(self) -> SegmentSettings:
@@ -81,11 +81,11 @@ class LedHere:
 
     @staticmethod
     def memory_bytes(batch_bytes: int, *, batches: int = 1) -> int:
-        """As Log.memory_bytes."""
-        return Log.memory_bytes(batch_bytes, batches=batches)
+        """As SessionLog.memory_bytes."""
+        return SessionLog.memory_bytes(batch_bytes, batches=batches)
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
-        """As Log.admit."""
+        """As SessionLog.admit."""
         return self._log().admit(bytes_count, timeout_s=timeout_s)
 
     async def taken_over(self, partitions: Collection[TopicPartition], *, deadline_s: float) -> None:
@@ -109,7 +109,7 @@ class LedHere:
         dates: Dates = AS_PRODUCED,
         continues: bool = False,
     ) -> Pending:
-        """As Log.append. `deadline_s`, of the loop's clock: until when a batch may wait for the leader of its partition."""
+        """As SessionLog.append. `deadline_s`, of the loop's clock: until when a batch may wait for the leader of its partition."""
         log = self._log()
         try:
             pending = log.append(
@@ -121,7 +121,7 @@ class LedHere:
         return pending
 
     async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
-        """Where the batch lies: at the commit for Acks.ALL, else as soon as its leader has it. Raises as Log.committed."""
+        """Where the batch lies: at the commit for Acks.ALL, else as soon as its leader has it. Raises as SessionLog.committed."""
         assert isinstance(pending, PendingAppend), "nothing is forwarded from here"
         if acks is not Acks.ALL:
             return pending.appended
@@ -129,7 +129,7 @@ class LedHere:
         return await self._appended_to.committed(pending, timeout_s=timeout_s)  # whichever: the batch knows its segment
 
     def written_here(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
-        """As Log.written_once: at once, of those of the partitions that are led here."""
+        """As SessionLog.written_once: at once, of those of the partitions that are led here."""
         return self._log().written_once(partitions, producer_id)
 
     async def written_once(
@@ -164,7 +164,7 @@ class LedHere:
             raise self.not_led(partitions[0], error) from None
 
     async def check_not_sealed(self) -> None:
-        """As Log.check_not_sealed, where there is a session."""
+        """As SessionLog.check_not_sealed, where there is a session."""
         try:
             log = self._log()
         except (NoLeader, Stopping):
@@ -191,7 +191,7 @@ class LedHere:
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
     ) -> list[Fetched | TidelogError]:
-        """As Log.fetch."""
+        """As SessionLog.fetch."""
         answers = await self._log().fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
         return [
             self._told(target.partition, answer) if isinstance(answer, TidelogError) else answer
@@ -207,7 +207,7 @@ class LedHere:
         return None
 
     async def ends_of_epochs(self, questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
-        """As Log.end_of_epoch, for each; the error of a question stands in its place."""
+        """As SessionLog.end_of_epoch, for each; the error of a question stands in its place."""
         found: list[EpochEnd | TidelogError] = []
         try:
             log = self._log()
@@ -228,7 +228,7 @@ class LedHere:
             raise self.not_led(partition, error) from None
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
-        """As Log.delete_records: answers where the log starts now."""
+        """As SessionLog.delete_records: answers where the log starts now."""
         try:
             return await self._log().delete_records(partition, before_offset, validate_only=validate_only)
         except NoLeader as error:

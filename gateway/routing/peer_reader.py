@@ -47,7 +47,7 @@ class PeerReads:
         bytes_min: int,
         wait_ms_max: float,
     ) -> list[Fetched | TidelogError]:
-        """As Log.fetch, of targets with the names of their topics."""
+        """As SessionLog.fetch, of targets with the names of their topics."""
         request = log_pb2.FetchRequest(
             partitions=[
                 log_pb2.FetchPartition(
@@ -171,7 +171,7 @@ class PeerReads:
         *,
         topic_revision: Revision,
     ) -> WrittenOnce:
-        """As LedHere.written_once at that leader. NotLeader where one of them is not led there."""
+        """As LocalLog.written_once at that leader. NotLeader where one of them is not led there."""
         request = log_pb2.FindWrittenOnceRequest(
             topic=topic,
             topic_id=partitions[0].topic_id,

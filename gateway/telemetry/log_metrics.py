@@ -18,8 +18,8 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
-from segments.log.session_log import Log
-from segments.partition.leader_partitions import LedPartition
+from segments.log.session_log import SessionLog
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read.disk_cache import DiskTier
 
 PARTITIONS_MAX = 10_000
@@ -34,7 +34,7 @@ class StoredBytes(NamedTuple):
     parquet: int
 
 
-def stored_bytes(led: LedPartition) -> StoredBytes:
+def stored_bytes(led: LeaderPartition) -> StoredBytes:
     return StoredBytes(led.runs.size_bytes, led.history.size_bytes if led.history is not None else 0)
 
 
@@ -46,10 +46,10 @@ class LogCollector(Collector):
         self._budget = budget
         self._disk = disk
         self._gib_month_dollars = gib_month_dollars
-        self._log: Log | None = None
+        self._log: SessionLog | None = None
         self._oldest_s = 0.0
 
-    def look(self, log: Log | None, *, now_s: float) -> None:
+    def look(self, log: SessionLog | None, *, now_s: float) -> None:
         """`log`: of the present session, where there is one."""
         self._log = log
         since_s = log.oldest_waits_since_s if log is not None else None
@@ -144,10 +144,10 @@ class PartitionCollector(Collector):
 
     def __init__(self, topics: TopicCache) -> None:
         self._topics = topics
-        self._log: Log | None = None
+        self._log: SessionLog | None = None
         self._broker_count: int | None = None
 
-    def look(self, log: Log | None, *, broker_count: int | None) -> None:
+    def look(self, log: SessionLog | None, *, broker_count: int | None) -> None:
         """`broker_count`: of the cluster, at its controller; else None."""
         self._log = log
         self._broker_count = broker_count
@@ -200,5 +200,5 @@ class PartitionCollector(Collector):
             return ""
 
 
-def _place(led: tuple[TopicPartition, LedPartition]) -> TopicPartition:
+def _place(led: tuple[TopicPartition, LeaderPartition]) -> TopicPartition:
     return led[0]

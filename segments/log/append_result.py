@@ -2,7 +2,7 @@
 
 What a batch was refused with by a leader that may lead no more, until the bucket says whether it still did.
 
-    append ─▶ DoubtedRefusal ─▶ decided: a look for the seal ─▶ none: the refusal is true
+    append ─▶ UnverifiedRejection ─▶ decided: a look for the seal ─▶ none: the refusal is true
                                                             └▶ one, or no answer: to be sent again
 
 Another leader may have taken the batches before this one, and then it is no gap; or this very batch, and then it is no refusal at
@@ -59,7 +59,7 @@ class PendingAppend(NamedTuple):
         return self.appended
 
 
-class DoubtedRefusal(Unavailable):
+class UnverifiedRejection(Unavailable):
     """Where nobody asks what was `decided` it is told as it is: nothing was written, and the same batch may be sent again."""
 
     def __init__(self, refusal: TidelogError, check_appointed: Callable[[], Awaitable[None]]) -> None:
@@ -83,9 +83,9 @@ class DoubtedRefusal(Unavailable):
         return type(self), (self.refusal, self._check_appointed)
 
 
-async def decide(doubted: Iterable[DoubtedRefusal]) -> None:
+async def decide(doubted: Iterable[UnverifiedRejection]) -> None:
     """All of them, those of one Log by one look: a producer that is not known (any more) is refused in each of its partitions."""
-    alike: defaultdict[Callable[[], Awaitable[None]], list[DoubtedRefusal]] = defaultdict(list)
+    alike: defaultdict[Callable[[], Awaitable[None]], list[UnverifiedRejection]] = defaultdict(list)
     for each in doubted:
         if each._decided is None:
             alike[each._check_appointed].append(each)

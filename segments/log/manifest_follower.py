@@ -22,7 +22,7 @@ from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.interface import ObjectStore
-from segments.read.log_reader import LedPartition
+from segments.read.log_reader import LeaderPartition
 from segments.shared_errors import own_copy
 
 COMMIT_TIMEOUT_S: Final = 15.0
@@ -36,13 +36,13 @@ HIGH_WATERMARK: Final = -1
 _Adopted = bool | TidelogError
 
 
-class LedHistory:
+class ManifestFollower:
     def __init__(
         self,
         store: ObjectStore,
         *,
-        led_at: Callable[[TopicPartition], LedPartition],
-        writable_at: Callable[[TopicPartition], LedPartition],
+        led_at: Callable[[TopicPartition], LeaderPartition],
+        writable_at: Callable[[TopicPartition], LeaderPartition],
         check_not_sealed: Callable[[], Awaitable[None]],
         sent: Callable[[TopicPartition, int], None],
         spawn: Callable[[Coroutine[Any, Any, _Adopted]], asyncio.Task[_Adopted]],
@@ -71,7 +71,7 @@ class LedHistory:
     def drop(self, partition: TopicPartition) -> None:
         self._topics.pop(partition, None)
 
-    def adopt(self, led: LedPartition, manifest: Manifest) -> bool:
+    def adopt(self, led: LeaderPartition, manifest: Manifest) -> bool:
         """Whether it is newer than the one that is held."""
         topic = self._topics.get(manifest.place)
         if not topic or (led.history is not None and led.history.manifest.version >= manifest.version):
@@ -81,7 +81,7 @@ class LedHistory:
         return True
 
     @staticmethod
-    def settle(led: LedPartition) -> None:
+    def settle(led: LeaderPartition) -> None:
         """What the manifest says of records that have come to be known as committed here only now."""
         if led.history is not None:
             led.log.raise_log_start(led.history.manifest.log_start_offset)
@@ -152,7 +152,7 @@ class LedHistory:
                     self._sent(partition, raised.version)  # also where nobody waits for the answer any more
         raise Unavailable(f"compactors were first {TRIES} times to write the next manifest of {partition}; no record was deleted")
 
-    async def _still_leads(self, led: LedPartition) -> None:
+    async def _still_leads(self, led: LeaderPartition) -> None:
         """The next leader may have read the manifests before this one was written: for its readers the log starts where it did.
 
         The lease is no proof: somebody may have removed it, and a new leader seals first, whoever made room for it.
@@ -171,7 +171,7 @@ class LedHistory:
         )
 
 
-def _checked(led: LedPartition, before_offset: int) -> Offset:
+def _checked(led: LeaderPartition, before_offset: int) -> Offset:
     log = led.log
     if before_offset == HIGH_WATERMARK:
         return log.high_watermark

@@ -19,7 +19,7 @@ from segments.shared_errors import own_copy
 Outcome = TidelogError | None
 
 
-class SealLooks:
+class SealCheck:
     def __init__(
         self,
         look: Callable[[], Awaitable[None]],

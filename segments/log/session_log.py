@@ -22,14 +22,14 @@ from segments.byte_budget import Admission, ByteBudget
 from segments.counters import LogCounters
 from segments.history.manifest import Manifest
 from segments.log.append_result import Acks as Acks  # what callers of `produce` and `append` know it by
-from segments.log.append_result import DoubtedRefusal
 from segments.log.append_result import PendingAppend as PendingAppend
+from segments.log.append_result import UnverifiedRejection
 from segments.log.keyed_routing import AnyRouting, KeyedRouting
-from segments.log.manifest_follower import LedHistory
-from segments.log.seal_check import SealLooks
+from segments.log.manifest_follower import ManifestFollower
+from segments.log.seal_check import SealCheck
 from segments.object_store.health import BucketState
 from segments.object_store.interface import Buffer, ObjectStore
-from segments.partition.leader_partitions import LedPartition, LedPartitions
+from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.partition.producer_state import NOT_ROUTED, ONE_SHOT, ProducerRoom, SequencedBatch
 from segments.read.disk_cache import DiskTier
@@ -64,7 +64,7 @@ class Released(NamedTuple):
     """Those that hold records of the partition."""
 
 
-class Log:
+class SessionLog:
     def __init__(
         self,
         store: ObjectStore,
@@ -113,7 +113,7 @@ class Log:
             counters=self.counters,
             bucket_state=bucket_state,
         )
-        self._led = LedPartitions(check_open=self._writer.check_open)
+        self._led = LeaderPartitions(check_open=self._writer.check_open)
         self._reads = ReadPath(
             store,
             self._led,
@@ -124,7 +124,7 @@ class Log:
             counters=self.counters,
             disk=disk,
         )
-        self._history = LedHistory(
+        self._history = ManifestFollower(
             store,
             led_at=self._led.at,
             writable_at=self._led.writable,
@@ -134,7 +134,7 @@ class Log:
             new_writer=new_writer,
             now_ms=now_ms,
         )
-        self._looks = SealLooks(self._writer.look_for_seal, self._spawn, timeout_s=settings.put_timeout_ms / 1000)
+        self._looks = SealCheck(self._writer.look_for_seal, self._spawn, timeout_s=settings.put_timeout_ms / 1000)
 
     async def run(self) -> None:
         """Writes segments until the session ends, by `close` or by a seal; then nothing is led here any more."""
@@ -168,7 +168,7 @@ class Log:
 
     def lead(self, recovered: RecoveredPartition, leader_epoch: LeaderEpoch) -> None:
         """Begins to serve a partition from what was found on the bucket, in an epoch that the metadata records already."""
-        led = LedPartition(recovered.log(leader_epoch), recovered.runs, recovered.history)
+        led = LeaderPartition(recovered.log(leader_epoch), recovered.runs, recovered.history)
         self._led.add(recovered.partition, led)
         led.log.enter(self._producers)
         self._history.lead(recovered.partition, recovered.topic)
@@ -244,7 +244,7 @@ class Log:
     def led_count(self) -> int:
         return len(self._led)
 
-    def led_now(self) -> dict[TopicPartition, LedPartition]:
+    def led_now(self) -> dict[TopicPartition, LeaderPartition]:
         return self._led.copy()
 
     @property
@@ -296,7 +296,7 @@ class Log:
         `continues`: a part of the batch's request with an Idempotency-Key is committed. Its routing is fixed then, and not checked.
 
         Raises NoLeader, SessionFenced, Stopping, StaleRouting, and what PartitionLog.append raises; then nothing has changed. Where
-        another leader might have taken the batch: DoubtedRefusal, which knows how to find out.
+        another leader might have taken the batch: UnverifiedRejection, which knows how to find out.
         """
         led = self._led.writable(partition)
         self._writer.check_open()
@@ -317,11 +317,11 @@ class Log:
                 timestamp_ms_max=dates.timestamp_ms_max,
             )
         except (OutOfOrderSequence, InvalidTimestamp) as refusal:
-            raise DoubtedRefusal(refusal, self.check_not_sealed) from None
+            raise UnverifiedRejection(refusal, self.check_not_sealed) from None
         except ConditionFailed as refusal:
             if self.surely_appointed():
                 raise
-            raise DoubtedRefusal(refusal, self.check_appointed) from None
+            raise UnverifiedRejection(refusal, self.check_appointed) from None
         if appended.duplicate:
             return PendingAppend(appended, self._writer.pending_with(partition, appended.base_offset))
         stamped = StampedBatch(
@@ -368,7 +368,7 @@ class Log:
         async with self.admit(self.memory_bytes(header.size), timeout_s=timeout_s) as admission:
             try:
                 pending = self.append(partition, batch, header, admission)
-            except DoubtedRefusal as doubted:
+            except UnverifiedRejection as doubted:
                 raise await doubted.decided() from None
         return await self.committed(pending, timeout_s=timeout_s) if acks is Acks.ALL else pending.appended
 
@@ -412,7 +412,7 @@ class Log:
         return await self._history.adopt_newest(partition)
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
-        """As LedHistory.delete_records: answers where the log starts now, or would."""
+        """As ManifestFollower.delete_records: answers where the log starts now, or would."""
         return await self._history.delete_records(partition, before_offset, validate_only=validate_only)
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -477,7 +477,7 @@ class Log:
         return found
 
     def end_of_epoch(self, partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int | None = None) -> EpochEnd:
-        """As LedPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. `check_appointed` comes first."""
+        """As LeaderPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. `check_appointed` comes first."""
         led = self._led.readable(partition)
         led.log.check_epoch(current_leader_epoch)
         return led.end_of_epoch(leader_epoch)

@@ -22,11 +22,11 @@ from segments.shared_errors import own_copy
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex
 
 
-class LedPartitions:
+class LeaderPartitions:
     def __init__(self, *, check_open: Callable[[], None]) -> None:
         """`check_open` raises where the session has ended: then it leads nothing, whatever is asked for."""
         self._check_open = check_open
-        self._led: dict[TopicPartition, LedPartition] = {}
+        self._led: dict[TopicPartition, LeaderPartition] = {}
         self._damaged: dict[TopicPartition, Corrupt] = {}
         self._paused: set[TopicPartition] = set()
         self._withheld: set[TopicPartition] = set()
@@ -40,7 +40,7 @@ class LedPartitions:
     def keys(self) -> KeysView[TopicPartition]:
         return self._led.keys()
 
-    def copy(self) -> dict[TopicPartition, LedPartition]:
+    def copy(self) -> dict[TopicPartition, LeaderPartition]:
         return self._led.copy()
 
     @property
@@ -48,7 +48,7 @@ class LedPartitions:
         """Those that are refused, and why."""
         return self._damaged
 
-    def add(self, partition: TopicPartition, led: LedPartition) -> None:
+    def add(self, partition: TopicPartition, led: LeaderPartition) -> None:
         assert partition not in self._led, f"{partition} is led already"
         self._led[partition] = led
 
@@ -68,16 +68,16 @@ class LedPartitions:
     def refuse(self, partition: TopicPartition, error: Corrupt) -> None:
         self._damaged[partition] = error
 
-    def drop(self, partition: TopicPartition) -> LedPartition | None:
+    def drop(self, partition: TopicPartition) -> LeaderPartition | None:
         """None where it was not led."""
         self._damaged.pop(partition, None)
         self.resume(partition)
         return self._led.pop(partition, None)
 
-    def get(self, partition: TopicPartition) -> LedPartition | None:
+    def get(self, partition: TopicPartition) -> LeaderPartition | None:
         return self._led.get(partition)
 
-    def at(self, partition: TopicPartition) -> LedPartition:
+    def at(self, partition: TopicPartition) -> LeaderPartition:
         """Raises NoLeader, Corrupt where it is damaged, and what `check_open` raises."""
         led = self._led.get(partition)
         if led is None:
@@ -87,14 +87,14 @@ class LedPartitions:
             raise NoLeader(f"this broker does not lead {partition}")
         return led
 
-    def writable(self, partition: TopicPartition) -> LedPartition:
+    def writable(self, partition: TopicPartition) -> LeaderPartition:
         """As `at`, for a producer."""
         led = self.at(partition)
         if partition in self._paused:
             raise NoLeader(f"{partition} is being handed over to another broker")
         return led
 
-    def readable(self, partition: TopicPartition) -> LedPartition:
+    def readable(self, partition: TopicPartition) -> LeaderPartition:
         """As `at`, for a reader."""
         led = self.at(partition)
         if partition in self._withheld:
@@ -103,7 +103,7 @@ class LedPartitions:
 
 
 @dataclass(slots=True)
-class LedPartition:
+class LeaderPartition:
     log: PartitionLog
     runs: RunIndex
     """From `compacted_to` of the history on."""

@@ -23,7 +23,7 @@ from metadata.model import TopicPartition
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.object_store.interface import ObjectStore
-from segments.partition.leader_partitions import LedPartition, LedPartitions
+from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
 from segments.read.disk_cache import DiskTier
 from segments.read.follower_reader import LocatedReads, ToldTarget
 from segments.read.log_reader import Explanation, Fetched, FetchTarget, LogReader, TimestampedOffset
@@ -45,7 +45,7 @@ class ReadPath:
     def __init__(
         self,
         store: ObjectStore,
-        led: LedPartitions,
+        led: LeaderPartitions,
         settings: SegmentSettings,
         *,
         spawn: Spawn,
@@ -54,11 +54,11 @@ class ReadPath:
         counters: LogCounters,
         disk: DiskTier | None = None,
     ) -> None:
-        """`adopt_newest`, `check_appointed`: as of Log. `disk` keeps what was read from the bucket."""
+        """`adopt_newest`, `check_appointed`: as of SessionLog. `disk` keeps what was read from the bucket."""
         self._led = led
         self._check_appointed = check_appointed
         self._counters = counters
-        self._waiting = WaitingReaders()
+        self._waiting = ReaderNotifier()
         self._hot = HotPool(settings.hot_pool_bytes_max)
         self._cold = ColdPool(
             store,
@@ -87,7 +87,7 @@ class ReadPath:
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
     ) -> list[Fetched | TidelogError]:
-        """As Log.fetch."""
+        """As SessionLog.fetch."""
         began_s = asyncio.get_running_loop().time()
         with self._waiting.at(target.partition for target in targets) as woken:
             answers = await self._reader.fetch(
@@ -113,7 +113,7 @@ class ReadPath:
         """Of partitions that others lead, by what these have told of the places: see LocatedReads.fetch."""
         return await self._located.fetch(asked, bytes_max=bytes_max)
 
-    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def first_at(self, led: LeaderPartition, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record at or after `timestamp_ms`, or None when there is none yet, as far as is known here."""
         return await self._reader.first_at(led, timestamp_ms)
 
@@ -149,7 +149,7 @@ class ReadPath:
         return self._cold.bytes_used
 
 
-class WaitingReaders:
+class ReaderNotifier:
     def __init__(self) -> None:
         self._woken: dict[TopicPartition, dict[asyncio.Event, None]] = {}
 

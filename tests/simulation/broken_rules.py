@@ -32,8 +32,8 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from segments.bucket.layout import claim_key, segment_key
 from segments.history import manifest_edits
-from segments.log.append_result import DoubtedRefusal
-from segments.log.session_log import Log, PendingAppend, Released
+from segments.log.append_result import UnverifiedRejection
+from segments.log.session_log import PendingAppend, Released, SessionLog
 from segments.object_store import store_clock
 from segments.object_store.interface import ObjectStore
 from segments.partition.partition_log import Appended, PartitionLog
@@ -121,7 +121,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.NOTHING:
             return []
         case BrokenRule.ACKNOWLEDGED_EARLY:
-            return [(Log, "committed", _acknowledged_early)]
+            return [(SessionLog, "committed", _acknowledged_early)]
         case BrokenRule.SEAL_NOT_CHECKED:
             return [(segment_writer, "who_wrote", _whoever_claimed_it)]
         case BrokenRule.SEAL_DELETED:
@@ -135,23 +135,23 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.RELEASED_TOO_EARLY:
             return [(handover, "release", _released_too_early())]
         case BrokenRule.NOT_GIVEN_UP:
-            return [(Log, "drop", Log.resume)]
+            return [(SessionLog, "drop", SessionLog.resume)]
         case BrokenRule.CONTROLLER_UNGUARDED:
             return [(leadership, "write", _unguarded(leadership.write))]
         case BrokenRule.END_REMEMBERED:
             return _end_remembered()
         case BrokenRule.UNKNOWN_IS_FAILURE:
-            return [(Log, "committed", _unknown_is_failure())]
+            return [(SessionLog, "committed", _unknown_is_failure())]
         case BrokenRule.REPEATS_NOT_KNOWN:
             return [(RecoveredPartition, "log", _without_producers)]
         case BrokenRule.READ_AHEAD_IS_ALL:
             return [(takeover, "recover", _as_read_ahead(recovery.recover))]
         case BrokenRule.READ_WHILE_HANDED_OVER:
-            return [(Log, "withhold", _not_withheld)]
+            return [(SessionLog, "withhold", _not_withheld)]
         case BrokenRule.SEAL_NOT_LOOKED_FOR:
-            return [(Log, "check_appointed", _sure)]
+            return [(SessionLog, "check_appointed", _sure)]
         case BrokenRule.GAP_TOLD_UNPROVEN:
-            return [(DoubtedRefusal, "decided", _told_at_once)]
+            return [(UnverifiedRejection, "decided", _told_at_once)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
             return [(BucketReach, "_proves", _proven)]
         case BrokenRule.TRIMMED_TOO_EARLY:
@@ -163,7 +163,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.LOG_START_FORGOTTEN:
             return [(RecoveredPartition, "log", broken_policies.from_zero(RecoveredPartition.log))]
         case BrokenRule.DELETION_NOT_STORED:
-            return [(Log, "delete_records", broken_policies.answered_at_once(Log.delete_records))]
+            return [(SessionLog, "delete_records", broken_policies.answered_at_once(SessionLog.delete_records))]
         case BrokenRule.LAST_OF_KEY_REMOVED:
             return [(key_pass, "sort_records", broken_policies.without_the_last)]
         case BrokenRule.NEWER_FORGOTTEN:
@@ -184,7 +184,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(store_clock, "store_time", lambda date_ms, **_: None)]
 
 
-async def _acknowledged_early(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
+async def _acknowledged_early(self: SessionLog, pending: PendingAppend, *, timeout_s: float) -> Appended:
     return pending.appended
 
 
@@ -217,14 +217,14 @@ def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
     return [(session_opener, "next_session", number_of_last_time), (session, "_is_ours", is_ours)]
 
 
-async def _released_at_once(log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+async def _released_at_once(log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
     return Released(log.committed_to, {span.session for span in state.sessions})
 
 
 def _released_too_early() -> Callable[..., Any]:
     release = handover.release
 
-    async def released(log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+    async def released(log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
         at_seq, sessions = await release(log, partition, state)
         return Released(SegmentSeq(max(0, at_seq - 1)), sessions)
 
@@ -239,9 +239,9 @@ def _unguarded(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unknown_is_failure() -> Callable[..., Any]:
-    committed = Log.committed
+    committed = SessionLog.committed
 
-    async def told(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
+    async def told(self: SessionLog, pending: PendingAppend, *, timeout_s: float) -> Appended:
         try:
             return await committed(self, pending, timeout_s=min(timeout_s, 1.0))
         except OutcomeUnknown as error:
@@ -268,15 +268,15 @@ def _as_read_ahead(recover: Callable[..., Any]) -> Callable[..., Any]:
     return recovered
 
 
-def _not_withheld(self: Log, partitions: Iterable[TopicPartition]) -> None:
+def _not_withheld(self: SessionLog, partitions: Iterable[TopicPartition]) -> None:
     return
 
 
-async def _sure(self: Log) -> None:
+async def _sure(self: SessionLog) -> None:
     return
 
 
-async def _told_at_once(self: DoubtedRefusal) -> TidelogError:
+async def _told_at_once(self: UnverifiedRejection) -> TidelogError:
     return self.refusal
 
 

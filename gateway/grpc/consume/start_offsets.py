@@ -99,7 +99,7 @@ class ConsumePlacing:
     async def _by_bounds(self, waiting: Sequence[Consumed]) -> None:
         if not waiting:
             return
-        found = await self._broker.routed_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
+        found = await self._broker.cluster_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
         turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         ends: dict[Consumed, int] = {}
         async with asyncio.TaskGroup() as look_ups:
@@ -118,7 +118,7 @@ class ConsumePlacing:
     async def _at_timestamp(self, consumed: Consumed, high_watermark: int, turns: asyncio.Semaphore) -> None:
         try:
             async with turns:
-                found = await self._broker.routed_log.offset_for_timestamp(consumed.partition, consumed.start.timestamp_ms)
+                found = await self._broker.cluster_log.offset_for_timestamp(consumed.partition, consumed.start.timestamp_ms)
         except TidelogError as error:
             self._refused(consumed, error)
         else:

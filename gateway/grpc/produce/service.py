@@ -129,7 +129,7 @@ class GrpcProduce:
         self, call: ProduceCall, message: IncomingMessage, timeout_s: float, deadline_s: float, *, forwarded: bool
     ) -> list[Taken | TidelogError]:
         """Raises what refuses the message as a whole: there is no room for it, or no session."""
-        log = self._broker.led_here if forwarded else self._broker.routed_log
+        log = self._broker.local_log if forwarded else self._broker.cluster_log
         memory_bytes = log.memory_bytes(len(message.body), batches=len(call.appends))
         message.hold(memory_bytes)
         async with log.admit(memory_bytes, timeout_s=timeout_s) as admission:

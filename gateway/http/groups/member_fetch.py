@@ -28,7 +28,7 @@ from gateway.http.records import encoding
 from gateway.http.records.stream import Limits
 from gateway.records.batch_decoder import RECORDS_MAX, open_records
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
-from gateway.routing.cluster_fetch import may_be_led_soon
+from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from gateway.topics.names import BOUNDS_WAIT_S, named, partition_of
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
 from metadata.groups.assignors import TopicPartitionName
@@ -110,7 +110,7 @@ class MemberReading:
         """Where the log begins, or ends. What nobody leads is waited for so long."""
         if not partitions:
             return
-        found = await self._broker.routed_log.bounds_of(partitions, wait_s=wait_s)
+        found = await self._broker.cluster_log.bounds_of(partitions, wait_s=wait_s)
         for partition, bounds in zip(partitions, found, strict=True):
             if isinstance(bounds, TidelogError):
                 self._refused(partition, bounds)
@@ -120,7 +120,7 @@ class MemberReading:
             self.positions.begin(partition, start, at_the_end=self._from_latest)
 
     def _refused(self, partition: TopicPartition, error: TidelogError) -> None:
-        refused = self._unled if may_be_led_soon(error) else self._failed
+        refused = self._unled if may_succeed_elsewhere(error) else self._failed
         refused[partition] = named(error.with_traceback(None), self._topics[partition])
 
     # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,7 +177,7 @@ class MemberReading:
                 self._refused(partition, damaged)
 
     def _targets(self, partitions: Sequence[TopicPartition]) -> list[FetchTarget]:
-        places_bytes_min = self._broker.routed_log.places_bytes_min(self._client_rack)
+        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._client_rack)
         return [
             FetchTarget(partition, offset, 1, places_bytes_min=places_bytes_min)
             for partition, offset in self.positions.targets(partitions)
@@ -186,7 +186,7 @@ class MemberReading:
 
     async def _is_anything_there(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:
         """Where there is, `_found` begins with a partition that has records."""
-        answers = await self._broker.routed_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
+        answers = await self._broker.cluster_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         gone: list[TopicPartition] = []
         first: int | None = None
         for at, (target, answer) in enumerate(zip(targets, answers, strict=True)):
@@ -218,13 +218,13 @@ class MemberReading:
         """The records, encoded, in pieces, as many as `place` holds; the positions are behind them then."""
         bytes_max = min(limits.bytes_max, place.bytes_held)
         targets = [target._replace(bytes_max=bytes_max) for target in self._found]
-        answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max)
+        answers = await self._broker.cluster_log.fetch(targets, bytes_max=bytes_max)
         found = {
             target: answer
             for target, answer in zip(targets, answers, strict=True)
             if isinstance(answer, Fetched) and answer.size_bytes
         }
-        decompressed_bytes_max = self._broker.routed_log.settings.decompressed_bytes_max
+        decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
         return await room.opened(
             list(found.values()), lambda: self._laid_out(found, limits, place.bytes_held, decompressed_bytes_max)
         )

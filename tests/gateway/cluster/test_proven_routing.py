@@ -12,7 +12,7 @@ from gateway.cluster.proven_routing import PAUSE_S, ProvenRouting
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import LeaderEpoch, Partition, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from tests.kit.gateway.told_log import topic
 from tests.simulation.virtual_loop import run
 
@@ -43,7 +43,7 @@ class Topics:
 def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_proven(error: TidelogError) -> None:
     async def scenario() -> None:
         topics = Topics(error)
-        log = cast(Log, SimpleNamespace(led=LED, leader_epoch=lambda partition: LeaderEpoch(1)))
+        log = cast(SessionLog, SimpleNamespace(led=LED, leader_epoch=lambda partition: LeaderEpoch(1)))
         routing = ProvenRouting(log, cast(TopicCache, topics))
         running = asyncio.ensure_future(routing.run())
         await asyncio.sleep(PAUSE_S / 2)

@@ -21,7 +21,7 @@ from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.proto import log_pb2
 from gateway.proto.status import DETAILS_TRAILER, error_of
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.follower_fetch import RackReadCounters
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, OutOfRange, TidelogError, UnknownLeaderEpoch, UnknownTopic
 from metadata.store.keys import EtcdLayout
@@ -56,7 +56,7 @@ class Racks:
     def near(self) -> Broker:
         """The one of rack b that readers of this rack are sent to."""
         partition = partition_of(self.topic, 0)
-        sent_to = self.leader.routed_log.preferred_broker(partition, "b")
+        sent_to = self.leader.cluster_log.preferred_broker(partition, "b")
         assert sent_to is not None
         return next(broker for broker in self.cluster.brokers if broker.broker_id == sent_to.broker_id)
 
@@ -122,8 +122,8 @@ class Racks:
 
 
 def counters(broker: Broker) -> RackReadCounters:
-    assert isinstance(broker.routed_log, RoutedLog)
-    return broker.routed_log.racks.counters
+    assert isinstance(broker.cluster_log, ClusterLog)
+    return broker.cluster_log.racks.counters
 
 
 def with_racks(tmp_path: Path, scenario: Callable[[Racks], Awaitable[None]], *, racks: str = RACKS) -> None:
@@ -346,8 +346,8 @@ def test_of_several_partitions_those_are_answered_that_are_led_in_the_reader_s_r
 def test_a_small_run_comes_from_the_leader_since_a_request_to_the_bucket_costs_more(tmp_path: Path) -> None:
     async def scenario(racks: Racks) -> None:
         near = racks.near
-        assert isinstance(near.routed_log, RoutedLog)
-        near.routed_log.racks._part_bytes_min = 10_000
+        assert isinstance(near.cluster_log, ClusterLog)
+        near.cluster_log.racks._part_bytes_min = 10_000
         await racks.write(b"a", b"b")
         assert len(await racks.read(near)) == 4
         assert counters(near).bucket_reads == 0
@@ -441,8 +441,8 @@ def test_prometheus_is_told_what_was_read_for_the_rack_and_from_where(tmp_path: 
         assert "tidelog_rack_read_failures_total 0.0" in told
         async with http_at(racks.leader) as client:
             told = (await client.get("/metrics")).body.decode()
-        assert isinstance(racks.leader.routed_log, RoutedLog)
-        assert f"tidelog_preferred_broker_answers_total {racks.leader.routed_log.preferred.answers:.1f}" in told
-        assert racks.leader.routed_log.preferred.answers
+        assert isinstance(racks.leader.cluster_log, ClusterLog)
+        assert f"tidelog_preferred_broker_answers_total {racks.leader.cluster_log.preferred.answers:.1f}" in told
+        assert racks.leader.cluster_log.preferred.answers
 
     with_racks(tmp_path, scenario)

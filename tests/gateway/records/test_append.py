@@ -13,7 +13,7 @@ from gateway.concurrency.offload import WorkThreads
 from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
-from segments.log.append_result import DoubtedRefusal
+from segments.log.append_result import UnverifiedRejection
 from segments.log.session_log import Acks
 from segments.records.batch import check_produced, parse_header
 from segments.records.columns import encode_records
@@ -102,7 +102,7 @@ def test_who_is_told_that_no_commit_came_is_told_the_time_that_was_asked_for_and
         broker.store.hold()
         partition = partition_of(broker.topic_cache.get("orders"), 0)
         batch = batch_of(b"a")
-        log, ended_s = broker.led_here, asyncio.get_running_loop().time() - 5
+        log, ended_s = broker.local_log, asyncio.get_running_loop().time() - 5
         async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
             pending = log.append(partition, batch, parse_header(batch), admission, deadline_s=ended_s)
         long_ago: dict[str, Any] = {"acks": Acks.ALL, "timeout_s": 30, "deadline_s": ended_s}
@@ -124,7 +124,7 @@ def test_a_look_that_takes_longer_than_the_producer_waits_leaves_it_to_him_to_se
         await asyncio.Event().wait()
 
     async def scenario() -> None:
-        doubted = [DoubtedRefusal(OutOfOrderSequence("a gap"), never) for _ in range(3)]
+        doubted = [UnverifiedRejection(OutOfOrderSequence("a gap"), never) for _ in range(3)]
         ended_s = asyncio.get_running_loop().time()
         log: Any = None  # nothing was appended, so nobody is asked
         found = await outcomes(log, doubted, acks=Acks.ALL, timeout_s=30, deadline_s=ended_s)

@@ -267,7 +267,7 @@ def test_a_part_that_is_not_committed_yet_fixes_no_routing() -> None:
             grown = await cluster.topics.alter("orders", partition_count=2)
             assert await leader.topic_cache.wait_for(grown.revision, timeout_s=60)
             asked = asyncio.ensure_future(
-                leader.led_here.written_once(
+                leader.local_log.written_once(
                     [TopicPartition(topic.id, Partition(0))], producer_id_of(topic, "k"), topic_revision=grown.revision
                 )
             )
@@ -343,7 +343,7 @@ def test_a_leader_that_was_replaced_when_it_looked_does_not_tell_that_nothing_is
 
         replaced = patch.object(log, "written_once", replaced_meanwhile), patch.object(log, "check_not_sealed", sealed)
         with replaced[0], replaced[1], pytest.raises(SessionFenced):
-            await leader.led_here.written_once([place], producer_id_of(topic, "k"), topic_revision=topic.revision)
+            await leader.local_log.written_once([place], producer_id_of(topic, "k"), topic_revision=topic.revision)
 
     with_routed_cluster(scenario)
 

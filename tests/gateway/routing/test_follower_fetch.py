@@ -14,7 +14,7 @@ from gateway.routing.places_wire import located_from, places_of
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.follower_reader import ToldTarget
 from segments.read.log_reader import Fetched
 from segments.read.record_locations import Located, Told
@@ -35,7 +35,7 @@ class World:
     """A broker of rack b, a bucket and a leader that answer what a test says."""
 
     def __init__(self) -> None:
-        self.reads = RackReads(self._fetch_at_peer, lambda: cast(Log, self), rack="b", part_bytes_min=1000)
+        self.reads = RackReads(self._fetch_at_peer, lambda: cast(SessionLog, self), rack="b", part_bytes_min=1000)
         self.leader: list[Answer] = [PLACES]
         """Its answers where it is asked for places; else it answers with records."""
         self.bucket: list[Answer] | TidelogError = [READ]

@@ -23,7 +23,7 @@ from metadata.model import TopicPartition
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.instrumented import MeteredStore
 from segments.settings import SegmentSettings
 from tests.kit.gateway.small_broker import PATIENCE_S, HeldStore, patient, until
@@ -44,7 +44,7 @@ class Cluster:
         assert found is not None, f"nobody leads {partition}"
         return next(broker for broker in self.brokers if broker.broker_id == found.broker_id)
 
-    async def led(self, partition: TopicPartition) -> Log:
+    async def led(self, partition: TopicPartition) -> SessionLog:
         """Of its leader, once that has taken it over: until then it is appointed, and refuses."""
         leader = self.leader(partition)
         await until(lambda: leader.log.leads(partition))

@@ -22,15 +22,15 @@ from gateway.cluster.view import ClusterView
 from gateway.concurrency.shutdown import LongWaits
 from gateway.grpc.calls import Context
 from gateway.grpc.produce.open_streams import ProducerStreams
-from gateway.grpc.services.log import LogService
+from gateway.grpc.services.log import GrpcLogService
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Request
 from gateway.proto import log_pb2
 from gateway.proto.status import error_of, status_of
 from gateway.records.response_budget import AnswerRoom
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import Forwarding
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
 from gateway.routing.peer_channels import FORWARDED_BY, Peers
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import GatewaySettings
@@ -120,8 +120,8 @@ class Broker:
             is_stopping=lambda: False,
         )
         self.leadership.subscribe(self.forwarding.led_here)
-        self.led_here = LedHere(lambda: self.leadership.log, self.view, self.leadership.taken_over)
-        self.routed_log = RoutedLog(
+        self.local_log = LocalLog(lambda: self.leadership.log, self.view, self.leadership.taken_over)
+        self.cluster_log = ClusterLog(
             lambda: self.leadership.log,
             self.view,
             self.forwarding,
@@ -132,7 +132,7 @@ class Broker:
             leader_wait_s=10.0,
         )
         served, waits = cast(ServedBroker, self), LongWaits()
-        self.service = LogService(served, waits, ProducerStreams())
+        self.service = GrpcLogService(served, waits, ProducerStreams())
         self._http = HttpProduce(served, AnswerRoom(SETTINGS, waits))
 
     def hear_no_topics(self) -> None:

@@ -21,7 +21,7 @@ from gateway.groups.service import BrokerGroups
 from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
 from gateway.net.ports import take_port
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
 from gateway.routing.peer_channels import Peers
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import Metrics
@@ -39,7 +39,7 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import Trouble
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryStore
@@ -125,8 +125,8 @@ class SmallBroker:
         self.topic_cache = TopicCache(metadata)
         self.producer_ids = ProducerIds(metadata)
         self.budget = ByteBudget(segments.buffer_bytes_max)
-        self.present_log: Log | None = Log(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
-        self.led_here = self.routed_log = LedHere(lambda: self.log)
+        self.present_log: SessionLog | None = SessionLog(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
+        self.local_log = self.cluster_log = LocalLog(lambda: self.log)
         self.metrics = Metrics()
         self.tracing: Tracing | None = None
         self.guard = None
@@ -138,7 +138,7 @@ class SmallBroker:
             groups,
             Alone(self),
             self.topic_cache,
-            self.routed_log,
+            self.cluster_log,
             Peers(self.broker_id),
             self.metrics,
             broker_id=self.broker_id,
@@ -157,7 +157,7 @@ class SmallBroker:
         return self.present_log.session.id if self.present_log else None
 
     @property
-    def log(self) -> Log:
+    def log(self) -> SessionLog:
         if self.present_log is None:
             raise Stopping("the broker is shutting down")
         return self.present_log

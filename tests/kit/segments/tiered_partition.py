@@ -18,7 +18,7 @@ from segments.history.index import History
 from segments.history.manifest import EpochStart, Manifest, no_manifest
 from segments.history.parquet_file import ParquetSettings, write_history
 from segments.object_store.interface import Buffer
-from segments.partition.leader_partitions import LedPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read.disk_cache import DiskTier
@@ -94,7 +94,7 @@ class TieredPartition:
             end_offset=Offset(at),
             producers=ProducerStates(producers_max=1, expiry_ms=1),
         )
-        self.led = LedPartition(log, self.runs, History(self.manifest, TOPIC))
+        self.led = LeaderPartition(log, self.runs, History(self.manifest, TOPIC))
         newest = self.stamped[len(batches) - hot :]
         self.hot = HotPool(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in newest))
         if newest:

@@ -14,7 +14,7 @@ from segments.bucket.layout import manifest_key, segment_key
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import newest_manifest
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.wal.session import seal
@@ -25,11 +25,11 @@ from tests.kit.segments.serving import SETTINGS, produce, serving
 from tests.simulation.virtual_loop import run
 
 
-def leading(store: ScriptedStore) -> AbstractAsyncContextManager[Log]:
+def leading(store: ScriptedStore) -> AbstractAsyncContextManager[SessionLog]:
     return serving(store, replace(SETTINGS, linger_ms=0), recovered=(empty_partition(ORDERS, SETTINGS, topic=TOPIC),))
 
 
-async def with_records(log: Log, records: int = 5) -> None:
+async def with_records(log: SessionLog, records: int = 5) -> None:
     for _ in range(records):
         await produce(log)
 

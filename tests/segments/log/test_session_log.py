@@ -22,7 +22,7 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import Acks, Log
+from segments.log.session_log import Acks, SessionLog
 from segments.partition.partition_log import Appended, Dates
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
 from segments.records.batch import parse_header
@@ -51,7 +51,7 @@ from tests.simulation.virtual_loop import run, virtual_loop
 
 
 def test_a_batch_is_answered_when_it_is_committed_and_is_readable_by_then() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert await produce(log, batch_of(b"a", b"b")) == Appended(Offset(0), Offset(1), EPOCH)
         assert now_s() == 0.04
         assert await produce(log, batch_of(b"c")) == Appended(Offset(2), Offset(2), EPOCH)
@@ -61,7 +61,7 @@ def test_a_batch_is_answered_when_it_is_committed_and_is_readable_by_then() -> N
 
 
 def test_with_acks_of_the_leader_the_answer_comes_at_once_and_the_record_is_readable_when_it_is_committed() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert (await produce(log, acks=Acks.LEADER)).base_offset == 0
         assert now_s() == 0
         assert log.bounds(ORDERS).high_watermark == 0
@@ -76,7 +76,7 @@ def test_nobody_reads_what_is_not_committed_even_if_it_has_landed() -> None:
     store = bucket()
     store.script("create", key_of(0), slow(5))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         first = await append(log, batch_of(b"a"))
         await asyncio.sleep(0.1)
         second = await append(log, batch_of(b"b"))
@@ -92,7 +92,7 @@ def test_nobody_reads_what_is_not_committed_even_if_it_has_landed() -> None:
 
 
 def test_a_partition_that_is_not_led_here_is_refused_and_nothing_is_charged() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for refused in (produce(log, partition=partition_of(9)), fetch(log, 0, partition=partition_of(9))):
             assert isinstance(await refusal_of(refused), NoLeader)
 
@@ -100,7 +100,7 @@ def test_a_partition_that_is_not_led_here_is_refused_and_nothing_is_charged() ->
 
 
 def test_an_append_may_insist_on_the_end_of_the_log() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         pending = await append(log, batch_of(b"a"), expected_offset=0)
         assert isinstance(await refusal_of(append(log, batch_of(b"b"), expected_offset=0)), ConditionFailed)
         await log.committed(pending, timeout_s=1)
@@ -110,7 +110,7 @@ def test_an_append_may_insist_on_the_end_of_the_log() -> None:
 
 
 def test_log_append_time_replaces_the_producers_time() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         batch = batch_of(b"a", timestamps_ms=[5])
         await asyncio.sleep(2)
         async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
@@ -130,7 +130,7 @@ def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -
     store = bucket()
     store.plant(key_of(0), seal_of(SESSION.id, 0))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         pending = [await append(log, batch_of(b"%d" % number)) for number in range(20)]
         refusals = await asyncio.gather(*[refusal_of(log.committed(one, timeout_s=10)) for one in pending])
         assert {type(refusal) for refusal in refusals} == {SessionFenced}
@@ -142,7 +142,7 @@ def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -
 
 
 def test_each_reader_of_a_partition_that_is_refused_has_an_error_of_its_own() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         damaged = partition_of(9)
         log.refuse(damaged, Corrupt("its segment is gone", key=key_of(0)))
         first, second = [await refusal_of(fetch(log, 0, partition=damaged)) for _ in range(2)]
@@ -159,7 +159,7 @@ def test_the_repeat_of_a_batch_that_is_on_its_way_waits_for_the_same_commit() ->
     store = bucket()
     store.script("create", key_of(0), slow(1))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         batch = sequenced_batch(1, 0)
         first, repeat = await append(log, batch), await append(log, batch)
         assert repeat.appended == first.appended._replace(duplicate=True)
@@ -173,7 +173,7 @@ def test_the_repeat_of_a_batch_that_is_on_its_way_waits_for_the_same_commit() ->
 
 
 def test_the_repeat_of_a_committed_batch_is_answered_at_once_with_the_offsets_of_the_first_time() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         first = await produce(log, sequenced_batch(1, 0))
         assert await produce(log, sequenced_batch(1, 0)) == first._replace(duplicate=True)
@@ -186,7 +186,7 @@ def test_a_repeat_after_a_timeout_tells_what_became_of_the_first() -> None:
     store = bucket()
     store.script("create", key_of(0), slow(5), SILENCE)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 0), timeout_s=1)), OutcomeUnknown)
         assert await produce(log, sequenced_batch(1, 0)) == Appended(Offset(0), Offset(0), EPOCH, duplicate=True)
         assert now_s() == 5
@@ -195,7 +195,7 @@ def test_a_repeat_after_a_timeout_tells_what_became_of_the_first() -> None:
 
 
 def test_a_gap_in_the_sequence_is_refused() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
         assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 2))), OutOfOrderSequence)
 
@@ -205,7 +205,7 @@ def test_a_gap_in_the_sequence_is_refused() -> None:
 def test_what_all_partitions_remember_of_producers_is_bounded_together() -> None:
     """A request with an Idempotency-Key is a producer of its own: a bound of each partition alone is none of the broker."""
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for producer, partition in ((1, ORDERS), (2, ORDERS), (3, PAYMENTS)):
             await produce(log, sequenced_batch(producer, 0), partition=partition)
             await asyncio.sleep(1)
@@ -222,7 +222,7 @@ def test_what_all_partitions_remember_of_producers_is_bounded_together() -> None
 
 
 def test_a_producer_that_hangs_up_does_not_stop_the_others() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         gone, stays = asyncio.create_task(produce(log)), asyncio.create_task(produce(log))
         await asyncio.sleep(0.5)
         gone.cancel()
@@ -237,7 +237,7 @@ def test_when_the_buffer_is_full_producers_wait_for_room_and_are_throttled_in_th
     batch = batch_of(b"x" * 1000)
     room = 2 * (len(batch) + BATCH_MEMORY_BYTES)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         producers = [asyncio.create_task(refusal_of(produce(log, batch, timeout_s=timeout_s))) for timeout_s in (99, 99, 1)]
         await asyncio.sleep(0)
         fourth = asyncio.create_task(produce(log, batch, timeout_s=99))
@@ -251,7 +251,7 @@ def test_when_the_buffer_is_full_producers_wait_for_room_and_are_throttled_in_th
 
 
 def test_a_batch_larger_than_the_buffer_is_refused() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert isinstance(await refusal_of(produce(log, batch_of(b"x" * 2000))), TooLarge)
 
     with_log(bucket(), work, replace(SETTINGS, buffer_bytes_max=1000, segment_bytes_max=1000))
@@ -279,7 +279,7 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
     store = bucket()
     store.script("create", key_of(1), slow(1))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         polling = asyncio.create_task(refusal_of(fetch(log, 1, wait_ms_max=60_000)))
         in_flight = await append(log, batch_of(b"a"))
@@ -303,7 +303,7 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
 
 
 def test_a_batch_of_an_earlier_epoch_that_is_committed_late_is_not_the_present_leaders() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         earlier = await append(log, batch_of(b"a"))
         await asyncio.sleep(0.1)
         log.drop(ORDERS)
@@ -315,7 +315,7 @@ def test_a_batch_of_an_earlier_epoch_that_is_committed_late_is_not_the_present_l
 
 
 def test_a_damaged_partition_answers_what_is_wrong_with_it_until_it_is_dropped() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         broken = partition_of(5)
         log.refuse(broken, Corrupt("wal/1/2 does not end with the trailer of a segment", key="wal/1/2"))
         for request in (produce(log, partition=broken), fetch(log, 0, partition=broken), log.explain(broken, 0)):
@@ -383,7 +383,7 @@ def test_when_the_log_is_cancelled_its_producers_and_readers_are_told() -> None:
 
     async def main() -> None:
         budget = ByteBudget(SETTINGS.buffer_bytes_max)
-        log = Log(store, SESSION, replace(SETTINGS, hot_pool_bytes_max=1), budget=budget, now_ms=virtual_loop().now_ms)
+        log = SessionLog(store, SESSION, replace(SETTINGS, hot_pool_bytes_max=1), budget=budget, now_ms=virtual_loop().now_ms)
         log.lead(empty_partition(ORDERS, SETTINGS), EPOCH)
         running = asyncio.create_task(log.run())
         await produce(log)
@@ -421,7 +421,7 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
     store.script("get", key_of(0), slow(3))
     store.script("create", key_of(2), slow(9))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"a"))
         await produce(log, batch_of(b"b"))
         reading = asyncio.create_task(values(log))
@@ -444,7 +444,7 @@ def test_an_answer_that_was_lost_on_the_way_back_is_no_loss() -> None:
     store = bucket()
     store.script("create", key_of(0), LOST_ANSWER, REFUSED)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert (await produce(log)).base_offset == 0
         assert await values(log) == [b"v"]
 

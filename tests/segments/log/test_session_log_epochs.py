@@ -22,8 +22,8 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch
 from segments.bucket.layout import session_prefix
-from segments.log.append_result import DoubtedRefusal, decide
-from segments.log.session_log import FetchTarget, Log
+from segments.log.append_result import UnverifiedRejection, decide
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.log_reader import Fetched
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
@@ -62,7 +62,7 @@ from tests.simulation.virtual_loop import run, virtual_loop
 LIST = session_prefix(SESSION.id)
 
 
-async def fetch_in(log: Log, *epochs: int | None, wait_ms_max: float = 0, offset: int = 0) -> list[Fetched | TidelogError]:
+async def fetch_in(log: SessionLog, *epochs: int | None, wait_ms_max: float = 0, offset: int = 0) -> list[Fetched | TidelogError]:
     """Of ORDERS, PAYMENTS, … as a reader that knows these epochs."""
     targets = [
         FetchTarget(partition, offset, EVERYTHING, epoch) for partition, epoch in zip((ORDERS, PAYMENTS), epochs, strict=False)
@@ -74,7 +74,7 @@ async def fetch_in(log: Log, *epochs: int | None, wait_ms_max: float = 0, offset
 
 
 def test_a_reader_that_names_another_epoch_is_refused_in_its_place_and_the_others_are_served() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"a"))
         await produce(log, batch_of(b"p"), partition=PAYMENTS)
         for current, kind in ((EPOCH - 1, FencedLeaderEpoch), (0, FencedLeaderEpoch), (EPOCH + 1, UnknownLeaderEpoch)):
@@ -93,7 +93,7 @@ def test_a_reader_that_names_another_epoch_is_refused_in_its_place_and_the_other
 def test_an_offset_beyond_the_end_is_told_only_by_the_leader_that_the_reader_knows() -> None:
     """The range in the refusal holds a high watermark as well."""
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         [known] = await fetch_in(log, EPOCH, offset=9)
         [unknown] = await fetch_in(log, EPOCH + 1, offset=9)
         assert isinstance(known, OutOfRange)
@@ -103,7 +103,7 @@ def test_an_offset_beyond_the_end_is_told_only_by_the_leader_that_the_reader_kno
 
 
 def test_a_long_poll_ends_when_its_partition_is_led_in_another_epoch() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(fetch_in(log, EPOCH, wait_ms_max=60_000))
         await asyncio.sleep(1)
         log.drop(ORDERS)
@@ -120,7 +120,7 @@ def test_a_long_poll_ends_when_its_partition_is_led_in_another_epoch() -> None:
 
 
 def test_the_present_epoch_ends_at_the_high_watermark_and_not_at_what_is_only_buffered() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert log.end_of_epoch(ORDERS, EPOCH) == (EPOCH, 0)
         assert log.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
         await produce(log, batch_of(b"a", b"b"))
@@ -131,7 +131,7 @@ def test_the_present_epoch_ends_at_the_high_watermark_and_not_at_what_is_only_bu
 
 
 def test_an_epoch_above_the_leader_s_is_not_known_to_it() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         with pytest.raises(UnknownLeaderEpoch):
             log.end_of_epoch(ORDERS, EPOCH + 1)
@@ -166,7 +166,7 @@ def test_earlier_epochs_end_where_they_ended_whoever_leads_later() -> None:
 
 
 def test_a_partition_whose_handover_is_on_its_way_is_read_no_more_until_that_is_taken_back() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         polling = asyncio.create_task(refusal_of(fetch(log, 1, wait_ms_max=1000)))
         await asyncio.sleep(0.1)
@@ -188,7 +188,7 @@ def test_a_partition_whose_handover_is_on_its_way_is_read_no_more_until_that_is_
 def test_while_another_may_lead_readers_are_answered_after_a_look_for_the_seal() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         assert store.count("list", LIST) == 0
         log.surely_appointed = lambda: False
@@ -208,7 +208,7 @@ def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_le
     """A reader that is told so goes on at the end, which the next leader tells: it would step over what that one has committed."""
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"v", timestamps_ms=[TIMESTAMP_MS]))
         assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
         assert store.count("list", LIST) == 0
@@ -226,7 +226,7 @@ def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_le
 def test_where_a_partition_is_given_up_while_a_time_is_looked_up_it_is_not_told_that_there_is_none(comes_back: bool) -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"0", b"1", timestamps_ms=[TIMESTAMP_MS, TIMESTAMP_MS - 9]))
         assert await log.delete_records(ORDERS, 1) == 1
         store.script("get", key_of(0), slow(1))
@@ -249,7 +249,7 @@ def test_where_a_partition_is_given_up_while_a_time_is_looked_up_it_is_not_told_
 def test_a_long_poll_looks_for_the_seal_when_it_ends_and_not_when_it_begins() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(refusal_of(fetch(log, 0, wait_ms_max=5_000)))
         await asyncio.sleep(1)
         log.surely_appointed = lambda: False
@@ -263,7 +263,7 @@ def test_a_long_poll_looks_for_the_seal_when_it_ends_and_not_when_it_begins() ->
 def test_readers_that_come_together_share_a_look_that_began_after_all_of_them() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         log.surely_appointed = lambda: False
         store.script("list", LIST, slow(0, 1.0), slow(0, 1.0))
@@ -281,7 +281,7 @@ def test_readers_that_come_together_share_a_look_that_began_after_all_of_them() 
 def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         log.surely_appointed = lambda: False
         store.script("list", LIST, REFUSED, SILENCE)
@@ -303,14 +303,14 @@ def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> No
 # ── what producers are refused with by a leader that may be one of before ───────────────────────────────────────────────
 
 
-async def refusals(log: Log) -> list[DoubtedRefusal]:
+async def refusals(log: SessionLog) -> list[UnverifiedRejection]:
     """Of a gap in a producer's sequence, of a producer that is not known, and of an end that is not the expected one."""
     found = [
         await refusal_of(append(log, sequenced_batch(1, 5))),
         await refusal_of(append(log, sequenced_batch(2, 5))),
         await refusal_of(append(log, batch_of(b"v"), expected_offset=7)),
     ]
-    doubted = [refusal for refusal in found if isinstance(refusal, DoubtedRefusal)]
+    doubted = [refusal for refusal in found if isinstance(refusal, UnverifiedRejection)]
     assert len(doubted) == len(found)
     return doubted
 
@@ -318,7 +318,7 @@ async def refusals(log: Log) -> list[DoubtedRefusal]:
 def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
         log.surely_appointed = lambda: False
         store.script("list", LIST, slow(0.2), slow(0.2), slow(0.2))
@@ -337,7 +337,7 @@ def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
 def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
         log.surely_appointed = lambda: False
         store.script("list", LIST, REFUSED)
@@ -355,9 +355,9 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
 def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         gap = await refusal_of(append(log, sequenced_batch(1, 5)))
-        assert isinstance(gap, DoubtedRefusal)
+        assert isinstance(gap, UnverifiedRejection)
         assert isinstance(await refusal_of(append(log, batch_of(b"v"), expected_offset=7)), ConditionFailed)
         assert store.count("list", LIST) == 0
         assert type(await refusal_of(produce(log, sequenced_batch(1, 5)))) is UnknownProducer
@@ -371,10 +371,10 @@ def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> No
 def test_what_is_refused_together_shares_a_look() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         doubted = [refusal for _ in range(9) for refusal in [await refusal_of(append(log, sequenced_batch(1, 5)))]]
-        await decide(refusal for refusal in doubted if isinstance(refusal, DoubtedRefusal))
-        assert [type(refusal.told) for refusal in doubted if isinstance(refusal, DoubtedRefusal)] == [UnknownProducer] * 9
+        await decide(refusal for refusal in doubted if isinstance(refusal, UnverifiedRejection))
+        assert [type(refusal.told) for refusal in doubted if isinstance(refusal, UnverifiedRejection)] == [UnknownProducer] * 9
         assert store.count("list", LIST) == 1
 
     with_log(store, work)
@@ -383,7 +383,7 @@ def test_what_is_refused_together_shares_a_look() -> None:
 def test_a_repeat_and_an_old_epoch_of_a_producer_need_no_look() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         first = await produce(log, sequenced_batch(1, 0, producer_epoch=1))
         log.surely_appointed = lambda: False
         assert (await produce(log, sequenced_batch(1, 0, producer_epoch=1))) == first._replace(duplicate=True)

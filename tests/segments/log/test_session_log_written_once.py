@@ -7,7 +7,7 @@ import pytest
 from metadata.errors import StaleRouting
 from metadata.model import Offset, ProducerId, TopicPartition
 from segments.log.keyed_routing import AnyRouting
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.store_clock import StoreClock
 from segments.partition.producer_state import ONE_SHOT, SequencedBatch
 from segments.recovery.recover import recover
@@ -21,7 +21,7 @@ ASKED = (ORDERS, PAYMENTS, ELSEWHERE)
 
 
 def test_a_batch_is_found_from_its_append_on_and_partitions_led_elsewhere_are_not_asked() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert log.written_once(ASKED, KEY) == {}
         await append(log, sequenced_batch(KEY, 0x55, b"a", b"b", producer_epoch=3))
         found = log.written_once(ASKED, KEY)

@@ -8,31 +8,31 @@ import pytest
 
 from metadata.errors import Corrupt, NoLeader, SessionFenced, TidelogError
 from metadata.model import LeaderEpoch, TopicPartition
-from segments.partition.leader_partitions import LedPartition, LedPartitions
+from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
 from segments.recovery.recovered_partition import empty_partition
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import ORDERS, PAYMENTS
 
 
-def led_partition(partition: TopicPartition = ORDERS) -> LedPartition:
+def led_partition(partition: TopicPartition = ORDERS) -> LeaderPartition:
     empty = empty_partition(partition, SegmentSettings())
-    return LedPartition(empty.log(LeaderEpoch(1)), empty.runs)
+    return LeaderPartition(empty.log(LeaderEpoch(1)), empty.runs)
 
 
 def open_session() -> None:
     pass
 
 
-def leading(check_open: Callable[[], None] = open_session) -> LedPartitions:
-    led = LedPartitions(check_open=check_open)
+def leading(check_open: Callable[[], None] = open_session) -> LeaderPartitions:
+    led = LeaderPartitions(check_open=check_open)
     led.add(ORDERS, led_partition())
     return led
 
 
-def served(led: LedPartitions) -> tuple[bool, bool]:
+def served(led: LeaderPartitions) -> tuple[bool, bool]:
     """Whether ORDERS is written, and read."""
 
-    def is_served(at: Callable[[TopicPartition], LedPartition]) -> bool:
+    def is_served(at: Callable[[TopicPartition], LeaderPartition]) -> bool:
         try:
             at(ORDERS)
         except TidelogError:
@@ -54,7 +54,7 @@ def test_what_is_paused_is_read_and_what_is_withheld_is_not_until_it_is_resumed(
 
 
 def test_what_was_paused_before_it_was_led_is_paused_and_a_drop_forgets_it() -> None:
-    led = LedPartitions(check_open=open_session)
+    led = LeaderPartitions(check_open=open_session)
     led.pause(ORDERS)
     led.add(ORDERS, led_partition())
     assert served(led) == (False, True)

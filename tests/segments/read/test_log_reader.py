@@ -18,7 +18,7 @@ from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read import log_reader
 from segments.read.fetch_plan import FetchPart, plan_fetch
-from segments.read.log_reader import Explanation, Fetched, FetchTarget, LedPartition, LogReader, TimestampedOffset
+from segments.read.log_reader import Explanation, Fetched, FetchTarget, LeaderPartition, LogReader, TimestampedOffset
 from segments.read.read_cache import ColdPool
 from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
 from segments.records.batch import parse_header, with_log_append_time
@@ -60,7 +60,7 @@ class Partition:
             producers=ProducerStates(producers_max=1, expiry_ms=1),
         )
         log.end_offset = Offset(self.end + 5)  # buffered, not committed
-        self.led = LedPartition(log, runs)
+        self.led = LeaderPartition(log, runs)
         self.batches = batches
         self.hot_start = batches[len(batches) - hot_batches].base_offset if hot_batches else self.end
         self.hot = HotPool(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in batches[len(batches) - hot_batches :]))

@@ -50,7 +50,7 @@ async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
     async with log.consume("orders", group=GROUP) as consumer:
         await take(consumer, RECORDS)
     [epoch] = {found.leader_epoch for found in await log.groups.offsets(GROUP)}
-    told = broker.routed_log.ends_of_epochs
+    told = broker.cluster_log.ends_of_epochs
 
     async def ends(questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
         return [
@@ -58,7 +58,7 @@ async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
             for asked, end in zip(questions, await told(questions), strict=True)
         ]
 
-    broker.routed_log.ends_of_epochs = ends  # type: ignore[method-assign]
+    broker.cluster_log.ends_of_epochs = ends  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])

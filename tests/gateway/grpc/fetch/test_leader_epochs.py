@@ -27,7 +27,7 @@ from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotLea
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.bucket.layout import segment_key
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.object_store.memory import MemoryStore
 from segments.partition.partition_log import Bounds
 from tests.gateway.cluster.test_session_manager import one_broker, partition_of
@@ -313,7 +313,7 @@ def test_what_a_leader_of_before_has_answered_is_not_told_by_a_broker_that_knows
     place = TopicPartition(TopicId("0" * 32), Partition(0))
     state = None if known is None else SimpleNamespace(leader_epoch=known)
     view = SimpleNamespace(partitions=SimpleNamespace(get=lambda _: state, subscribe=lambda _: None))
-    leaders = Leaders(cast(Callable[[], Log], None), cast(ClusterView, view), broker_id="broker-1")
+    leaders = Leaders(cast(Callable[[], SessionLog], None), cast(ClusterView, view), broker_id="broker-1")
     bounds = Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(answered))
     told_on = leaders.unless_of_before(place, bounds)
     assert told_on is bounds if is_told else isinstance(told_on, NotLeader)

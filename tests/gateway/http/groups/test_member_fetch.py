@@ -60,7 +60,7 @@ def topic(name: str) -> Topic:
 
 
 def reading_of(logs: Logs, cursor: Cursor = BEGINNING, *, from_latest: bool = False) -> MemberReading:
-    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=logs)
+    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), cluster_log=logs)
     return MemberReading(cast(Broker, broker), ASSIGNED, cursor, from_latest=from_latest)
 
 
@@ -164,7 +164,7 @@ def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> Non
 
 
 def test_topics_that_are_unknown_are_told_of_each_partition() -> None:
-    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=Logs(set()))
+    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), cluster_log=Logs(set()))
     reading = MemberReading(cast(Broker, broker), [("gone", 0), ("gone", 1), ("orders", 5_000)], BEGINNING, from_latest=False)
     assert reading.page([], "").count(b"UNKNOWN_TOPIC") == 2
     assert reading.page([], "").count(b"UNKNOWN_PARTITION") == 1

@@ -16,7 +16,7 @@ from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.topics.names import partition_of
 from metadata.errors import SessionFenced
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.settings import KIB
 from tests.gateway.http.records.test_produce import ARROW, NDJSON, arrow, values
 from tests.kit.gateway.http_client import Answer, Client, serve
@@ -196,14 +196,14 @@ def test_what_the_next_leader_may_have_taken_is_not_refused_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        async def sealed(_: Log) -> None:
+        async def sealed(_: SessionLog) -> None:
             raise SessionFenced("another leads")
 
         records = [{"value": "x" * 6000, "timestamp": 2**42, "partition": 0}]
         await broker.alter_topic("orders", settings={"message.timestamp.after.max.ms": str(2**62)} | {limit: "2048"})
         refused = await client.produce(ORDERS, records, idempotency_key="k")
         assert refused.json["code"] in {"TOO_LARGE", "INVALID_TIMESTAMP"}
-        monkeypatch.setattr(Log, "check_not_sealed", sealed)
+        monkeypatch.setattr(SessionLog, "check_not_sealed", sealed)
         again = await client.produce(ORDERS, records, idempotency_key="k")
         assert (again.status, again.json["code"]) == (503, "SESSION_FENCED")
 

@@ -345,7 +345,7 @@ def test_a_partition_that_was_added_and_trimmed_before_the_stream_heard_of_it_is
             topic = await broker.alter_topic("orders", partition_count=4)
             for number in range(3):
                 await produce(client, 30 + number, partition=3)
-            assert await broker.routed_log.delete_records(partition_of(topic, 3), 2) == 2
+            assert await broker.cluster_log.delete_records(partition_of(topic, 3), 2) == 2
             await produce(client, 1)
             assert sorted(values(await stream.take(2))) == [1, 32]
 

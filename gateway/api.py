@@ -1,7 +1,7 @@
 """What the doors (gRPC, HTTP) need of the broker, and no more; broker.py is it, tests bring a smaller one.
 
-Invariant: a door holds no state of the log. It asks `broker.cluster_log`, or `broker.local_log` for what another broker forwards;
-both ask for the Log of the present session each time, because a session that ends takes its Log with it.
+Invariant: a listener holds no state of the log. It uses `broker.cluster_log`, or `broker.local_log` for what another broker
+forwards (gateway/routing/log_service.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.cluster.view import BrokerDescription, DrainState
 from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
 from metadata.cluster.broker_registry import Registration
 from metadata.cluster.id_allocation import ProducerIds
@@ -70,11 +71,11 @@ class Broker(Protocol):
 
     @property
     def local_log(self) -> LocalLog:
-        """What this broker leads, for requests that another has forwarded."""
+        """The log of the partitions that this broker leads, for requests that another broker has forwarded."""
         ...
 
     @property
-    def cluster_log(self) -> LocalLog:
+    def cluster_log(self) -> LogService:
         """The log of the whole cluster, for requests of clients."""
         ...
 

@@ -37,6 +37,7 @@ from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.follower_fetch import RackReadCollector
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import Peers
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import BrokerSettings, GatewaySettings
@@ -164,7 +165,7 @@ class Broker:
         self._leadership.subscribe(self._forwarding.led_here)
         self.local_log = LocalLog(lambda: self.log, self.view, self._leadership.taken_over)
         cluster_log = ClusterLog(
-            lambda: self.log,
+            self.local_log,
             self.view,
             self._forwarding,
             PeerReads(peers),
@@ -175,7 +176,7 @@ class Broker:
             rack=settings.membership.rack,
             rack_read_bytes_min=settings.membership.rack_read_bytes_min,
         )
-        self.cluster_log: LocalLog = cluster_log
+        self.cluster_log: LogService = cluster_log
         self.tracing = tracing
         self.metrics = Metrics()
         self._lag = LoopLag()

@@ -25,7 +25,7 @@ from gateway.groups.admin.lag import GroupLag, KnownTopics, Place, first_unread,
 from gateway.groups.admin.local_admin import owners
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.expiry import GroupExpiry
-from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, TidelogError
 from metadata.groups.model import Group, Member, MemberId
@@ -83,7 +83,7 @@ class GroupMetrics:
         store: MetadataStore,
         layout: EtcdLayout,
         coordinator: GroupCoordinator,
-        log: LocalLog,
+        log: LogService,
         topics: KnownTopics,
         *,
         coordinates: Callable[[str], bool],

@@ -18,7 +18,7 @@ from gateway.groups.coordinator_lease import ProvenView, SeenRegistrations
 from gateway.groups.coordinator_lookup import Coordinators
 from gateway.groups.maintenance import GroupUpkeep
 from gateway.groups.router import RoutedGroups, asked_what_it_sees
-from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import Peers
 from gateway.telemetry.registry import Metrics
 from metadata.cluster.broker_registry import read_revisions
@@ -40,7 +40,7 @@ class BrokerGroups:
         settings: GroupSettings,
         seen: SeenRegistrations,
         topics: TopicCache,
-        log: LocalLog,
+        log: LogService,
         peers: Peers,
         metrics: Metrics,
         *,

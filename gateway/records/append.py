@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
 from gateway.concurrency.offload import LoopTurns, WorkThreads
-from gateway.routing.local_log import LocalLog, Pending
+from gateway.routing.log_service import LogService, Pending
 from gateway.settings import GatewaySettings
 from gateway.telemetry.request_context import current_call, note_topic
 from gateway.topics.names import named
@@ -231,7 +231,7 @@ def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
 
 
 def append(
-    log: LocalLog,
+    log: LogService,
     target: Target,
     batches: Sequence[ReadyBatch],
     admission: Admission,
@@ -275,7 +275,7 @@ def append(
 
 
 async def outcomes(
-    log: LocalLog, pending: Sequence[Pending | TidelogError], *, acks: Acks, timeout_s: float, deadline_s: float
+    log: LogService, pending: Sequence[Pending | TidelogError], *, acks: Acks, timeout_s: float, deadline_s: float
 ) -> list[Outcome]:
     """Where each batch lies, or why not: at the commit for Acks.ALL, else at once.
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from gateway.cluster.view import partitions_of
 from gateway.records.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over
 from gateway.records.partitioning import Plan
-from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from metadata.errors import Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
@@ -52,7 +52,7 @@ class KeyedPlan(NamedTuple):
 
 
 async def plan_once(
-    log: LocalLog,
+    log: LogService,
     topics: TopicCache,
     topic_id: TopicId,
     producer: ProducerFields,
@@ -81,7 +81,7 @@ async def plan_once(
 
 
 async def _plan_once(
-    log: LocalLog,
+    log: LogService,
     topics: TopicCache,
     topic_id: TopicId,
     producer: ProducerFields,

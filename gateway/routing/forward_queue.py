@@ -22,7 +22,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from metadata.errors import (
     InvalidTimestamp,
@@ -40,7 +40,7 @@ from metadata.errors import (
 )
 from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, SessionId, TopicPartition
 from segments.log.append_result import UnverifiedRejection
-from segments.log.session_log import Acks, PendingAppend, SessionLog
+from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, Dates
 from segments.records.header import BatchHeader
@@ -207,14 +207,8 @@ def refuses_alone(error: TidelogError) -> bool:
     return isinstance(error.refusal if isinstance(error, UnverifiedRejection) else error, _OF_ITS_PRODUCER)
 
 
-class AppendedLocally(NamedTuple):
-    """A batch that was appended here, since its partition came to be led here."""
-
-    log: SessionLog
-    pending: PendingAppend
-
-
-Outcome = Appended | AppendedLocally | TidelogError
+# The leader's answer, or the append of this broker, where it came to lead the partition while the batch waited.
+Outcome = Appended | PendingAppend | TidelogError
 
 
 class ClientMessage:

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import error_of
-from gateway.routing.local_log import EpochQuestion, WrittenOnce
+from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_channels import Peers
 from gateway.routing.places_wire import located_from
 from metadata.cluster.broker_registry import Registration
@@ -171,7 +171,7 @@ class PeerReads:
         *,
         topic_revision: Revision,
     ) -> WrittenOnce:
-        """As LocalLog.written_once at that leader. NotLeader where one of them is not led there."""
+        """As LogService.written_once at that leader. NotLeader where one of them is not led there."""
         request = log_pb2.FindWrittenOnceRequest(
             topic=topic,
             topic_id=partitions[0].topic_id,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic, may_see_topic
-from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S, LOOK_UP_S, TopicLookup, named, partition_of
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
@@ -26,7 +26,7 @@ class DescribedLog(TopicLookup, Protocol):
     """The topics, with the leaders and the bounds of their partitions."""
 
     @property
-    def cluster_log(self) -> LocalLog: ...
+    def cluster_log(self) -> LogService: ...
 
     def leader(self, partition: TopicPartition) -> Registration | None: ...
 

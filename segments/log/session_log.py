@@ -64,6 +64,11 @@ class Released(NamedTuple):
     """Those that hold records of the partition."""
 
 
+def memory_bytes(batch_bytes: int, *, batches: int = 1) -> int:
+    """Returns the room that batches of this many bytes take of the buffer."""
+    return batch_bytes + batches * BATCH_MEMORY_BYTES
+
+
 class SessionLog:
     def __init__(
         self,
@@ -275,11 +280,6 @@ class SessionLog:
         """Room in the buffer, as a context manager: see ByteBudget.admit. Ask for `memory_bytes` of the batches to come."""
         return self._budget.admit(bytes_count, timeout_s=timeout_s)
 
-    @staticmethod
-    def memory_bytes(batch_bytes: int, *, batches: int = 1) -> int:
-        """What batches of this many bytes take of the buffer."""
-        return batch_bytes + batches * BATCH_MEMORY_BYTES
-
     def append(
         self,
         partition: TopicPartition,
@@ -330,7 +330,7 @@ class SessionLog:
             stamp(batch, base_offset=appended.base_offset, leader_epoch=appended.leader_epoch),
             memoryview(batch)[16:],
         )
-        bytes_charged = self.memory_bytes(header.size)
+        bytes_charged = memory_bytes(header.size)
         admission.take(bytes_charged)
         return PendingAppend(appended, self._writer.add(partition, appended.leader_epoch, stamped, bytes_charged=bytes_charged))
 
@@ -365,7 +365,7 @@ class SessionLog:
         self, partition: TopicPartition, batch: Buffer, header: BatchHeader, *, acks: Acks = Acks.ALL, timeout_s: float = 30.0
     ) -> Appended:
         """One checked batch, from admission to commit."""
-        async with self.admit(self.memory_bytes(header.size), timeout_s=timeout_s) as admission:
+        async with self.admit(memory_bytes(header.size), timeout_s=timeout_s) as admission:
             try:
                 pending = self.append(partition, batch, header, admission)
             except UnverifiedRejection as doubted:

@@ -25,7 +25,7 @@ from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forward_sender import Load, forward
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.leader_lookup import Leaders
-from gateway.routing.local_log import LocalLog, Pending, WrittenOnce
+from gateway.routing.log_service import LogService, Pending, WrittenOnce
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError
 from metadata.model import ProducerId, Revision, SessionId, TopicPartition
@@ -94,7 +94,7 @@ def _any_routing(self: ProvenRouting, partition: TopicPartition, partition_count
 
 
 def _each_by_itself(
-    log: LocalLog, target: Target, batches: Sequence[ReadyBatch], admission: Admission, **how: Any
+    log: LogService, target: Target, batches: Sequence[ReadyBatch], admission: Admission, **how: Any
 ) -> list[Pending | TidelogError]:
     return [pending for batch in batches for pending in records_append.append(log, target, [batch], admission, **how)]
 

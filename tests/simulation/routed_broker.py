@@ -29,6 +29,7 @@ from gateway.http.records.produce import HttpProduce
 from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, Peers, _unreachable
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import GatewaySettings
@@ -62,7 +63,7 @@ class Served:
     http_address = ""
     settings = LISTENERS
 
-    def __init__(self, view: ClusterView, topics: Topics, cluster_log: LocalLog, local_log: LocalLog, *, broker_id: str) -> None:
+    def __init__(self, view: ClusterView, topics: Topics, cluster_log: LogService, local_log: LocalLog, *, broker_id: str) -> None:
         self.broker_id = broker_id
         self.topics = topics
         self.topic_cache = view.topics
@@ -100,8 +101,9 @@ class RoutedBroker(BrokerProcess):
             is_stopping=lambda: self._stopping,
         )
         self.leadership.subscribe(self.forwarding.led_here)
+        local_log = LocalLog(self._log, self.view, self.leadership.taken_over)
         self.cluster_log = ClusterLog(
-            self._log,
+            local_log,
             self.view,
             self.forwarding,
             PeerReads(peers),
@@ -111,7 +113,6 @@ class RoutedBroker(BrokerProcess):
             leader_wait_s=leader_wait_s,
             rack=rack,
         )
-        local_log = LocalLog(self._log, self.view, self.leadership.taken_over)
         served = cast(
             "Broker", Served(self.view, Topics(self.metadata, EtcdLayout()), self.cluster_log, local_log, broker_id=broker_id)
         )

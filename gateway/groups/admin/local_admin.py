@@ -25,7 +25,7 @@ from gateway.groups.admin.descriptions import (
 from gateway.groups.admin.lag import GroupLag, KnownTopics, bounds_by_parts
 from gateway.groups.admin.seek import Sought, check_seek, sought_offset
 from gateway.groups.coordinator import GroupCoordinator, check_empty
-from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.topics.names import LOOK_UP_S, check_topic_id, named, partition_of
 from metadata.errors import (
     GroupNotEmpty,
@@ -54,7 +54,7 @@ class CoordinatedOperations:
     def __init__(
         self,
         coordinator: GroupCoordinator,
-        log: LocalLog,
+        log: LogService,
         topics: KnownTopics,
         *,
         look_up: Callable[[str], Awaitable[Topic]],

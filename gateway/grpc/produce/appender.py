@@ -33,7 +33,7 @@ from gateway.records.append import (
 )
 from gateway.records.partitioning import RECORDS_MAX, Plan, plan_records, route, single_partition
 from gateway.routing.forward_queue import refuses_alone
-from gateway.routing.local_log import LocalLog, Pending
+from gateway.routing.log_service import LogService, Pending
 from gateway.topics.names import check_topic_id, partition_of
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import TopicId, TopicPartition
@@ -48,7 +48,7 @@ from segments.records.batch import parse_header
 class Taken(NamedTuple):
     """An append whose batches were appended, or refused one by one."""
 
-    log: LocalLog
+    log: LogService
     pending: list[Pending | TidelogError]
     partition: int
     """Of a ready batch."""
@@ -66,7 +66,7 @@ class MessageAppends:
     def __init__(
         self,
         broker: Broker,
-        log: LocalLog,
+        log: LogService,
         admission: Admission,
         *,
         acks: Acks,

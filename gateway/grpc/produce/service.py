@@ -32,7 +32,7 @@ from gateway.records.append import Outcome, outcomes, settle_doubts, trace_produ
 from gateway.records.partitioning import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
-from segments.log.session_log import Acks
+from segments.log.session_log import Acks, memory_bytes
 
 RECORDS_AT_ONCE: Final = 500
 """The results of more are told in a thread."""
@@ -130,12 +130,12 @@ class GrpcProduce:
     ) -> list[Taken | TidelogError]:
         """Raises what refuses the message as a whole: there is no room for it, or no session."""
         log = self._broker.local_log if forwarded else self._broker.cluster_log
-        memory_bytes = log.memory_bytes(len(message.body), batches=len(call.appends))
-        message.hold(memory_bytes)
-        async with log.admit(memory_bytes, timeout_s=timeout_s) as admission:
+        bytes_held = memory_bytes(len(message.body), batches=len(call.appends))
+        message.hold(bytes_held)
+        async with log.admit(bytes_held, timeout_s=timeout_s) as admission:
             message.release()
             if forwarded:
-                await log.taken_over(_destinations(call), deadline_s=deadline_s)
+                await self._broker.local_log.await_takeover(_destinations(call), deadline_s=deadline_s)
             appends = MessageAppends(
                 self._broker,
                 log,

@@ -17,7 +17,8 @@ from gateway.grpc.produce.service import GrpcProduce
 from gateway.proto import log_pb2
 from gateway.proto.status import status_of
 from gateway.records.append import topic_named
-from gateway.routing.local_log import HEARD_S, EpochQuestion, LocalLog
+from gateway.routing.local_log import HEARD_S
+from gateway.routing.log_service import EpochQuestion, LogService
 from gateway.topics.names import check_topic_id, named, naming, partition_of
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
 from metadata.model import ProducerId, Revision, TopicPartition
@@ -172,7 +173,7 @@ def _check_count(queries: int) -> None:
 
 
 def _in_its_epoch(
-    log: LocalLog, partition: TopicPartition, query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError
+    log: LogService, partition: TopicPartition, query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError
 ) -> Bounds | TidelogError:
     """What was answered, if its leader is the one that the reader knows. The answer tells the epoch that it was given in."""
     try:
@@ -200,7 +201,7 @@ def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2
 
 
 async def _at_timestamp(
-    log: LocalLog,
+    log: LogService,
     partition: TopicPartition,
     query: log_pb2.OffsetQuery,
     bounds: Bounds | TidelogError,

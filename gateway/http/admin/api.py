@@ -20,7 +20,7 @@ from gateway.http.admin.fastapi_errors import check_query, hand_on, translate_ht
 from gateway.http.admin.openapi import document
 from gateway.http.problem_details import error_members
 from gateway.records.append import topic_named
-from gateway.routing.local_log import EpochQuestion
+from gateway.routing.log_service import EpochQuestion
 from gateway.topics.describe import PartitionState, described_topic, listed_topics, partition_states
 from gateway.topics.names import naming, partition_of
 from metadata.errors import InvalidArgument, TidelogError

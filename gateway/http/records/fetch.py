@@ -27,7 +27,7 @@ from gateway.http.request import INT64_MAX, Headers, Query, Request
 from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, open_records, room_for
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
-from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
 from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
@@ -173,7 +173,7 @@ class HttpFetch:
             (b"tidelog-leader-epoch", b"%d" % fetched.leader_epoch),
         ]
 
-    async def _read(self, log: LocalLog, target: FetchTarget, limits: Limits, place: AnswerPlace) -> Fetched:
+    async def _read(self, log: LogService, target: FetchTarget, limits: Limits, place: AnswerPlace) -> Fetched:
         """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + (limits.wait_ms or 0) / 1000
@@ -184,7 +184,7 @@ class HttpFetch:
         await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
         return await _fetch(log, target, bytes_max=min(target.bytes_max, place.bytes_held))
 
-    async def _look(self, log: LocalLog, target: FetchTarget, wait_ms: int | None) -> Fetched:
+    async def _look(self, log: LogService, target: FetchTarget, wait_ms: int | None) -> Fetched:
         """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
         if wait_ms:
             try:
@@ -207,7 +207,7 @@ def limits_of(query: Query, settings: GatewaySettings) -> Limits:
     )
 
 
-async def _fetch(log: LocalLog, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
+async def _fetch(log: LogService, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
     (answer,) = await log.fetch([target._replace(bytes_max=bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
     if isinstance(answer, TidelogError):
         raise answer

@@ -58,7 +58,7 @@ from gateway.records.idempotency_key import ProducerFields, producer_of
 from gateway.records.keyed_produce import KeyedPlan, Routing, plan_once
 from gateway.records.partitioning import Plan, PlannedBatch, plan_records, route, single_partition
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
-from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.topics.names import named, partition_of
 from metadata.cluster.id_allocation import IDEMPOTENCY_KEY_IDS
 from metadata.errors import (
@@ -72,7 +72,7 @@ from metadata.errors import (
     UnknownPartition,
 )
 from metadata.model import Partition, ProducerId, Revision, TopicPartition
-from segments.log.session_log import Acks
+from segments.log.session_log import Acks, memory_bytes
 from segments.records.batch import parse_header
 from segments.records.header import SEQUENCE_MAX
 
@@ -135,7 +135,7 @@ class HttpProduce:
         began_s = asyncio.get_running_loop().time()
         deadline_s = began_s + options.timeout_s
         target = await target_known(self._broker, topic, deadline_s=deadline_s)
-        async with log.admit(log.memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
+        async with log.admit(memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
             body = await request.body(
                 admission,
                 length=length,
@@ -204,7 +204,7 @@ class HttpProduce:
             await paced_response.answer(request, answer, headers, pause_s=pause_s, status=status)
 
     async def _planned(
-        self, media_type: str, body: bytes, options: Options, target: Target, log: LocalLog, deadline_s: float
+        self, media_type: str, body: bytes, options: Options, target: Target, log: LogService, deadline_s: float
     ) -> tuple[Plan, bool]:
         """The batches, and whether they continue a request of which a part is committed (SessionLog.append)."""
         if media_type == RECORD_BATCH:
@@ -237,7 +237,7 @@ class HttpProduce:
         return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
 
     async def _plan_once(
-        self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LocalLog, deadline_s: float
+        self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LogService, deadline_s: float
     ) -> KeyedPlan:
         """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
         long_body = takes_long(media_type, body)
@@ -266,7 +266,7 @@ class HttpProduce:
         check_dates(_ready(keyed.plan, target), target, written=keyed.written)
         return keyed
 
-    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LocalLog) -> Plan:
+    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LogService) -> Plan:
         decompressed_bytes_max = log.settings.decompressed_bytes_max
         headers_max = self._broker.settings.record_headers_max
         return await self._worked(
@@ -280,7 +280,7 @@ class HttpProduce:
         """In a thread where it takes long, else at once: then nothing else runs meanwhile."""
         return await self._threads.run(work) if takes_long else work()
 
-    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LocalLog) -> Plan:
+    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LogService) -> Plan:
         if options.partition is None:
             raise InvalidArgument("a record batch needs its partition", hint="Add ?partition=N.")
         if options.producer is not None or options.idempotency_key is not None:

@@ -14,7 +14,7 @@ from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_rea
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
 from segments.log.append_result import UnverifiedRejection
-from segments.log.session_log import Acks
+from segments.log.session_log import Acks, memory_bytes
 from segments.records.batch import check_produced, parse_header
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -103,7 +103,7 @@ def test_who_is_told_that_no_commit_came_is_told_the_time_that_was_asked_for_and
         partition = partition_of(broker.topic_cache.get("orders"), 0)
         batch = batch_of(b"a")
         log, ended_s = broker.local_log, asyncio.get_running_loop().time() - 5
-        async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+        async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
             pending = log.append(partition, batch, parse_header(batch), admission, deadline_s=ended_s)
         long_ago: dict[str, Any] = {"acks": Acks.ALL, "timeout_s": 30, "deadline_s": ended_s}
         (late,) = await outcomes(log, [pending], **long_ago)

@@ -12,7 +12,8 @@ import pytest
 from gateway.cluster.view import ClusterView
 from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import Forwarding
-from gateway.routing.local_log import EpochQuestion, WrittenOnce
+from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_reader import PeerReads
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
@@ -86,7 +87,7 @@ class World:
             changed=lambda *, timeout_s: asyncio.sleep(timeout_s),
         )
         self.log = ClusterLog(
-            cast(Callable[[], SessionLog], lambda: SimpleNamespace(leads=lambda _: False)),
+            LocalLog(cast(Callable[[], SessionLog], lambda: SimpleNamespace(leads=lambda _: False))),
             cast(ClusterView, view),
             cast(Forwarding, SimpleNamespace(why_nobody=lambda: None)),
             cast(PeerReads, self.leader),

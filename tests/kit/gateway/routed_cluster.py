@@ -122,7 +122,7 @@ class Broker:
         self.leadership.subscribe(self.forwarding.led_here)
         self.local_log = LocalLog(lambda: self.leadership.log, self.view, self.leadership.taken_over)
         self.cluster_log = ClusterLog(
-            lambda: self.leadership.log,
+            self.local_log,
             self.view,
             self.forwarding,
             PeerReads(peers),

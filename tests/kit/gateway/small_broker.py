@@ -22,6 +22,7 @@ from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
 from gateway.net.ports import take_port
 from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import Peers
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import Metrics
@@ -126,7 +127,8 @@ class SmallBroker:
         self.producer_ids = ProducerIds(metadata)
         self.budget = ByteBudget(segments.buffer_bytes_max)
         self.present_log: SessionLog | None = SessionLog(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
-        self.local_log = self.cluster_log = LocalLog(lambda: self.log)
+        self.local_log = LocalLog(lambda: self.log)
+        self.cluster_log: LogService = self.local_log
         self.metrics = Metrics()
         self.tracing: Tracing | None = None
         self.guard = None

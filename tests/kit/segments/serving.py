@@ -10,7 +10,7 @@ from typing import Any
 from metadata.errors import TidelogError
 from metadata.model import LeaderEpoch, TopicPartition
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog
+from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog, memory_bytes
 from segments.object_store.store_clock import StoreClock
 from segments.partition.partition_log import Appended
 from segments.read.log_reader import Fetched
@@ -84,7 +84,7 @@ async def produce(
 async def append(
     log: SessionLog, batch: bytes, *, partition: TopicPartition = ORDERS, expected_offset: int | None = None
 ) -> PendingAppend:
-    async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+    async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
         return log.append(partition, batch, header_of(batch), admission, expected_offset=expected_offset)
 
 

@@ -22,7 +22,7 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import Acks, SessionLog
+from segments.log.session_log import Acks, SessionLog, memory_bytes
 from segments.partition.partition_log import Appended, Dates
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
 from segments.records.batch import parse_header
@@ -113,7 +113,7 @@ def test_log_append_time_replaces_the_producers_time() -> None:
     async def work(log: SessionLog) -> None:
         batch = batch_of(b"a", timestamps_ms=[5])
         await asyncio.sleep(2)
-        async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+        async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
             pending = log.append(ORDERS, batch, header_of(batch), admission, dates=Dates(by_broker=True))
         await log.committed(pending, timeout_s=1)
         (stored,) = [b"".join((await fetch(log, 0)).batches)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tidelog
-from gateway.routing.local_log import EpochQuestion
+from gateway.routing.log_service import EpochQuestion
 from metadata.errors import (
     Denied,
     InstanceFenced,

@@ -34,6 +34,7 @@ from metadata.errors import FencedLeaderEpoch, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.concurrency import all_of
+from segments.deadline import Deadline
 from segments.log.session_log import Acks, FetchTarget
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
@@ -125,16 +126,15 @@ class ClusterLog:
             continues=continues,
         )
 
-    async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
+    async def outcome(self, pending: Pending, *, acks: Acks, deadline: Deadline) -> Appended:
         if isinstance(pending, ForwardedAppend):
             if acks is Acks.NONE:
                 return UNTOLD
-            ends_s = asyncio.get_running_loop().time() + timeout_s
-            decided = await self._forwarding.decided(pending, timeout_s=timeout_s)
+            decided = await self._forwarding.decided(pending, deadline)
             if isinstance(decided, Appended):
                 return decided
-            pending, timeout_s = decided, max(0.0, ends_s - asyncio.get_running_loop().time())
-        return pending.appended if acks is not Acks.ALL else await pending.committed(timeout_s=timeout_s)
+            pending = decided
+        return pending.appended if acks is not Acks.ALL else await pending.committed(deadline)
 
     def written_here(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
         try:

@@ -204,7 +204,7 @@ def refuses_alone(error: TidelogError) -> bool:
     """Returns whether the batches behind the refused one are looked at nevertheless. That is so where the reason lies with its own
     producer: its sequence, clock, routing or API key. Later batches of that producer are refused for the same reason, and those
     of other producers, which share the message, are not concerned."""
-    return isinstance(error.refusal if isinstance(error, UnverifiedRejection) else error, _OF_ITS_PRODUCER)
+    return isinstance(error.rejection if isinstance(error, UnverifiedRejection) else error, _OF_ITS_PRODUCER)
 
 
 # The leader's answer, or the append of this broker, where it came to lead the partition while the batch waited.

@@ -30,6 +30,7 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
+from segments.deadline import Deadline
 from segments.log.session_log import Acks, PendingAppend, SessionLog, memory_bytes
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, Dates
@@ -146,7 +147,7 @@ class Forwarding:
             self._advance(lane)
         return append
 
-    async def decided(self, append: ForwardedAppend, *, timeout_s: float) -> Appended | PendingAppend:
+    async def decided(self, append: ForwardedAppend, deadline: Deadline) -> Appended | PendingAppend:
         """Returns the leader's answer, or the append of this broker where it leads meanwhile.
 
         A batch that was not sent in time is taken back. Cancelling a waiter affects no other.
@@ -154,7 +155,7 @@ class Forwarding:
         Raises the leader's error, NoLeader where there was none in time, OutcomeUnknown where its answer was lost, or is late.
         """
         if not append.outcome.done():
-            await asyncio.wait((append.outcome,), timeout=timeout_s)
+            await asyncio.wait((append.outcome,), timeout=deadline.left_s())
         if not append.outcome.done():
             if append.is_sent:
                 raise append.lost()

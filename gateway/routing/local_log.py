@@ -16,6 +16,7 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
+from segments.deadline import Deadline
 from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
@@ -90,11 +91,9 @@ class LocalLog:
         except NoLeader as error:
             raise self._with_leader(partition, error) from None
 
-    async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
+    async def outcome(self, pending: Pending, *, acks: Acks, deadline: Deadline) -> Appended:
         assert isinstance(pending, PendingAppend), "nothing is forwarded from here"
-        if acks is not Acks.ALL:
-            return pending.appended
-        return await pending.committed(timeout_s=timeout_s)
+        return pending.appended if acks is not Acks.ALL else await pending.committed(deadline)
 
     def written_here(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
         return self.session_log().written_once(partitions, producer_id)

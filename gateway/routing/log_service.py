@@ -18,6 +18,7 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, TidelogError
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
+from segments.deadline import Deadline
 from segments.log.session_log import Acks, FetchTarget, PendingAppend
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
@@ -87,7 +88,7 @@ class LogService(Protocol):
         """
         ...
 
-    async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
+    async def outcome(self, pending: Pending, *, acks: Acks, deadline: Deadline) -> Appended:
         """Returns where the batch lies: after the commit for Acks.ALL, else as soon as its leader has it.
 
         Raises what PendingAppend.committed and Forwarding.decided raise.

@@ -20,6 +20,7 @@ from metadata.errors import ConditionFailed, Corrupt, InvalidTimestamp, NoLeader
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.counters import LogCounters
+from segments.deadline import Deadline
 from segments.history.manifest import Manifest
 from segments.log.append_result import Acks as Acks  # what callers of `produce` and `append` know it by
 from segments.log.append_result import PendingAppend as PendingAppend
@@ -357,10 +358,6 @@ class SessionLog:
         await self.check_appointed()
         return found
 
-    async def committed(self, pending: PendingAppend, *, timeout_s: float) -> Appended:
-        """As PendingAppend.committed."""
-        return await pending.committed(timeout_s=timeout_s)
-
     async def produce(
         self, partition: TopicPartition, batch: Buffer, header: BatchHeader, *, acks: Acks = Acks.ALL, timeout_s: float = 30.0
     ) -> Appended:
@@ -368,9 +365,9 @@ class SessionLog:
         async with self.admit(memory_bytes(header.size), timeout_s=timeout_s) as admission:
             try:
                 pending = self.append(partition, batch, header, admission)
-            except UnverifiedRejection as doubted:
-                raise await doubted.decided() from None
-        return await self.committed(pending, timeout_s=timeout_s) if acks is Acks.ALL else pending.appended
+            except UnverifiedRejection as unverified:
+                raise await unverified.resolve() from None
+        return await pending.committed(Deadline.after(timeout_s)) if acks is Acks.ALL else pending.appended
 
     def _on_committed(self, footer: SegmentFooter, segment: PendingSegment) -> None:
         """A segment is committed: its records become readable, then its producers are answered."""

@@ -31,6 +31,7 @@ from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPart
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from segments.bucket.layout import claim_key, segment_key
+from segments.deadline import Deadline
 from segments.history import manifest_edits
 from segments.log.append_result import UnverifiedRejection
 from segments.log.session_log import PendingAppend, Released, SessionLog
@@ -121,7 +122,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.NOTHING:
             return []
         case BrokenRule.ACKNOWLEDGED_EARLY:
-            return [(SessionLog, "committed", _acknowledged_early)]
+            return [(PendingAppend, "committed", _acknowledged_early)]
         case BrokenRule.SEAL_NOT_CHECKED:
             return [(segment_writer, "who_wrote", _whoever_claimed_it)]
         case BrokenRule.SEAL_DELETED:
@@ -141,7 +142,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.END_REMEMBERED:
             return _end_remembered()
         case BrokenRule.UNKNOWN_IS_FAILURE:
-            return [(SessionLog, "committed", _unknown_is_failure())]
+            return [(PendingAppend, "committed", _unknown_is_failure())]
         case BrokenRule.REPEATS_NOT_KNOWN:
             return [(RecoveredPartition, "log", _without_producers)]
         case BrokenRule.READ_AHEAD_IS_ALL:
@@ -151,7 +152,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.SEAL_NOT_LOOKED_FOR:
             return [(SessionLog, "check_appointed", _sure)]
         case BrokenRule.GAP_TOLD_UNPROVEN:
-            return [(UnverifiedRejection, "decided", _told_at_once)]
+            return [(UnverifiedRejection, "resolve", _told_at_once)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
             return [(BucketReach, "_proves", _proven)]
         case BrokenRule.TRIMMED_TOO_EARLY:
@@ -184,8 +185,8 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(store_clock, "store_time", lambda date_ms, **_: None)]
 
 
-async def _acknowledged_early(self: SessionLog, pending: PendingAppend, *, timeout_s: float) -> Appended:
-    return pending.appended
+async def _acknowledged_early(self: PendingAppend, deadline: Deadline) -> Appended:
+    return self.appended
 
 
 async def _whoever_claimed_it(store: ObjectStore, written: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes:
@@ -239,11 +240,11 @@ def _unguarded(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unknown_is_failure() -> Callable[..., Any]:
-    committed = SessionLog.committed
+    committed = PendingAppend.committed
 
-    async def told(self: SessionLog, pending: PendingAppend, *, timeout_s: float) -> Appended:
+    async def told(self: PendingAppend, deadline: Deadline) -> Appended:
         try:
-            return await committed(self, pending, timeout_s=min(timeout_s, 1.0))
+            return await committed(self, Deadline.after(min(deadline.left_s(), 1.0)))
         except OutcomeUnknown as error:
             raise Unavailable(error.message) from None
 
@@ -277,7 +278,7 @@ async def _sure(self: SessionLog) -> None:
 
 
 async def _told_at_once(self: UnverifiedRejection) -> TidelogError:
-    return self.refusal
+    return self.rejection
 
 
 async def _proven(self: BucketReach, size: int) -> bool:

@@ -45,10 +45,10 @@ from gateway.records.append import (
     ReadyBatch,
     Target,
     append,
+    await_outcomes,
     check_dates,
     check_ready_batch,
     limit_named,
-    outcomes,
     target_caught_up,
     target_known,
     told_with_trouble,
@@ -72,6 +72,7 @@ from metadata.errors import (
     UnknownPartition,
 )
 from metadata.model import Partition, ProducerId, Revision, TopicPartition
+from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
 from segments.records.batch import parse_header
 from segments.records.header import SEQUENCE_MAX
@@ -132,8 +133,8 @@ class HttpProduce:
         answer_type = request.accepted(_ANSWERS[media_type])
         options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
         log = self._broker.cluster_log
-        began_s = asyncio.get_running_loop().time()
-        deadline_s = began_s + options.timeout_s
+        deadline = Deadline.after(options.timeout_s)
+        deadline_s = deadline.at_s
         target = await target_known(self._broker, topic, deadline_s=deadline_s)
         async with log.admit(memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
             body = await request.body(
@@ -171,7 +172,7 @@ class HttpProduce:
             plan = _without_records(plan)
         request_bytes = len(body)
         del body, batches  # what waits for the bucket is in the buffer, and counted there
-        found = await outcomes(log, pending, acks=options.acks, timeout_s=options.timeout_s, deadline_s=deadline_s)
+        found = await await_outcomes(log, pending, acks=options.acks, deadline=deadline)
         await self._catch_up_with(found, deadline_s)
         for outcome in found:
             if isinstance(outcome, TidelogError):
@@ -180,10 +181,10 @@ class HttpProduce:
         error = shared_error(found)
         if error is not None:
             raise error
-        seconds = asyncio.get_running_loop().time() - began_s
+        seconds = asyncio.get_running_loop().time() - deadline.began_s
         self._broker.metrics.traffic.http.produced(found, request_bytes=request_bytes, seconds=seconds)
         if self._broker.tracing is not None:
-            trace_produced([topic], pending, found, began_s=began_s, size_bytes=request_bytes)
+            trace_produced([topic], pending, found, began_s=deadline.began_s, size_bytes=request_bytes)
         del pending
         for failed in {id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values():
             told_with_trouble(failed, self._broker)

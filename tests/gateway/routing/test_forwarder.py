@@ -30,6 +30,7 @@ from metadata.errors import (
 )
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
+from segments.deadline import Deadline
 from segments.log.session_log import Acks, SessionLog
 from segments.partition.partition_log import AS_PRODUCED
 from segments.settings import KIB
@@ -139,7 +140,7 @@ class Lanes:
         )
 
     async def offset(self, waiting: ForwardedAppend, timeout_s: float = 5.0) -> int:
-        decided: Any = await self.forwarding.decided(waiting, timeout_s=timeout_s)
+        decided: Any = await self.forwarding.decided(waiting, Deadline.after(timeout_s))
         return int(decided.base_offset)
 
 

@@ -22,6 +22,7 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
+from segments.deadline import Deadline
 from segments.log.session_log import Acks, SessionLog, memory_bytes
 from segments.partition.partition_log import Appended, Dates
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
@@ -84,8 +85,8 @@ def test_nobody_reads_what_is_not_committed_even_if_it_has_landed() -> None:
         assert store.has(key_of(1))
         assert await values(log) == []
         assert isinstance(await refusal_of(fetch(log, 1)), OutOfRange)
-        assert (await log.committed(second, timeout_s=10)).base_offset == 1
-        assert (await log.committed(first, timeout_s=0)).base_offset == 0
+        assert (await second.committed(Deadline.after(10))).base_offset == 1
+        assert (await first.committed(Deadline.after(0))).base_offset == 0
         assert await values(log) == [b"a", b"b"]
 
     with_log(store, work, replace(SETTINGS, hedge_after_ms=10_000))
@@ -103,7 +104,7 @@ def test_an_append_may_insist_on_the_end_of_the_log() -> None:
     async def work(log: SessionLog) -> None:
         pending = await append(log, batch_of(b"a"), expected_offset=0)
         assert isinstance(await refusal_of(append(log, batch_of(b"b"), expected_offset=0)), ConditionFailed)
-        await log.committed(pending, timeout_s=1)
+        await pending.committed(Deadline.after(1))
         assert await values(log) == [b"a"]
 
     with_log(bucket(), work)
@@ -115,7 +116,7 @@ def test_log_append_time_replaces_the_producers_time() -> None:
         await asyncio.sleep(2)
         async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
             pending = log.append(ORDERS, batch, header_of(batch), admission, dates=Dates(by_broker=True))
-        await log.committed(pending, timeout_s=1)
+        await pending.committed(Deadline.after(1))
         (stored,) = [b"".join((await fetch(log, 0)).batches)]
         header = parse_header(stored)
         assert header.log_append_time
@@ -132,7 +133,7 @@ def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -
 
     async def work(log: SessionLog) -> None:
         pending = [await append(log, batch_of(b"%d" % number)) for number in range(20)]
-        refusals = await asyncio.gather(*[refusal_of(log.committed(one, timeout_s=10)) for one in pending])
+        refusals = await asyncio.gather(*[refusal_of(one.committed(Deadline.after(10))) for one in pending])
         assert {type(refusal) for refusal in refusals} == {SessionFenced}
         assert len({id(refusal) for refusal in refusals}) == 20
         assert len({len(traceback.extract_tb(refusal.__traceback__)) for refusal in refusals}) == 1
@@ -164,7 +165,7 @@ def test_the_repeat_of_a_batch_that_is_on_its_way_waits_for_the_same_commit() ->
         first, repeat = await append(log, batch), await append(log, batch)
         assert repeat.appended == first.appended._replace(duplicate=True)
         assert repeat.segment is first.segment is not None
-        await log.committed(repeat, timeout_s=10)
+        await repeat.committed(Deadline.after(10))
         assert now_s() == 1
         assert await values(log) == [b"p1-s0"]
 
@@ -292,7 +293,7 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
         assert not log.leads(ORDERS)
         assert isinstance(await refusal_of(append(log, batch_of(b"c"))), NoLeader)
         for pending in (in_flight, buffered, other):
-            await log.committed(pending, timeout_s=10)
+            await pending.committed(Deadline.after(10))
         assert await values(log, partition=PAYMENTS) == [b"p"]
         assert log._reads._hot.start_offset(ORDERS) is None
 
@@ -308,7 +309,7 @@ def test_a_batch_of_an_earlier_epoch_that_is_committed_late_is_not_the_present_l
         await asyncio.sleep(0.1)
         log.drop(ORDERS)
         log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 1))
-        assert (await log.committed(earlier, timeout_s=10)).leader_epoch == EPOCH
+        assert (await earlier.committed(Deadline.after(10))).leader_epoch == EPOCH
         assert log.bounds(ORDERS) == (0, 0, 0, EPOCH + 1)
 
     with_log(bucket(put_s=0.5), work)

@@ -22,7 +22,7 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch
 from segments.bucket.layout import session_prefix
-from segments.log.append_result import UnverifiedRejection, decide
+from segments.log.append_result import UnverifiedRejection, resolve_all
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.log_reader import Fetched
 from segments.recovery.recover import recover
@@ -322,13 +322,13 @@ def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
         await produce(log, sequenced_batch(1, 0))
         log.surely_appointed = lambda: False
         store.script("list", LIST, slow(0.2), slow(0.2), slow(0.2))
-        true = [await doubted.decided() for doubted in await refusals(log)]
+        true = [await doubted.resolve() for doubted in await refusals(log)]
         assert [type(error) for error in true] == [OutOfOrderSequence, UnknownProducer, ConditionFailed]
         assert now_s() == pytest.approx(0.6)
         assert log.bounds(ORDERS).end_offset == 1
         doubted = await refusals(log)
         store.plant(key_of(1), seal_of(SESSION.id, 1))
-        assert [type(await each.decided()) for each in doubted] == [SessionFenced] * 3
+        assert [type(await each.resolve()) for each in doubted] == [SessionFenced] * 3
         assert log.ended
 
     with_log(store, work)
@@ -343,11 +343,11 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
         store.script("list", LIST, REFUSED)
         doubted, *_ = await refusals(log)
         assert (doubted.retryable, doubted.nothing_was_written) == (True, True), "who does not ask further errs on the safe side"
-        assert type(await doubted.decided()) is Unavailable
-        assert type(await doubted.decided()) is Unavailable, "it is asked once"
+        assert type(await doubted.resolve()) is Unavailable
+        assert type(await doubted.resolve()) is Unavailable, "it is asked once"
         assert store.count("list", LIST) == 1
         copied = own_copy(doubted)
-        assert type(await copied.decided()) is OutOfOrderSequence
+        assert type(await copied.resolve()) is OutOfOrderSequence
 
     with_log(store, work)
 
@@ -363,7 +363,7 @@ def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> No
         assert type(await refusal_of(produce(log, sequenced_batch(1, 5)))) is UnknownProducer
         assert store.count("list", LIST) == 1
         store.plant(key_of(0), seal_of(SESSION.id, 0))
-        assert type(await gap.decided()) is SessionFenced
+        assert type(await gap.resolve()) is SessionFenced
 
     with_log(store, work)
 
@@ -373,8 +373,8 @@ def test_what_is_refused_together_shares_a_look() -> None:
 
     async def work(log: SessionLog) -> None:
         doubted = [refusal for _ in range(9) for refusal in [await refusal_of(append(log, sequenced_batch(1, 5)))]]
-        await decide(refusal for refusal in doubted if isinstance(refusal, UnverifiedRejection))
-        assert [type(refusal.told) for refusal in doubted if isinstance(refusal, UnverifiedRejection)] == [UnknownProducer] * 9
+        await resolve_all(refusal for refusal in doubted if isinstance(refusal, UnverifiedRejection))
+        assert [type(refusal.resolved) for refusal in doubted if isinstance(refusal, UnverifiedRejection)] == [UnknownProducer] * 9
         assert store.count("list", LIST) == 1
 
     with_log(store, work)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, NoLeader, OutOfRange, TidelogError, Unavailable
 from metadata.model import TopicPartition
+from segments.deadline import Deadline
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.log_reader import Fetched
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
@@ -136,7 +137,7 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
     async def work(log: SessionLog) -> None:
         for number in range(3):
             appends = [await append(log, batch_of(b"%d%d" % (number, at))) for at in range(3)]
-            await log.committed(appends[-1], timeout_s=10)
+            await appends[-1].committed(Deadline.after(10))
             await produce(log, batch_of(b"%d" % number), partition=PAYMENTS)
         damaged = await log.explain(ORDERS, 4)
         body = bytearray(store.content(damaged.object_key))

@@ -301,7 +301,7 @@ class Broker:
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
         """Partitions that this broker was appointed to lead and does not serve, since what is stored of them is damaged."""
         try:
-            return self.log.damaged
+            return self.log.partitions.damaged
         except TidelogError:
             return {}
 

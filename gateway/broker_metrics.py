@@ -120,7 +120,7 @@ class BrokerCollector(Collector):
         broker = self._broker
         mine = self._view.brokers.brokers.get(broker.broker_id)
         try:
-            led = broker.log.led_count
+            led = len(broker.log.partitions)
         except TidelogError:
             led = 0
         self._seen = _Seen(

@@ -54,7 +54,7 @@ class Handover:
                 self._changed.clear()
                 asked = self._asked()
                 for partition in asked:
-                    self._log.pause(partition)
+                    self._log.partitions.pause(partition)
                 done = await self._hand_over(asked)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if done else PAUSE_S):
@@ -85,9 +85,9 @@ class Handover:
         return done
 
     def _is_flushed(self, partition: TopicPartition) -> bool:
-        if not self._log.leads(partition):
+        if partition not in self._log.partitions:
             return True
-        bounds = self._log.bounds(partition)
+        bounds = self._log.partitions.bounds(partition)
         return bounds.high_watermark == bounds.end_offset
 
     async def _release(self, asked: _Asked, partitions: Sequence[TopicPartition]) -> bool:
@@ -100,7 +100,7 @@ class Handover:
                 Decision(partition, revision, handed_over(state, *released[partition]))
                 for partition, (state, revision) in ((partition, asked[partition]) for partition in held)
             ]  # without those that were taken back meanwhile: they are served again
-            self._log.withhold(held)  # once it is sent, another may lead, whatever becomes of the answer
+            self._log.partitions.stop_reads(held)  # once it is sent, another may lead, whatever becomes of the answer
             await leadership.write(self._metadata, decisions, self._layout)
         except SessionFenced:
             raise
@@ -113,6 +113,6 @@ class Handover:
 
 async def release(session_log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
     """Where the partition's records in this session end. One that is not led yet was not written to in this epoch."""
-    if session_log.leads(partition):
+    if partition in session_log.partitions:
         return await session_log.flushed(partition)
-    return Released(session_log.committed_to, {span.session for span in state.sessions})
+    return Released(session_log.writer.committed_to, {span.session for span in state.sessions})

@@ -1,7 +1,7 @@
 """Hears of newer manifests, and has the partitions that are led here follow them; tells of those that DeleteRecords wrote here.
 
-    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ SessionLog.adopt
-    SessionLog.tell_of_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
+    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ ManifestFollower.adopt
+    ManifestFollower: on_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
 
 A notice saves polling, and decides nothing: what is adopted is the newest manifest on the bucket. One that was missed is found out
 by a reader, when a segment is gone. Invariants: a partition that comes to be led here follows notices that came before, too; a
@@ -111,7 +111,7 @@ class FollowCompactions:
             if isinstance(manifest, Corrupt):
                 log.error("%s goes on with the manifest that it has: %s", partition, manifest)
             elif manifest is not None:
-                self._log.adopt(manifest)
+                self._log.manifests.adopt(manifest)
         now_s, still = asyncio.get_running_loop().time(), self._outdated(manifests.keys())
         for partition in heard | due:
             self._awaited.pop(partition, None)
@@ -124,7 +124,7 @@ class FollowCompactions:
         """What is led here and has a newer manifest, with the names of the topics."""
         outdated: dict[TopicPartition, str] = {}
         for partition in sorted(heard):
-            held = self._log.manifest_version(partition)
+            held = self._log.manifests.version(partition)
             if held is not None and held < self._notices.version(partition):
                 try:
                     outdated[partition] = self._topics.by_id(partition.topic_id).name

@@ -71,7 +71,7 @@ class ClusterFetch:
         self._silent: set[SessionId] = set()
 
     async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int, wait_ms_max: float) -> list[Answer]:
-        """As SessionLog.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
+        """As ReadPath.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
         patience_s = clock() + min(self._leader_wait_s, caller_waits_s())

@@ -39,7 +39,8 @@ from segments.log.session_log import Acks, FetchTarget
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.partition.producer_state import SequencedBatch
-from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.read.log_reader import Fetched
+from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
@@ -196,7 +197,7 @@ class ClusterLog:
         async def ask() -> TimestampedOffset | None:
             leader = self._leaders.elsewhere(partition)
             if leader is None:
-                return await self._session_log().offset_for_timestamp(partition, timestamp_ms)
+                return await self._session_log().reads.offset_for_timestamp(partition, timestamp_ms)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms)
             return await self._leaders.asked(leader, [partition], answer)
@@ -207,7 +208,7 @@ class ClusterLog:
         async def ask() -> Offset:
             leader = self._leaders.elsewhere(partition)
             if leader is None:
-                return await self._session_log().delete_records(partition, before_offset, validate_only=validate_only)
+                return await self._session_log().manifests.delete_records(partition, before_offset, validate_only=validate_only)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.delete_records(leader, topic, partition, before_offset, validate_only=validate_only)
             return await self._leaders.asked(leader, [partition], answer)
@@ -218,7 +219,7 @@ class ClusterLog:
         async def ask() -> Explanation:
             leader = self._leaders.elsewhere(partition)
             if leader is None:
-                return await self._session_log().explain(partition, offset)
+                return await self._session_log().reads.explain(partition, offset)
             answer = self._peers.explain(leader, self._leaders.topic_name(partition), partition, offset)
             return await self._leaders.asked(leader, [partition], answer)
 

@@ -98,7 +98,7 @@ class RackReads:
         ]
         try:
             async with asyncio.timeout(READ_S):
-                return await self._log().fetch_located(places, bytes_max=bytes_max)
+                return await self._log().reads.located.fetch(places, bytes_max=bytes_max)
         except TimeoutError:
             return [Unavailable(f"the bucket has not been read within {READ_S:g} s")] * len(places)
         except TidelogError as error:

@@ -51,7 +51,7 @@ class Leaders:
 
     def here(self, partition: TopicPartition) -> bool:
         try:
-            return self._log().leads(partition)
+            return partition in self._log().partitions
         except TidelogError:
             return False
 

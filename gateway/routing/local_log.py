@@ -14,14 +14,15 @@ from gateway.cluster.view import ClusterView
 from gateway.routing.log_service import EpochQuestion, Pending, WrittenOnce
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
-from metadata.model import Offset, ProducerId, Revision, TopicPartition
+from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.partition.producer_state import NOT_ROUTED, SequencedBatch
-from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.read.log_reader import Fetched
+from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
@@ -108,15 +109,15 @@ class LocalLog:
         committed_by_s = asyncio.get_running_loop().time() + COMMITTED_S
         try:
             while True:
-                while not all(map(log.routing.is_proven, partitions)):
-                    await log.routing.prove(partitions)
+                while unproven := _unproven(log, partitions):
+                    await log.routing.prove(unproven)
                 topic = topics.by_id(partitions[0].topic_id) if topics is not None else None
-                found = await log.surely_written_once(partitions, producer_id)
+                found = await log.verified_written_once(partitions, producer_id)
                 if topic is None:
                     return WrittenOnce(found, topic_revision)
                 usual = (NOT_ROUTED, topic.partition_count)
                 rerouted = {at: batch for at, batch in found.items() if batch.producer_epoch not in usual}
-                if all(batch.last_offset < log.bounds(at).high_watermark for at, batch in rerouted.items()):
+                if all(batch.last_offset < log.partitions.bounds(at).high_watermark for at, batch in rerouted.items()):
                     return WrittenOnce(found, topic.revision)
                 if asyncio.get_running_loop().time() >= committed_by_s:
                     raise Unavailable(f"a part of the request is still being written to {next(iter(rerouted))}")
@@ -129,7 +130,7 @@ class LocalLog:
             log = self.session_log()
         except (NoLeader, Stopping):
             return
-        await log.check_not_sealed()
+        await log.leadership.check_not_sealed()
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
         [found] = await self.bounds_of([partition])
@@ -139,7 +140,7 @@ class LocalLog:
 
     async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float = math.inf) -> list[Bounds | TidelogError]:
         try:
-            found = await self.session_log().bounds_of(partitions)
+            found = await self.session_log().reads.bounds_of(partitions)
         except TidelogError as error:
             found = [error.with_traceback(None)] * len(partitions)
         return [
@@ -150,7 +151,7 @@ class LocalLog:
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
     ) -> list[Fetched | TidelogError]:
-        answers = await self.session_log().fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+        answers = await self.session_log().reads.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
         return [
             self._completed(target.partition, answer) if isinstance(answer, TidelogError) else answer
             for target, answer in zip(targets, answers, strict=True)
@@ -166,31 +167,31 @@ class LocalLog:
         found: list[EpochEnd | TidelogError] = []
         try:
             log = self.session_log()
-            await log.check_appointed()
+            await log.leadership.verify()
         except TidelogError as error:
             return [self._completed(question.partition, error.with_traceback(None)) for question in questions]
         for partition, leader_epoch, current in questions:
             try:
-                found.append(log.end_of_epoch(partition, leader_epoch, current_leader_epoch=current))
+                found.append(log.reads.end_of_epoch(partition, leader_epoch, current_leader_epoch=current))
             except TidelogError as error:
                 found.append(self._completed(partition, error.with_traceback(None)))
         return found
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         try:
-            return await self.session_log().offset_for_timestamp(partition, timestamp_ms)
+            return await self.session_log().reads.offset_for_timestamp(partition, timestamp_ms)
         except NoLeader as error:
             raise self._with_leader(partition, error) from None
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
         try:
-            return await self.session_log().delete_records(partition, before_offset, validate_only=validate_only)
+            return await self.session_log().manifests.delete_records(partition, before_offset, validate_only=validate_only)
         except NoLeader as error:
             raise self._with_leader(partition, error) from None
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
         try:
-            return await self.session_log().explain(partition, offset)
+            return await self.session_log().reads.explain(partition, offset)
         except NoLeader as error:
             raise self._with_leader(partition, error) from None
 
@@ -225,3 +226,9 @@ class LocalLog:
             http_address=leader.http_address,
             leader_epoch=state.leader_epoch,
         )
+
+
+def _unproven(log: SessionLog, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeaderEpoch]:
+    """Returns the leader epochs of the partitions whose routing is not proven. Raises NoLeader, Corrupt, SessionFenced."""
+    epochs = {partition: log.partitions.at(partition).log.leader_epoch for partition in partitions}
+    return {partition: epoch for partition, epoch in epochs.items() if not log.routing.is_proven(partition, epoch)}

@@ -21,7 +21,8 @@ from segments.log.manifest_follower import COMMIT_TIMEOUT_S
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import Bounds
 from segments.partition.producer_state import SequencedBatch
-from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.read.log_reader import Fetched
+from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.wal.run_index import EpochEnd
 
 TIMEOUT_S: Final = 10.0
@@ -47,7 +48,7 @@ class PeerReads:
         bytes_min: int,
         wait_ms_max: float,
     ) -> list[Fetched | TidelogError]:
-        """As SessionLog.fetch, of targets with the names of their topics."""
+        """As ReadPath.fetch, of targets with the names of their topics."""
         request = log_pb2.FetchRequest(
             partitions=[
                 log_pb2.FetchPartition(

@@ -52,7 +52,7 @@ class LogCollector(Collector):
     def look(self, log: SessionLog | None, *, now_s: float) -> None:
         """`log`: of the present session, where there is one."""
         self._log = log
-        since_s = log.oldest_waits_since_s if log is not None else None
+        since_s = log.writer.oldest_waits_since_s if log is not None else None
         self._oldest_s = now_s - since_s if since_s is not None else 0.0
 
     def collect(self) -> Iterable[Metric]:
@@ -88,7 +88,7 @@ class LogCollector(Collector):
             counts.delivery_seconds,
         )
         yield counter("tidelog_segment_hedges", "PUTs that were sent a second time, since the first was slow.", counts.hedges)
-        yield gauge("tidelog_segments_in_flight", "Segments on their way to the bucket.", log.segments_in_flight if log else 0)
+        yield gauge("tidelog_segments_in_flight", "Segments on their way to the bucket.", log.writer.in_flight if log else 0)
         yield gauge(
             "tidelog_oldest_uncommitted_seconds", "Age of the oldest batch that is not committed yet; 0: all are.", self._oldest_s
         )
@@ -115,8 +115,8 @@ class LogCollector(Collector):
             "Memory that the pools of batches take, and what the disk tier takes of the local disk.",
             ("pool",),
             [
-                (("hot",), log.hot_pool_bytes if log else 0),
-                (("cold",), log.cold_pool_bytes if log else 0),
+                (("hot",), log.reads.hot_pool_bytes if log else 0),
+                (("cold",), log.reads.cold_pool_bytes if log else 0),
                 (("disk",), disk.bytes_used if disk else 0),
             ],
         )
@@ -124,7 +124,7 @@ class LogCollector(Collector):
         yield gauge("tidelog_disk_tier_failed", "1 where the local disk has failed, and is used no more.", int(failed))
 
     def _stored(self) -> Iterable[Metric]:
-        led = self._log.led_now().values() if self._log is not None else ()
+        led = self._log.partitions.copy().values() if self._log is not None else ()
         segments = sum(partition.runs.size_bytes for partition in led)
         parquet = sum(partition.history.size_bytes for partition in led if partition.history is not None)
         yield gauges(
@@ -153,7 +153,7 @@ class PartitionCollector(Collector):
         self._broker_count = broker_count
 
     def collect(self) -> Iterable[Metric]:
-        led_here = self._log.led_now() if self._log is not None else {}
+        led_here = self._log.partitions.copy() if self._log is not None else {}
         rows = [row for row in sorted(led_here.items(), key=_place)[:PARTITIONS_MAX] if self._name(row[0])]
         labels = ("topic", "partition")
         named = [((self._name(at), str(at.partition)), led) for at, led in rows]

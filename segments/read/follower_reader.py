@@ -55,17 +55,16 @@ class LocatedReads:
         cold: ColdPool,
         *,
         spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
-        decompressed_bytes_max: int,
         read_timeout_s: float,
     ) -> None:
         self._histories = KnownHistories(store, spawn=spawn, read_timeout_s=read_timeout_s)
-        self._reader = LogReader(HotPool(0), cold, decompressed_bytes_max=decompressed_bytes_max, adopt_newest=self._read_newest)
+        self._reader = LogReader(HotPool(0), cold, adopt_newest=self._read_newest)
         self._topics: OrderedDict[TopicPartition, str] = OrderedDict()
 
     async def fetch(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Fetched | TidelogError]:
         """Batches of each in turn, `bytes_max` bytes in all; the error of a target stands in its place. Each partition once.
 
-        What is in memory is answered first, as by SessionLog.fetch.
+        What is in memory is answered first, as by ReadPath.fetch.
         """
         in_history = [each for each in asked if each.told.located.manifest_version]
         found = dict(zip(in_history, await asyncio.gather(*map(self._history, in_history)), strict=True))

@@ -27,15 +27,13 @@ from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.counters import LogCounters
 from segments.history.index import GroupPlace
 from segments.object_store.interface import Buffer
-from segments.partition.leader_partitions import LeaderPartition as LeaderPartition  # what `led_at` answers
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read.cached_row_group import ColdGroup
 from segments.read.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.read.fetch_reads import ColdReads
 from segments.read.read_cache import Cold, ColdPool, OnGone, Place
 from segments.read.record_locations import Located, located
-from segments.read.record_lookup import AdoptNewest, RecordLookup
-from segments.read.record_lookup import Explanation as Explanation
-from segments.read.record_lookup import TimestampedOffset as TimestampedOffset
+from segments.read.record_lookup import AdoptNewest
 from segments.read.tail_cache import HotPool
 
 
@@ -81,7 +79,6 @@ class LogReader:
         hot: HotPool,
         cold: ColdPool,
         *,
-        decompressed_bytes_max: int,
         adopt_newest: AdoptNewest | None = None,
         counters: LogCounters | None = None,
     ) -> None:
@@ -89,7 +86,6 @@ class LogReader:
         self._hot = hot
         self._cold = cold
         self._adopt_newest = adopt_newest
-        self._lookup = RecordLookup(hot, cold, adopt_newest, decompressed_bytes_max=decompressed_bytes_max)
         self._read_to: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
         """Where answers from the bucket ended, the newest last."""
 
@@ -270,16 +266,6 @@ class LogReader:
             for part in self._plan(led, Offset(last.last_offset + 1), 1):
                 if isinstance(part, FromParquet):
                     self._cold.read_ahead(part.place, on_gone=self._on_gone(led))
-
-    # ── single records ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def first_at(self, led: LeaderPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """See RecordLookup."""
-        return await self._lookup.first_at(led, timestamp_ms)
-
-    async def explain(self, led: LeaderPartition, offset: int) -> Explanation:
-        """See RecordLookup."""
-        return await self._lookup.explain(led, offset)
 
 
 class _Look(NamedTuple):

@@ -23,8 +23,9 @@ from metadata.groups.offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition
 from segments.log.session_log import PendingAppend, SessionLog
 from segments.object_store.interface import Buffer
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read import log_reader
-from segments.read.log_reader import Fetched, LeaderPartition
+from segments.read.log_reader import Fetched
 from segments.records.batch import split_batches
 from segments.records.header import BatchHeader
 from tests.simulation import broken_rules
@@ -75,9 +76,9 @@ def _loses() -> list[tuple[Any, str, Any]]:
     def losing(
         self: SessionLog, partition: TopicPartition, batch: Buffer, header: BatchHeader, *rest: Any, **how: Any
     ) -> PendingAppend:
-        if partition in self._led._paused or not self.leads(partition) or self.ended or not due():
+        if partition in self.partitions._paused or partition not in self.partitions or self.ended or not due():
             return append(self, partition, batch, header, *rest, **how)
-        log = self._led.at(partition).log
+        log = self.partitions.at(partition).log
         appended = log.append(header, now_ms=self._now_ms())
         if not appended.duplicate:
             log.end_offset = appended.base_offset

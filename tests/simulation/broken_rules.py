@@ -34,9 +34,12 @@ from segments.bucket.layout import claim_key, segment_key
 from segments.deadline import Deadline
 from segments.history import manifest_edits
 from segments.log.append_result import UnverifiedRejection
+from segments.log.leadership_check import LeadershipCheck
+from segments.log.manifest_follower import ManifestFollower
 from segments.log.session_log import PendingAppend, Released, SessionLog
 from segments.object_store import store_clock
 from segments.object_store.interface import ObjectStore
+from segments.partition.leader_partitions import LeaderPartitions
 from segments.partition.partition_log import Appended, PartitionLog
 from segments.recovery import recover as recovery
 from segments.recovery.recovered_partition import RecoveredPartition
@@ -136,7 +139,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.RELEASED_TOO_EARLY:
             return [(handover, "release", _released_too_early())]
         case BrokenRule.NOT_GIVEN_UP:
-            return [(SessionLog, "drop", SessionLog.resume)]
+            return [(SessionLog, "stop_leading", _only_resumed)]
         case BrokenRule.CONTROLLER_UNGUARDED:
             return [(leadership, "write", _unguarded(leadership.write))]
         case BrokenRule.END_REMEMBERED:
@@ -148,9 +151,9 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.READ_AHEAD_IS_ALL:
             return [(takeover, "recover", _as_read_ahead(recovery.recover))]
         case BrokenRule.READ_WHILE_HANDED_OVER:
-            return [(SessionLog, "withhold", _not_withheld)]
+            return [(LeaderPartitions, "stop_reads", _not_stopped)]
         case BrokenRule.SEAL_NOT_LOOKED_FOR:
-            return [(SessionLog, "check_appointed", _sure)]
+            return [(LeadershipCheck, "verify", _sure)]
         case BrokenRule.GAP_TOLD_UNPROVEN:
             return [(UnverifiedRejection, "resolve", _told_at_once)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
@@ -164,7 +167,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.LOG_START_FORGOTTEN:
             return [(RecoveredPartition, "log", broken_policies.from_zero(RecoveredPartition.log))]
         case BrokenRule.DELETION_NOT_STORED:
-            return [(SessionLog, "delete_records", broken_policies.answered_at_once(SessionLog.delete_records))]
+            return [(ManifestFollower, "delete_records", broken_policies.answered_at_once(ManifestFollower.delete_records))]
         case BrokenRule.LAST_OF_KEY_REMOVED:
             return [(key_pass, "sort_records", broken_policies.without_the_last)]
         case BrokenRule.NEWER_FORGOTTEN:
@@ -219,7 +222,7 @@ def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
 
 
 async def _released_at_once(log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
-    return Released(log.committed_to, {span.session for span in state.sessions})
+    return Released(log.writer.committed_to, {span.session for span in state.sessions})
 
 
 def _released_too_early() -> Callable[..., Any]:
@@ -269,11 +272,15 @@ def _as_read_ahead(recover: Callable[..., Any]) -> Callable[..., Any]:
     return recovered
 
 
-def _not_withheld(self: SessionLog, partitions: Iterable[TopicPartition]) -> None:
+def _only_resumed(self: SessionLog, partition: TopicPartition) -> None:
+    self.partitions.resume(partition)
+
+
+def _not_stopped(self: LeaderPartitions, partitions: Iterable[TopicPartition]) -> None:
     return
 
 
-async def _sure(self: SessionLog) -> None:
+async def _sure(self: LeadershipCheck) -> None:
     return
 
 

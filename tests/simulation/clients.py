@@ -261,7 +261,7 @@ class Reader:
         ]
 
         async def fetch(log: SessionLog) -> tuple[SessionId, list[FetchedBatches | TidelogError]]:
-            return log.session.id, await log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+            return log.session.id, await log.reads.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
         asked_ms = virtual_loop().now_ms()
         try:

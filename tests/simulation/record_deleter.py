@@ -39,11 +39,11 @@ class RecordDeleter:
         asked: list[Asked] = []
 
         async def delete(log: SessionLog) -> Offset:
-            bounds = log.bounds(partition)
+            bounds = log.partitions.bounds(partition)
             before = bounds.log_start_offset + int(share * (bounds.high_watermark - bounds.log_start_offset))
             asked.append(Asked(str(partition), before, virtual_loop().now_ms()))
             self.asked += asked
-            return await log.delete_records(partition, HIGH_WATERMARK if share == 1.0 else before)
+            return await log.manifests.delete_records(partition, HIGH_WATERMARK if share == 1.0 else before)
 
         try:
             latency_s, timeout_s = chance.uniform(0.0005, 0.005), chance.choice((0.2, 5.0, 20.0))

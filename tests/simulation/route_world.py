@@ -188,7 +188,7 @@ class RouteWorld:
         """The high watermark; None where nobody answers."""
 
         async def bounds(log: SessionLog) -> int:
-            [found] = await log.bounds_of([partition])
+            [found] = await log.reads.bounds_of([partition])
             if isinstance(found, TidelogError):
                 raise found
             return found.high_watermark

@@ -76,9 +76,9 @@ async def leading(
 
 async def read_all(log: SessionLog, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
     offset, found = 0, []
-    end = log.bounds(partition).high_watermark
+    end = log.partitions.bounds(partition).high_watermark
     while offset < end:
-        (answer,) = await log.fetch([FetchTarget(partition, offset, 4_000)], bytes_max=4_000)
+        (answer,) = await log.reads.fetch([FetchTarget(partition, offset, 4_000)], bytes_max=4_000)
         assert isinstance(answer, Fetched), answer
         found += records_in(answer.batches, from_offset=offset)
         assert answer.next_offset > offset

@@ -118,7 +118,7 @@ class Racks:
             told=lambda text: None,
         )
         assert not (await compactor.tick(everything=True)).failed
-        await self.leader.log.adopt_newest(partition_of(self.topic, 0))
+        await self.leader.log.manifests.adopt_newest(partition_of(self.topic, 0))
 
 
 def counters(broker: Broker) -> RackReadCounters:
@@ -187,7 +187,7 @@ def test_a_long_poll_there_ends_with_the_commit_and_is_told_the_new_high_waterma
     async def scenario(racks: Racks) -> None:
         async with asyncio.TaskGroup() as tasks:
             poll = tasks.create_task(racks.fetch(racks.near, wait_ms=30_000))
-            await until(lambda: bool(racks.leader.log.readers_waiting))
+            await until(lambda: bool(racks.leader.log.reads.readers_waiting))
             await racks.write(b"a")
         assert records_in([poll.result().record_batches]) == [(0, b"a"), (1, b"a'")]
         assert poll.result().high_watermark == 2
@@ -207,7 +207,7 @@ def test_history_and_tail_are_read_there_as_at_the_leader_over_compactions_and_d
             for broker in racks.cluster.brokers[1:]:
                 assert await racks.read(broker) == expected
                 assert await racks.read(broker, 5) == expected[5:]
-        assert await racks.leader.log.delete_records(partition_of(racks.topic, 0), 7) == 7
+        assert await racks.leader.log.manifests.delete_records(partition_of(racks.topic, 0), 7) == 7
         for broker in (racks.near, racks.leader):
             refused = error_of((await racks.fetch(broker, 3, rack="" if broker is racks.leader else "b")).error)
             assert isinstance(refused, OutOfRange)
@@ -224,7 +224,7 @@ def test_what_a_compaction_has_moved_that_the_leader_did_not_hear_of_is_found(tm
     async def scenario(racks: Racks) -> None:
         await racks.write(b"a", b"b", b"c")
         expected = await racks.read(racks.leader, rack="")
-        racks.leader.log._history.adopt = lambda led, manifest: False  # type: ignore[method-assign]
+        racks.leader.log.manifests._adopt = lambda led, manifest: False  # type: ignore[method-assign]
         await racks.compact()
         await racks.compact()
         assert [key for key in racks.cluster.bucket._objects if key.endswith(f"{0:016x}") and "wal" in key] == []
@@ -271,7 +271,7 @@ def test_a_partition_that_moves_is_read_on_there_from_its_next_leader(tmp_path: 
         near, old = racks.near, racks.leader
         async with asyncio.TaskGroup() as tasks:
             poll = tasks.create_task(racks.fetch(near, 4, wait_ms=30_000))
-            await until(lambda: bool(old.log.readers_waiting))
+            await until(lambda: bool(old.log.reads.readers_waiting))
             await near.drain(old.broker_id, draining=True)
             await until(lambda: racks.leader is not old)
             await racks.cluster.led(partition_of(racks.topic, 0))

@@ -43,7 +43,7 @@ class World:
             changed=self._view_changed,
         )
         leaders = Leaders(
-            cast(Callable[[], SessionLog], lambda: SimpleNamespace(leads=lambda _: False)), cast(ClusterView, view), broker_id="b0"
+            cast(Callable[[], SessionLog], lambda: SimpleNamespace(partitions=())), cast(ClusterView, view), broker_id="b0"
         )
         self.fetch = ClusterFetch(
             self._here,

@@ -87,7 +87,7 @@ class World:
             changed=lambda *, timeout_s: asyncio.sleep(timeout_s),
         )
         self.log = ClusterLog(
-            LocalLog(cast(Callable[[], SessionLog], lambda: SimpleNamespace(leads=lambda _: False))),
+            LocalLog(cast(Callable[[], SessionLog], lambda: SimpleNamespace(partitions=()))),
             cast(ClusterView, view),
             cast(Forwarding, SimpleNamespace(why_nobody=lambda: None)),
             cast(PeerReads, self.leader),

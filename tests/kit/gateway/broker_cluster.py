@@ -47,7 +47,7 @@ class Cluster:
     async def led(self, partition: TopicPartition) -> SessionLog:
         """Of its leader, once that has taken it over: until then it is appointed, and refuses."""
         leader = self.leader(partition)
-        await until(lambda: leader.log.leads(partition))
+        await until(lambda: partition in leader.log.partitions)
         return leader.log
 
     def other(self, partition: TopicPartition) -> Broker:

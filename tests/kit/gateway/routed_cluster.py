@@ -135,6 +135,12 @@ class Broker:
         self.service = GrpcLogService(served, waits, ProducerStreams())
         self._http = HttpProduce(served, AnswerRoom(SETTINGS, waits))
 
+    def is_proven(self, partition: TopicPartition) -> bool:
+        """Returns whether this broker leads the partition and takes keyed requests for it."""
+        log = self.leadership.log
+        led = log.partitions.get(partition)
+        return led is not None and log.routing.is_proven(partition, led.log.leader_epoch)
+
     def hear_no_topics(self) -> None:
         self.metadata.topics.clear()
 
@@ -265,7 +271,7 @@ class Cluster:
             return False
         broker = self.named(leader.broker_id)
         is_heard = broker.metadata.topics.is_set()
-        return not is_heard or (broker.leadership.log.leads(partition) and broker.leadership.log.routing.is_proven(partition))
+        return not is_heard or broker.is_proven(partition)
 
     def named(self, broker_id: str) -> Broker:
         [broker] = [broker for broker in self.brokers if broker.broker_id == broker_id]
@@ -286,7 +292,7 @@ class Cluster:
         for number in range(topic.partition_count):
             partition = TopicPartition(topic.id, Partition(number))
             target = FetchTarget(partition, 0, 1 << 24)
-            [fetched] = await self.leader(partition).leadership.log.fetch([target], bytes_max=1 << 24, bytes_min=0)
+            [fetched] = await self.leader(partition).leadership.log.reads.fetch([target], bytes_max=1 << 24, bytes_min=0)
             assert isinstance(fetched, Fetched), fetched
             found += [(number, value) for _, value in records_in(fetched.batches)]
         return found

@@ -181,7 +181,7 @@ class SmallBroker:
 
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
-        return self.log.damaged
+        return self.log.partitions.damaged
 
     def brokers(self) -> list[BrokerDescription]:
         draining = self.started and not self.serving
@@ -210,7 +210,7 @@ class SmallBroker:
         if not validate_only:
             await self.topic_cache.wait_for(topic.revision, timeout_s=60)
             for partition in range(topic.partition_count):
-                self.log.drop(TopicPartition(topic.id, Partition(partition)))
+                self.log.stop_leading(TopicPartition(topic.id, Partition(partition)))
         return topic
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
@@ -224,7 +224,7 @@ class SmallBroker:
     async def _seen(self, topic: Topic) -> Topic:
         assert await self.topic_cache.wait_for(topic.revision, timeout_s=60)
         for partition in (TopicPartition(topic.id, Partition(number)) for number in range(topic.partition_count)):
-            if not self.log.leads(partition):
+            if partition not in self.log.partitions:
                 self.log.lead(empty_partition(partition, self.segments, topic=topic.name), LeaderEpoch(7))
         return topic
 

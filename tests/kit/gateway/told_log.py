@@ -12,7 +12,8 @@ from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartiti
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.partition.partition_log import Bounds
-from segments.read.log_reader import Fetched, TimestampedOffset
+from segments.read.log_reader import Fetched
+from segments.read.record_lookup import TimestampedOffset
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import batch_of, stamped
 

@@ -33,6 +33,18 @@ def bucket(*, put_s: float = 0.0, puts: int = 20) -> ScriptedStore:
     return store
 
 
+class EndedLease:
+    """The guard of a session in whose place another broker may lead."""
+
+    def lease_is_valid(self) -> bool:
+        return False
+
+
+def lose_lease(log: SessionLog) -> None:
+    """From now on the lease of the log's session may have ended."""
+    log.leadership.guard = EndedLease()
+
+
 @asynccontextmanager
 async def serving(
     store: ScriptedStore,
@@ -42,11 +54,14 @@ async def serving(
     recovered: tuple[RecoveredPartition, ...] = (),
     epoch: LeaderEpoch = EPOCH,
     clock: StoreClock | None = None,
+    on_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None,
 ) -> AsyncIterator[SessionLog]:
     """A log at work that leads ORDERS and PAYMENTS, or what was recovered. At the end nothing of it may be left."""
     budget = ByteBudget(settings.buffer_bytes_max)
     clock = clock or StoreClock(virtual_loop().now_ms)
-    log = SessionLog(store, session, settings, budget=budget, now_ms=clock.stamp_ms, expires_ms=clock.now_ms)
+    log = SessionLog(
+        store, session, settings, budget=budget, now_ms=clock.stamp_ms, expires_ms=clock.now_ms, on_deletion=on_deletion
+    )
     for partition in recovered or (empty_partition(ORDERS, settings), empty_partition(PAYMENTS, settings)):
         log.lead(partition, epoch)
     running = asyncio.create_task(log.run())
@@ -59,9 +74,9 @@ async def serving(
         await asyncio.wait((running,))
     assert running.cancelled() or running.exception() is None
     assert log.ended
-    assert list(log.led) == []
+    assert list(log.partitions.keys()) == []
     assert budget.bytes_used == 0
-    assert log.readers_waiting == 0
+    assert log.reads.readers_waiting == 0
 
 
 def with_log(
@@ -98,7 +113,7 @@ async def fetch(
     wait_ms_max: float = 0,
 ) -> Fetched:
     target = FetchTarget(partition, offset, bytes_max)
-    (answer,) = await log.fetch([target], bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+    (answer,) = await log.reads.fetch([target], bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
     if isinstance(answer, TidelogError):
         raise answer
     return answer

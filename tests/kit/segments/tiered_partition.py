@@ -24,6 +24,7 @@ from segments.partition.producer_state import ProducerStates
 from segments.read.disk_cache import DiskTier
 from segments.read.log_reader import Fetched, FetchTarget, LogReader
 from segments.read.read_cache import ColdPool
+from segments.read.record_lookup import RecordLookup
 from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
 from segments.records.batch import split_batches
 from segments.records.batch_kernel import RecordTuple
@@ -181,7 +182,8 @@ class TieredPartition:
                     spawn=tasks.create_task,
                     disk=disk,
                 )
-                reader = LogReader(self.hot, self.pool, decompressed_bytes_max=1 << 24, adopt_newest=self.adopt_newest)
+                reader = LogReader(self.hot, self.pool, adopt_newest=self.adopt_newest)
+                self.lookup = RecordLookup(self.hot, self.pool, self.adopt_newest, decompressed_bytes_max=1 << 24)
                 try:
                     return await work(reader)
                 except TidelogError as error:  # not through the task group, which would wrap it

@@ -65,7 +65,7 @@ def test_with_acks_of_the_leader_the_answer_comes_at_once_and_the_record_is_read
     async def work(log: SessionLog) -> None:
         assert (await produce(log, acks=Acks.LEADER)).base_offset == 0
         assert now_s() == 0
-        assert log.bounds(ORDERS).high_watermark == 0
+        assert log.partitions.bounds(ORDERS).high_watermark == 0
         assert await values(log) == []
         await asyncio.sleep(1)
         assert await values(log) == [b"v"]
@@ -145,7 +145,7 @@ def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -
 def test_each_reader_of_a_partition_that_is_refused_has_an_error_of_its_own() -> None:
     async def work(log: SessionLog) -> None:
         damaged = partition_of(9)
-        log.refuse(damaged, Corrupt("its segment is gone", key=key_of(0)))
+        log.partitions.mark_damaged(damaged, Corrupt("its segment is gone", key=key_of(0)))
         first, second = [await refusal_of(fetch(log, 0, partition=damaged)) for _ in range(2)]
         assert first is not second
         assert (first.message, first.details) == (second.message, second.details) == ("its segment is gone", {"key": key_of(0)})
@@ -178,7 +178,7 @@ def test_the_repeat_of_a_committed_batch_is_answered_at_once_with_the_offsets_of
         await produce(log)
         first = await produce(log, sequenced_batch(1, 0))
         assert await produce(log, sequenced_batch(1, 0)) == first._replace(duplicate=True)
-        assert log.bounds(ORDERS).end_offset == 2
+        assert log.partitions.bounds(ORDERS).end_offset == 2
 
     with_log(bucket(), work)
 
@@ -212,7 +212,7 @@ def test_what_all_partitions_remember_of_producers_is_bounded_together() -> None
             await asyncio.sleep(1)
         assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 1))), UnknownProducer)
         assert (await produce(log, sequenced_batch(2, 1))).base_offset == 2
-        log.drop(PAYMENTS)
+        log.stop_leading(PAYMENTS)
         await produce(log, sequenced_batch(4, 0))
         assert (await produce(log, sequenced_batch(2, 2))).base_offset == 4
 
@@ -267,8 +267,8 @@ def test_memory_stays_within_the_buffer_with_a_hundred_producers_against_a_slow_
             batches = [batch_of(b"x" * 5000, b"%d" % number) for number in range(100)]
             for _ in range(3):
                 await asyncio.gather(*[produce(log, batch, timeout_s=1000) for batch in batches])
-            assert log._budget.bytes_used_peak <= settings.buffer_bytes_max
-            assert log.bounds(ORDERS).high_watermark == 600
+            assert log.budget.bytes_used_peak <= settings.buffer_bytes_max
+            assert log.partitions.bounds(ORDERS).high_watermark == 600
 
     run(main())
 
@@ -287,15 +287,15 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
         await asyncio.sleep(0.1)
         buffered = await append(log, batch_of(b"b"))
         other = await append(log, batch_of(b"p"), partition=PAYMENTS)
-        log.drop(ORDERS)
+        log.stop_leading(ORDERS)
         assert isinstance(await polling, NoLeader)
         assert now_s() == 0.1
-        assert not log.leads(ORDERS)
+        assert ORDERS not in log.partitions
         assert isinstance(await refusal_of(append(log, batch_of(b"c"))), NoLeader)
         for pending in (in_flight, buffered, other):
             await pending.committed(Deadline.after(10))
         assert await values(log, partition=PAYMENTS) == [b"p"]
-        assert log._reads._hot.start_offset(ORDERS) is None
+        assert log.reads._hot.start_offset(ORDERS) is None
 
     with_log(store, work, replace(SETTINGS, linger_ms=10_000))
     found = run(recover(store, {ORDERS: [led(SESSION.id)]}, by=BY, settings=SETTINGS, now_ms=lambda: 0))[ORDERS]
@@ -307,10 +307,10 @@ def test_a_batch_of_an_earlier_epoch_that_is_committed_late_is_not_the_present_l
     async def work(log: SessionLog) -> None:
         earlier = await append(log, batch_of(b"a"))
         await asyncio.sleep(0.1)
-        log.drop(ORDERS)
+        log.stop_leading(ORDERS)
         log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 1))
         assert (await earlier.committed(Deadline.after(10))).leader_epoch == EPOCH
-        assert log.bounds(ORDERS) == (0, 0, 0, EPOCH + 1)
+        assert log.partitions.bounds(ORDERS) == (0, 0, 0, EPOCH + 1)
 
     with_log(bucket(put_s=0.5), work)
 
@@ -318,11 +318,11 @@ def test_a_batch_of_an_earlier_epoch_that_is_committed_late_is_not_the_present_l
 def test_a_damaged_partition_answers_what_is_wrong_with_it_until_it_is_dropped() -> None:
     async def work(log: SessionLog) -> None:
         broken = partition_of(5)
-        log.refuse(broken, Corrupt("wal/1/2 does not end with the trailer of a segment", key="wal/1/2"))
-        for request in (produce(log, partition=broken), fetch(log, 0, partition=broken), log.explain(broken, 0)):
+        log.partitions.mark_damaged(broken, Corrupt("wal/1/2 does not end with the trailer of a segment", key="wal/1/2"))
+        for request in (produce(log, partition=broken), fetch(log, 0, partition=broken), log.reads.explain(broken, 0)):
             assert isinstance(await refusal_of(request), Corrupt)
         await produce(log)
-        log.drop(broken)
+        log.stop_leading(broken)
         assert isinstance(await refusal_of(fetch(log, 0, partition=broken)), NoLeader)
 
     with_log(bucket(), work)
@@ -430,7 +430,7 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
         await asyncio.sleep(1)
         store.plant(key_of(3), seal_of(SESSION.id, 3))
         assert isinstance(await refusal_of(produce(log)), SessionFenced)
-        log._reads._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
+        log.reads._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
         assert await reading == [b"a"]
         assert now_s() == 3
         assert isinstance(await refusal_of(fetch(log, 1)), Unavailable)

@@ -50,6 +50,7 @@ from tests.kit.segments.serving import (
     append,
     bucket,
     fetch,
+    lose_lease,
     now_s,
     produce,
     refusal_of,
@@ -67,7 +68,7 @@ async def fetch_in(log: SessionLog, *epochs: int | None, wait_ms_max: float = 0,
     targets = [
         FetchTarget(partition, offset, EVERYTHING, epoch) for partition, epoch in zip((ORDERS, PAYMENTS), epochs, strict=False)
     ]
-    return await log.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=wait_ms_max)
+    return await log.reads.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=wait_ms_max)
 
 
 # ── the epoch that a reader names ───────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +107,7 @@ def test_a_long_poll_ends_when_its_partition_is_led_in_another_epoch() -> None:
     async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(fetch_in(log, EPOCH, wait_ms_max=60_000))
         await asyncio.sleep(1)
-        log.drop(ORDERS)
+        log.stop_leading(ORDERS)
         log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 2))
         [answer] = await polling
         assert isinstance(answer, FencedLeaderEpoch)
@@ -121,11 +122,11 @@ def test_a_long_poll_ends_when_its_partition_is_led_in_another_epoch() -> None:
 
 def test_the_present_epoch_ends_at_the_high_watermark_and_not_at_what_is_only_buffered() -> None:
     async def work(log: SessionLog) -> None:
-        assert log.end_of_epoch(ORDERS, EPOCH) == (EPOCH, 0)
-        assert log.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
+        assert log.reads.end_of_epoch(ORDERS, EPOCH) == (EPOCH, 0)
+        assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
         await produce(log, batch_of(b"a", b"b"))
         await append(log, batch_of(b"c"))
-        assert log.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH) == (EPOCH, 2)
+        assert log.reads.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH) == (EPOCH, 2)
 
     with_log(bucket(put_s=0.1), work)
 
@@ -134,11 +135,11 @@ def test_an_epoch_above_the_leader_s_is_not_known_to_it() -> None:
     async def work(log: SessionLog) -> None:
         await produce(log)
         with pytest.raises(UnknownLeaderEpoch):
-            log.end_of_epoch(ORDERS, EPOCH + 1)
+            log.reads.end_of_epoch(ORDERS, EPOCH + 1)
         with pytest.raises(UnknownLeaderEpoch):
-            log.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH + 1)
+            log.reads.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH + 1)
         with pytest.raises(FencedLeaderEpoch):
-            log.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH - 1)
+            log.reads.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH - 1)
 
     with_log(bucket(), work)
 
@@ -153,11 +154,11 @@ def test_earlier_epochs_end_where_they_ended_whoever_leads_later() -> None:
         found = (await recover(store, spans, by=BY, settings=SETTINGS, now_ms=virtual_loop().now_ms))[ORDERS]
         assert isinstance(found, RecoveredPartition)
         async with serving(store, session=Session(BY.id, BY.writer), recovered=(found,), epoch=LeaderEpoch(EPOCH + 3)) as log:
-            assert log.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 2), "it has written nothing yet"
+            assert log.reads.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 2), "it has written nothing yet"
             await produce(log, batch_of(b"c"))
-            assert log.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 3)
-            assert [log.end_of_epoch(ORDERS, epoch) for epoch in (EPOCH, EPOCH + 2)] == [(EPOCH, 2)] * 2
-            assert log.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
+            assert log.reads.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 3)
+            assert [log.reads.end_of_epoch(ORDERS, epoch) for epoch in (EPOCH, EPOCH + 2)] == [(EPOCH, 2)] * 2
+            assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
 
     run(main())
 
@@ -170,16 +171,16 @@ def test_a_partition_whose_handover_is_on_its_way_is_read_no_more_until_that_is_
         await produce(log)
         polling = asyncio.create_task(refusal_of(fetch(log, 1, wait_ms_max=1000)))
         await asyncio.sleep(0.1)
-        log.pause(ORDERS)
+        log.partitions.pause(ORDERS)
         assert await values(log) == [b"v"]
-        log.withhold([ORDERS])
+        log.partitions.stop_reads([ORDERS])
         assert isinstance(await refusal_of(fetch(log, 0)), NoLeader)
-        assert [type(bounds) for bounds in await log.bounds_of([ORDERS])] == [NoLeader]
+        assert [type(bounds) for bounds in await log.reads.bounds_of([ORDERS])] == [NoLeader]
         with pytest.raises(NoLeader):
-            log.end_of_epoch(ORDERS, EPOCH)
+            log.reads.end_of_epoch(ORDERS, EPOCH)
         assert isinstance(await polling, NoLeader)
-        assert log.bounds(ORDERS).high_watermark == 1, "the handover itself still knows"
-        log.resume(ORDERS)
+        assert log.partitions.bounds(ORDERS).high_watermark == 1, "the handover itself still knows"
+        log.partitions.resume(ORDERS)
         assert await values(log) == [b"v"]
 
     with_log(bucket(), work)
@@ -191,15 +192,15 @@ def test_while_another_may_lead_readers_are_answered_after_a_look_for_the_seal()
     async def work(log: SessionLog) -> None:
         await produce(log)
         assert store.count("list", LIST) == 0
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, slow(0.2))
         assert await values(log) == [b"v"]
         assert (now_s(), store.count("list", LIST)) == (0.2, 1)
-        [bounds] = await log.bounds_of([ORDERS])
+        [bounds] = await log.reads.bounds_of([ORDERS])
         assert not isinstance(bounds, TidelogError)
         store.plant(key_of(1), seal_of(SESSION.id, 1))
         assert isinstance(await refusal_of(fetch(log, 0)), SessionFenced)
-        assert isinstance(await refusal_of(log.check_appointed()), SessionFenced)
+        assert isinstance(await refusal_of(log.leadership.verify()), SessionFenced)
 
     with_log(store, work)
 
@@ -210,14 +211,14 @@ def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_le
 
     async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"v", timestamps_ms=[TIMESTAMP_MS]))
-        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
         assert store.count("list", LIST) == 0
-        log.surely_appointed = lambda: False
-        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
+        lose_lease(log)
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
         assert store.count("list", LIST) == 1
         store.plant(key_of(1), seal_of(SESSION.id, 1))
-        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "whoever leads, that is the first"
-        assert isinstance(await refusal_of(log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1)), SessionFenced)
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "whoever leads, that is the first"
+        assert isinstance(await refusal_of(log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1)), SessionFenced)
 
     with_log(store, work)
 
@@ -228,14 +229,14 @@ def test_where_a_partition_is_given_up_while_a_time_is_looked_up_it_is_not_told_
 
     async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"0", b"1", timestamps_ms=[TIMESTAMP_MS, TIMESTAMP_MS - 9]))
-        assert await log.delete_records(ORDERS, 1) == 1
+        assert await log.manifests.delete_records(ORDERS, 1) == 1
         store.script("get", key_of(0), slow(1))
-        looking = asyncio.create_task(refusal_of(log.offset_for_timestamp(ORDERS, TIMESTAMP_MS)))
+        looking = asyncio.create_task(refusal_of(log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS)))
         await asyncio.sleep(0.5)
-        log.pause(ORDERS)
-        log.withhold([ORDERS])
+        log.partitions.pause(ORDERS)
+        log.partitions.stop_reads([ORDERS])
         if comes_back:
-            log.drop(ORDERS)
+            log.stop_leading(ORDERS)
             log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 2))
         assert isinstance(await looking, NoLeader)
 
@@ -252,7 +253,7 @@ def test_a_long_poll_looks_for_the_seal_when_it_ends_and_not_when_it_begins() ->
     async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(refusal_of(fetch(log, 0, wait_ms_max=5_000)))
         await asyncio.sleep(1)
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.plant(key_of(0), seal_of(SESSION.id, 0))
         assert isinstance(await polling, SessionFenced)
         assert now_s() == 5
@@ -265,7 +266,7 @@ def test_readers_that_come_together_share_a_look_that_began_after_all_of_them() 
 
     async def work(log: SessionLog) -> None:
         await produce(log)
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, slow(0, 1.0), slow(0, 1.0))
         first = asyncio.create_task(values(log))
         await asyncio.sleep(0.5)
@@ -283,12 +284,12 @@ def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> No
 
     async def work(log: SessionLog) -> None:
         await produce(log)
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, REFUSED, SILENCE)
         refused = await refusal_of(fetch(log, 0))
         assert type(refused) is Unavailable
         assert "the bucket does not tell" in refused.message
-        assert type(await refusal_of(log.bounds_of([ORDERS]))) is Unavailable
+        assert type(await refusal_of(log.reads.bounds_of([ORDERS]))) is Unavailable
         assert now_s() == 2
         assert await values(log) == [b"v"]
         leaving = asyncio.create_task(values(log))
@@ -320,12 +321,12 @@ def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
 
     async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, slow(0.2), slow(0.2), slow(0.2))
         true = [await doubted.resolve() for doubted in await refusals(log)]
         assert [type(error) for error in true] == [OutOfOrderSequence, UnknownProducer, ConditionFailed]
         assert now_s() == pytest.approx(0.6)
-        assert log.bounds(ORDERS).end_offset == 1
+        assert log.partitions.bounds(ORDERS).end_offset == 1
         doubted = await refusals(log)
         store.plant(key_of(1), seal_of(SESSION.id, 1))
         assert [type(await each.resolve()) for each in doubted] == [SessionFenced] * 3
@@ -339,7 +340,7 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
 
     async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, REFUSED)
         doubted, *_ = await refusals(log)
         assert (doubted.retryable, doubted.nothing_was_written) == (True, True), "who does not ask further errs on the safe side"
@@ -385,7 +386,7 @@ def test_a_repeat_and_an_old_epoch_of_a_producer_need_no_look() -> None:
 
     async def work(log: SessionLog) -> None:
         first = await produce(log, sequenced_batch(1, 0, producer_epoch=1))
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         assert (await produce(log, sequenced_batch(1, 0, producer_epoch=1))) == first._replace(duplicate=True)
         assert type(await refusal_of(append(log, sequenced_batch(1, 1)))) is ProducerFenced
         assert store.count("list", LIST) == 0

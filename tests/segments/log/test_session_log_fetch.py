@@ -77,7 +77,7 @@ def test_more_records_than_the_answer_may_hold_are_not_waited_with() -> None:
 def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_bytes() -> None:
     async def work(log: SessionLog) -> None:
         targets = [FetchTarget(ORDERS, 0, EVERYTHING), FetchTarget(PAYMENTS, 0, EVERYTHING)]
-        polling = asyncio.create_task(log.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=60_000))
+        polling = asyncio.create_task(log.reads.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=60_000))
         await asyncio.sleep(1)
         await produce(log, batch_of(b"p"), partition=PAYMENTS)
         orders, payments = await polling
@@ -85,7 +85,7 @@ def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_b
         assert isinstance(payments, Fetched)
         assert (orders.batches, records_in(payments.batches)) == ([], [(0, b"p")])
         await produce(log, batch_of(b"o"))
-        orders, payments = await log.fetch(targets, bytes_max=1)
+        orders, payments = await log.reads.fetch(targets, bytes_max=1)
         assert isinstance(orders, Fetched)
         assert isinstance(payments, Fetched)
         assert (records_in(orders.batches), payments.batches, payments.more) == ([(0, b"o")], [], True)
@@ -97,7 +97,7 @@ def test_the_error_of_one_partition_stands_in_its_place_and_is_not_waited_with()
     async def work(log: SessionLog) -> None:
         await produce(log)
         targets = [FetchTarget(partition_of(9), 0, 100), FetchTarget(ORDERS, 0, 100), FetchTarget(PAYMENTS, 7, 100)]
-        answers = await log.fetch(targets, bytes_max=1 << 20, bytes_min=1 << 20, wait_ms_max=60_000)
+        answers = await log.reads.fetch(targets, bytes_max=1 << 20, bytes_min=1 << 20, wait_ms_max=60_000)
         assert [type(answer) for answer in answers] == [NoLeader, Fetched, OutOfRange]
         assert now_s() == 0
 
@@ -108,10 +108,10 @@ def test_a_reader_that_hangs_up_leaves_nothing_behind() -> None:
     async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(fetch(log, 0, wait_ms_max=60_000))
         await asyncio.sleep(1)
-        assert log.readers_waiting == 1
+        assert log.reads.readers_waiting == 1
         polling.cancel()
         await asyncio.wait((polling,))
-        assert log.readers_waiting == 0
+        assert log.reads.readers_waiting == 0
 
     with_log(bucket(), work)
 
@@ -124,9 +124,9 @@ def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
             await produce(log, batch_of(b"%d" % number))
         assert await values(log) == [b"%d" % number for number in range(10)]
         assert store.count("get") == 8
-        assert (await log.explain(ORDERS, 3)).in_hot_pool is False
-        assert (await log.explain(ORDERS, 9)).in_hot_pool is True
-        assert await log.offset_for_timestamp(ORDERS, 0) is not None
+        assert (await log.reads.explain(ORDERS, 3)).in_hot_pool is False
+        assert (await log.reads.explain(ORDERS, 9)).in_hot_pool is True
+        assert await log.reads.offset_for_timestamp(ORDERS, 0) is not None
 
     with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=2 * (len(batch_of(b"0")) + BATCH_MEMORY_BYTES)))
 
@@ -139,11 +139,11 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
             appends = [await append(log, batch_of(b"%d%d" % (number, at))) for at in range(3)]
             await appends[-1].committed(Deadline.after(10))
             await produce(log, batch_of(b"%d" % number), partition=PAYMENTS)
-        damaged = await log.explain(ORDERS, 4)
+        damaged = await log.reads.explain(ORDERS, 4)
         body = bytearray(store.content(damaged.object_key))
         body[damaged.range_end - 1] ^= 1
         store.plant(damaged.object_key, bytes(body))
-        log._reads._cold._held.clear()
+        log.reads._cold._held.clear()
         assert await values(log, 0) == [b"00", b"01", b"02", b"10"]
         for _ in range(2):
             error = await refusal_of(fetch(log, 4))
@@ -174,7 +174,7 @@ class Consumer:
     async def fetch(self, *, bytes_max: int = EVERYTHING, bytes_min: int = 1, wait_ms_max: float = 0) -> dict[TopicPartition, int]:
         """How many records came of each partition that brought some, or an error (-1)."""
         targets = [FetchTarget(partition, offset, bytes_max) for partition, offset in self._next.items()]
-        answers = await self._log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+        answers = await self._log.reads.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
         came: dict[TopicPartition, int] = {}
         for target, answer in zip(targets, answers, strict=True):
             if isinstance(answer, TidelogError):

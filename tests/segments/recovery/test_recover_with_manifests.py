@@ -15,7 +15,7 @@ from segments.bucket.layout import claim_key, manifest_key, segment_key, trimmed
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.object_store.interface import ListPage, Tail
-from segments.read.log_reader import LeaderPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition

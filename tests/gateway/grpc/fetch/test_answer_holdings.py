@@ -18,9 +18,9 @@ from gateway.proto import log_pb2
 from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
-from segments.log.session_log import SessionLog
 from segments.object_store.interface import Buffer
 from segments.read.log_reader import Fetched
+from segments.read.read_path import ReadPath
 from segments.settings import KIB
 from tests.kit.gateway.http_client import Client, serve
 from tests.kit.gateway.small_broker import SmallBroker, until
@@ -40,9 +40,9 @@ class Batches(list[Buffer]):
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Batches]]:
     """The batches that were handed out, in the order of their reading."""
     handed_out: list[weakref.ref[Batches]] = []
-    as_it_is = SessionLog.fetch
+    as_it_is = ReadPath.fetch
 
-    async def watched(self: SessionLog, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
+    async def watched(self: ReadPath, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
         found: list[Fetched | TidelogError] = []
         for answer in await as_it_is(self, *arguments, **options):
             assert isinstance(answer, Fetched)
@@ -51,7 +51,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Batches]]:
             found.append(answer._replace(batches=batches))
         return found
 
-    monkeypatch.setattr(SessionLog, "fetch", watched)
+    monkeypatch.setattr(ReadPath, "fetch", watched)
     return handed_out
 
 

@@ -246,7 +246,7 @@ def test_a_stream_that_can_not_go_on_tells_why(tmp_path: Path) -> None:
             await produce(client, 0)
             await stream.next()
             await lines.content.readline()
-            broker.log.drop(partition_of(broker.topic_cache.get("orders"), 1))
+            broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
             told = await stream.next()
             assert (told["code"], told["detail"]) == ("NO_LEADER", "this broker does not lead orders/1")
             assert await stream.next() is None

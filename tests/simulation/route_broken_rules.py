@@ -28,7 +28,7 @@ from gateway.routing.leader_lookup import Leaders
 from gateway.routing.log_service import LogService, Pending, WrittenOnce
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError
-from metadata.model import ProducerId, Revision, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, ProducerId, Revision, SessionId, TopicPartition
 from segments.byte_budget import Admission
 
 
@@ -89,7 +89,7 @@ async def _asked_here_alone(
     return WrittenOnce(self.written_here(partitions, producer_id), topic_revision)
 
 
-def _any_routing(self: ProvenRouting, partition: TopicPartition, partition_count: int) -> None:
+def _any_routing(self: ProvenRouting, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
     return
 
 

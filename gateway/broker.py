@@ -124,10 +124,9 @@ class Broker:
         )
         self.http_address = self.grpc_address = ""
         self.started = False
-        self.view = ClusterView(metadata, layout)
+        self.view = ClusterView(metadata, layout, may_suggest=may_suggest_topic)
         self.topic_cache = self.view.topics
-        self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max)
-        self.topics.may_suggest = self.topic_cache.may_suggest = may_suggest_topic
+        self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max, may_suggest=may_suggest_topic)
         self.producer_ids = ProducerIds(metadata, layout)
         self.stopping = asyncio.Event()
         self._leadership = Leadership(

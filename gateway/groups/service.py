@@ -59,6 +59,7 @@ class BrokerGroups:
             broker_id=broker_id,
             registered=lambda: read_revisions(store, layout),
             ask=lambda broker: asked_what_it_sees(peers, broker),
+            is_needed=lambda: len(self.coordinated) > 0,
         )
         self.coordinated = GroupCoordinator(
             store,
@@ -87,7 +88,6 @@ class BrokerGroups:
             expires_ms=expires_ms,
         )
         self._upkeep.tell(metrics)
-        self.view.is_needed = lambda: len(self.coordinated) > 0
         self.view.subscribe(self.coordinated.proven)
         coordinators.subscribe(self.coordinated.brokers_changed)
         coordinators.subscribe(self._upkeep.brokers_changed)

@@ -17,6 +17,8 @@ from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_store import commit_manifest, newest_manifest, newest_manifests
 from segments.object_store.interface import ObjectStore
 
+OnNewest = Callable[[str, Manifest, bool], None]
+
 _MANIFEST_BYTES: Final = 600
 _FILE_BYTES: Final = 500
 _GROUP_BYTES: Final = 150
@@ -32,9 +34,13 @@ class Manifests:
         self._kept: OrderedDict[TopicPartition, Manifest] = OrderedDict()
         self._bytes = 0
         self._changed: dict[TopicPartition, int] = {}
-        self.on_newest: Callable[[str, Manifest, bool], None] | None = None
-        """Called with the topic's name for each manifest that is read or committed here, and is newer than what was kept; and with
-        whether it was committed here."""
+        self._subscribers: list[OnNewest] = []
+
+    def subscribe(self, on_newest: OnNewest) -> Callable[[], None]:
+        """Calls `on_newest` for each manifest that is read or committed here and is newer than what was kept: with the name of the
+        topic, the manifest, and whether it was committed here. Returns what ends that."""
+        self._subscribers.append(on_newest)
+        return lambda: self._subscribers.remove(on_newest)
 
     def kept(self, partition: TopicPartition) -> Manifest | None:
         """As it was read last, where it is still in mind."""
@@ -95,8 +101,9 @@ class Manifests:
         self._bytes += _size_of(manifest)
         while self._bytes > self._bytes_max and len(self._kept) > 1:
             self.forget(next(iter(self._kept)))
-        if self.on_newest is not None and (before is None or before.version < manifest.version):
-            self.on_newest(topic, manifest, committed)
+        if before is None or before.version < manifest.version:
+            for on_newest in self._subscribers:
+                on_newest(topic, manifest, committed)
 
 
 def _size_of(manifest: Manifest) -> int:

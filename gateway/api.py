@@ -1,7 +1,7 @@
 """What the doors (gRPC, HTTP) need of the broker, and no more; broker.py is it, tests bring a smaller one.
 
-Invariant: a door holds no state of the log. It asks `broker.routed_log`, or `broker.led_here` for what another broker forwards;
-both ask for the Log of the present session each time, because a session that ends takes its Log with it.
+Invariant: a listener holds no state of the log. It uses `broker.cluster_log`, or `broker.local_log` for what another broker
+forwards (gateway/routing/log_service.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.cluster.view import BrokerDescription, DrainState
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
 from metadata.cluster.broker_registry import Registration
 from metadata.cluster.id_allocation import ProducerIds
@@ -19,7 +20,7 @@ from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import Trouble
 
 if TYPE_CHECKING:  # they ask what stands below
@@ -64,17 +65,17 @@ class Broker(Protocol):
     def settings(self) -> GatewaySettings: ...
 
     @property
-    def log(self) -> Log:
+    def log(self) -> SessionLog:
         """The log of the present session; Unavailable while there is none."""
         ...
 
     @property
-    def led_here(self) -> LedHere:
-        """What this broker leads, for requests that another has forwarded."""
+    def local_log(self) -> LocalLog:
+        """The log of the partitions that this broker leads, for requests that another broker has forwarded."""
         ...
 
     @property
-    def routed_log(self) -> LedHere:
+    def cluster_log(self) -> LogService:
         """The log of the whole cluster, for requests of clients."""
         ...
 

@@ -33,9 +33,10 @@ from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
 from gateway.net.connection_limiter import OpenConnections
 from gateway.net.ports import Ports
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import Forwarding
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import Peers
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import BrokerSettings, GatewaySettings
@@ -54,7 +55,7 @@ from metadata.store.instrumented import InstrumentedMetadataStore
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import HealthTrackingObjectStore, Trouble
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.store_clock import StoreClock
@@ -122,10 +123,9 @@ class Broker:
         )
         self.http_address = self.grpc_address = ""
         self.started = False
-        self.view = ClusterView(metadata, layout)
+        self.view = ClusterView(metadata, layout, may_suggest=may_suggest_topic)
         self.topic_cache = self.view.topics
-        self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max)
-        self.topics.may_suggest = self.topic_cache.may_suggest = may_suggest_topic
+        self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max, may_suggest=may_suggest_topic)
         self.producer_ids = ProducerIds(metadata, layout)
         self.stopping = asyncio.Event()
         self._leadership = Leadership(
@@ -161,9 +161,9 @@ class Broker:
             is_stopping=self.stopping.is_set,
         )
         self._leadership.subscribe(self._forwarding.led_here)
-        self.led_here = LedHere(lambda: self.log, self.view, self._leadership.taken_over)
-        routed_log = RoutedLog(
-            lambda: self.log,
+        self.local_log = LocalLog(lambda: self.log, self.view, self._leadership.taken_over)
+        cluster_log = ClusterLog(
+            self.local_log,
             self.view,
             self._forwarding,
             PeerReads(peers),
@@ -174,21 +174,21 @@ class Broker:
             rack=settings.membership.rack,
             rack_read_bytes_min=settings.membership.rack_read_bytes_min,
         )
-        self.routed_log: LedHere = routed_log
+        self.cluster_log: LogService = cluster_log
         self.tracing = tracing
         self.metrics = Metrics()
         self._lag = LoopLag()
         register_broker(self, settings, self._leadership, self._lag, disk)
         register_stores(self.metrics, bucket, metered, metadata, settings.observability)
         audited = self.guard.audit.counts if self.guard is not None and self.guard.audit is not None else AuditCounts()
-        self.metrics.register(lambda: (audited, routed_log.racks.counters, routed_log.preferred.counters))
+        self.metrics.register(lambda: (audited, cluster_log.racks.counters, cluster_log.preferred.counters))
         self._groups = BrokerGroups(
             metadata,
             layout,
             settings.groups,
             self.view.brokers,
             self.topic_cache,
-            self.routed_log,
+            self.cluster_log,
             peers,
             self.metrics,
             broker_id=settings.broker_id,
@@ -267,7 +267,7 @@ class Broker:
         return self._http.connections
 
     @property
-    def log(self) -> Log:
+    def log(self) -> SessionLog:
         """The log of the present session; raises NoLeader or Stopping while there is none."""
         return self._leadership.log
 
@@ -299,7 +299,7 @@ class Broker:
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
         """Partitions that this broker was appointed to lead and does not serve, since what is stored of them is damaged."""
         try:
-            return self.log.damaged
+            return self.log.partitions.damaged
         except TidelogError:
             return {}
 

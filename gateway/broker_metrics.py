@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from metadata.errors import Corrupt
     from metadata.model import TopicPartition
     from metadata.topics.cache import TopicCache
-    from segments.log.session_log import Log
+    from segments.log.session_log import SessionLog
     from segments.read.disk_cache import DiskTier
 
 
@@ -47,7 +47,7 @@ class ObservedBroker(ProbedBroker, Protocol):
     @property
     def metrics(self) -> Metrics: ...
     @property
-    def log(self) -> Log: ...
+    def log(self) -> SessionLog: ...
     @property
     def serving(self) -> bool: ...
     @property
@@ -151,7 +151,7 @@ class BrokerMetrics:
         broker = self._broker
         mine = self._view.brokers.brokers.get(broker.broker_id)
         try:
-            led = broker.log.led_count
+            led = len(broker.log.partitions)
         except TidelogError:
             led = 0
         self._status = BrokerStatus(

@@ -21,7 +21,7 @@ from gateway.access.guard import Guard
 from metadata.errors import Corrupt, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import Trouble
 
 REFUSED_MAX: Final = 100
@@ -38,7 +38,7 @@ class ProbedBroker(Protocol):
     @property
     def guard(self) -> Guard | None: ...
     @property
-    def log(self) -> Log: ...
+    def log(self) -> SessionLog: ...
     @property
     def bucket_trouble(self) -> Trouble | None: ...
     @property

@@ -63,12 +63,12 @@ class Keeping:
         self._altered: set[TopicId] = set()
         self._told: set[tuple[TopicPartition, str]] = set()
         self._rewritten = 0
-        context.manifests.on_newest = self._heard_of
+        self._forget_manifests = context.manifests.subscribe(self._heard_of)
         self._forget_topics = context.topics.subscribe(self._topic_changed)
 
     def close(self) -> None:
         self._forget_topics()
-        self._context.manifests.on_newest = None
+        self._forget_manifests()
 
     async def run(self) -> int:
         """Does what is due, and answers how many manifests it wrote. What fails is told in the log, and due again later.

@@ -22,7 +22,7 @@ from metadata.errors import SessionFenced, TidelogError
 from metadata.model import Revision, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.log.session_log import Log, Released
+from segments.log.session_log import Released, SessionLog
 
 PAUSE_S = 0.5
 """Before what the metadata store could not do is tried again, unless the metadata change before."""
@@ -35,7 +35,7 @@ _Asked = Mapping[TopicPartition, tuple[PartitionState, Revision]]
 class Handover:
     """Of one session. Its owner runs `run()` as a task, and calls `look` when the metadata have changed."""
 
-    def __init__(self, session_log: Log, metadata: MetadataStore, view: ClusterView, *, layout: EtcdLayout) -> None:
+    def __init__(self, session_log: SessionLog, metadata: MetadataStore, view: ClusterView, *, layout: EtcdLayout) -> None:
         self._log = session_log
         self._metadata = metadata
         self._view = view
@@ -54,7 +54,7 @@ class Handover:
                 self._changed.clear()
                 asked = self._asked()
                 for partition in asked:
-                    self._log.pause(partition)
+                    self._log.partitions.pause(partition)
                 done = await self._hand_over(asked)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if done else PAUSE_S):
@@ -85,9 +85,9 @@ class Handover:
         return done
 
     def _is_flushed(self, partition: TopicPartition) -> bool:
-        if not self._log.leads(partition):
+        if partition not in self._log.partitions:
             return True
-        bounds = self._log.bounds(partition)
+        bounds = self._log.partitions.bounds(partition)
         return bounds.high_watermark == bounds.end_offset
 
     async def _release(self, asked: _Asked, partitions: Sequence[TopicPartition]) -> bool:
@@ -100,7 +100,7 @@ class Handover:
                 Decision(partition, revision, handed_over(state, *released[partition]))
                 for partition, (state, revision) in ((partition, asked[partition]) for partition in held)
             ]  # without those that were taken back meanwhile: they are served again
-            self._log.withhold(held)  # once it is sent, another may lead, whatever becomes of the answer
+            self._log.partitions.stop_reads(held)  # once it is sent, another may lead, whatever becomes of the answer
             await leadership.write(self._metadata, decisions, self._layout)
         except SessionFenced:
             raise
@@ -111,8 +111,8 @@ class Handover:
         return True
 
 
-async def release(session_log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+async def release(session_log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
     """Where the partition's records in this session end. One that is not led yet was not written to in this epoch."""
-    if session_log.leads(partition):
+    if partition in session_log.partitions:
         return await session_log.flushed(partition)
-    return Released(session_log.committed_to, {span.session for span in state.sessions})
+    return Released(session_log.writer.committed_to, {span.session for span in state.sessions})

@@ -1,7 +1,7 @@
 """Hears of newer manifests, and has the partitions that are led here follow them; tells of those that DeleteRecords wrote here.
 
-    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ Log.adopt
-    Log.tell_of_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
+    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ ManifestFollower.adopt
+    ManifestFollower: on_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
 
 A notice saves polling, and decides nothing: what is adopted is the newest manifest on the bucket. One that was missed is found out
 by a reader, when a segment is gone. Invariants: a partition that comes to be led here follows notices that came before, too; a
@@ -25,7 +25,7 @@ from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.interface import ObjectStore
 
 PAUSE_S = 1.0
@@ -55,7 +55,9 @@ class FollowCompactions:
     """Of one session. Its owner runs `run()` as a task, and calls `look` for partitions that came to be led here with a manifest
     that is not the newest of which notices tell."""
 
-    def __init__(self, session_log: Log, bucket: ObjectStore, topics: TopicCache, notices: NoticeCache, *, reads_max: int) -> None:
+    def __init__(
+        self, session_log: SessionLog, bucket: ObjectStore, topics: TopicCache, notices: NoticeCache, *, reads_max: int
+    ) -> None:
         self._log = session_log
         self._bucket = bucket
         self._topics = topics
@@ -109,7 +111,7 @@ class FollowCompactions:
             if isinstance(manifest, Corrupt):
                 log.error("%s goes on with the manifest that it has: %s", partition, manifest)
             elif manifest is not None:
-                self._log.adopt(manifest)
+                self._log.manifests.adopt(manifest)
         now_s, still = asyncio.get_running_loop().time(), self._outdated(manifests.keys())
         for partition in heard | due:
             self._awaited.pop(partition, None)
@@ -122,7 +124,7 @@ class FollowCompactions:
         """What is led here and has a newer manifest, with the names of the topics."""
         outdated: dict[TopicPartition, str] = {}
         for partition in sorted(heard):
-            held = self._log.manifest_version(partition)
+            held = self._log.manifests.version(partition)
             if held is not None and held < self._notices.version(partition):
                 try:
                     outdated[partition] = self._topics.by_id(partition.topic_id).name

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from metadata.errors import NoLeader, StaleRouting, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log.session_log import Log
+from segments.partition.leader_partitions import LeaderPartitions
 
 # Upper bound for one read of a topic from the metadata store, and for the watch that tells the same.
 CATCH_UP_S: Final = 5.0
@@ -31,16 +31,15 @@ log = logging.getLogger(__name__)
 
 
 class ProvenRouting:
-    """The KeyedRouting of one session's Log. Its owner runs `run()` as a task, and calls `look` when partitions were taken over."""
+    """The KeyedRouting of one session. Its owner runs `run()` as a task, and calls `look` when partitions were taken over."""
 
-    def __init__(self, session_log: Log, topics: TopicCache) -> None:
-        self._log = session_log
+    def __init__(self, topics: TopicCache) -> None:
         self._topics = topics
         self._proven: dict[TopicPartition, LeaderEpoch] = {}
         self._woken = asyncio.Event()
 
-    def check(self, partition: TopicPartition, partition_count: int) -> None:
-        if not self.is_proven(partition):
+    def check(self, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
+        if not self.is_proven(partition, leader_epoch):
             self.look()
             raise NoLeader(f"the leader of {partition} has yet to read from the metadata store whether the topic has grown")
         topic = self._topics.by_id(partition.topic_id)
@@ -57,19 +56,19 @@ class ProvenRouting:
                 f"{topic.partition_count} yet"
             )
 
-    def is_proven(self, partition: TopicPartition) -> bool:
-        return self._proven.get(partition) == self._log.leader_epoch(partition)
+    def is_proven(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> bool:
+        return self._proven.get(partition) == leader_epoch
 
-    async def prove(self, partitions: Collection[TopicPartition]) -> None:
-        for topic_id, epochs in self._unproven(partitions).items():
+    async def prove(self, leader_epochs: Mapping[TopicPartition, LeaderEpoch]) -> None:
+        for topic_id, epochs in self._unproven(leader_epochs).items():
             await self._prove(topic_id, epochs)
 
-    def _unproven(self, partitions: Collection[TopicPartition]) -> dict[TopicId, dict[TopicPartition, LeaderEpoch]]:
-        """The leader epochs of those that are not proven. Raises NoLeader, Corrupt, SessionFenced."""
+    def _unproven(self, leader_epochs: Mapping[TopicPartition, LeaderEpoch]) -> dict[TopicId, dict[TopicPartition, LeaderEpoch]]:
+        """Returns those that are not proven, by topic."""
         unproven: dict[TopicId, dict[TopicPartition, LeaderEpoch]] = {}
-        for partition in partitions:
-            if not self.is_proven(partition):
-                unproven.setdefault(partition.topic_id, {})[partition] = self._log.leader_epoch(partition)
+        for partition, leader_epoch in leader_epochs.items():
+            if not self.is_proven(partition, leader_epoch):
+                unproven.setdefault(partition.topic_id, {})[partition] = leader_epoch
         return unproven
 
     async def _prove(self, topic_id: TopicId, epochs: Mapping[TopicPartition, LeaderEpoch]) -> None:
@@ -77,13 +76,14 @@ class ProvenRouting:
         self._proven.update(epochs)
 
     def look(self) -> None:
+        """Has `run` look for partitions that are not proven."""
         self._woken.set()
 
-    async def run(self) -> None:
-        """Proves what is led, so that keyed requests need not wait, and so that an outage of the store does not stop them."""
+    async def run(self, partitions: LeaderPartitions) -> None:
+        """Proves the partitions of the session ahead of keyed requests, so that an outage of the store does not stop these."""
         while True:
             self._woken.clear()
-            led = dict.fromkeys(self._log.led)  # in an order that no hash decides
+            led = {partition: led.log.leader_epoch for partition, led in partitions.copy().items()}
             self._proven = {partition: epoch for partition, epoch in self._proven.items() if partition in led}
             failure: TidelogError | None = None
             for topic_id, epochs in self._unproven(led).items():

@@ -34,7 +34,7 @@ from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.takeover import TakeOver
 from gateway.cluster.view import ClusterView, partitions_of
 from gateway.controller.controller import Controller
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerCache, Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
 from metadata.model import SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
@@ -42,7 +42,7 @@ from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.read.disk_cache import DiskTier
 from segments.recovery.footer_cache import FooterCache
@@ -90,7 +90,7 @@ class Leadership:
         disk: DiskTier | None = None,
         is_alone: bool = False,
     ) -> None:
-        """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of Log.
+        """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of SessionLog.
 
         `disk`: what was read from the bucket is kept there, over the end of a session too. `is_alone`: whether no other broker can
         use these metadata, as without etcd.
@@ -111,7 +111,7 @@ class Leadership:
         self.sessions_begun = 0
         self._deletions = TellDeletions(Notices(metadata, layout), new_nonce=new_writer)
         self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
-        self._log: Log | None = None
+        self._log: SessionLog | None = None
         self._own_sessions: set[SessionId] = set()
         self._parts: _Parts | None = None
         self._earlier = EarlierSessions(store, metadata, layout, settings, self._footers, now_ms=now_ms)
@@ -158,12 +158,12 @@ class Leadership:
         return len(self._view.partitions.led_by(self._log.session.id))
 
     @property
-    def present_log(self) -> Log | None:
+    def present_log(self) -> SessionLog | None:
         """The log of the present session, where there is one."""
         return self._log
 
     @property
-    def log(self) -> Log:
+    def log(self) -> SessionLog:
         """The log of the present session. Raises Stopping, or NoLeader between two sessions."""
         if self._log is None:
             if self._stopping.is_set():
@@ -189,7 +189,14 @@ class Leadership:
         await self._deletions.tell_at_last()
 
     async def _run_session(self, session: Session) -> None:
-        session_log = Log(
+        self.sessions_begun += 1
+        registration = msgspec.structs.replace(self.registration, session=session.id)
+        ttl_s = self._cluster.session_timeout_ms / 1000
+        before = frozenset(self._own_sessions)
+        self._own_sessions.add(session.id)
+        membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
+        routing = ProvenRouting(self._view.topics)
+        session_log = SessionLog(
             self._store,
             session,
             self._settings,
@@ -197,23 +204,19 @@ class Leadership:
             now_ms=self._now_ms,
             expires_ms=self._expires_ms,
             new_writer=self._new_writer,
+            guard=SessionGuard(membership, self._view.brokers, session.id),
+            routing=routing,
+            on_deletion=self._deletions.tell,
             disk=self._disk,
             counters=self.counters,
             bucket_state=lambda: self._store.state,
         )
-        self.sessions_begun += 1
-        registration = msgspec.structs.replace(self.registration, session=session.id)
-        ttl_s = self._cluster.session_timeout_ms / 1000
-        before = frozenset(self._own_sessions)
-        self._own_sessions.add(session.id)
-        membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
-        brokers = self._view.brokers
-        session_log.tell_of_deletion = self._deletions.tell
-        session_log.surely_appointed = lambda: membership.sure and brokers.by_session(session.id) is not None
         try:
             async with asyncio.TaskGroup() as tasks:
                 writing = tasks.create_task(session_log.run(), name=f"log of session {session.id}")
-                living = tasks.create_task(self._live(session_log, membership, writing), name=f"life of session {session.id}")
+                living = tasks.create_task(
+                    self._live(session_log, membership, routing, writing), name=f"life of session {session.id}"
+                )
                 await asyncio.wait((writing,))
                 living.cancel()
         finally:
@@ -281,11 +284,13 @@ class Leadership:
         leader = self._view.leader(partition)
         if leader is None or leader.session != self.session:
             return leader is not None
-        return self._log is not None and (self._log.leads(partition) or self._log.refuses(partition))
+        return self._log is not None and (partition in self._log.partitions or partition in self._log.partitions.damaged)
 
     # ── one session ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _live(self, session_log: Log, membership: Membership, writing: asyncio.Task[None]) -> None:
+    async def _live(
+        self, session_log: SessionLog, membership: Membership, routing: ProvenRouting, writing: asyncio.Task[None]
+    ) -> None:
         """What a session does beside writing. Ends the writing when the session is no longer wanted, or not wanted here."""
         await self._unless_stopped(self._read_footers_ahead(session_log.session.id))
         if not await self._unless_stopped(membership.join()):
@@ -319,7 +324,6 @@ class Leadership:
             waits_for_s=lambda: takeover.reading_for_s,
             new_nonce=self._new_writer,
         )
-        routing = session_log.routing = ProvenRouting(session_log, self._view.topics)
         self._log = session_log
         self._parts = _Parts(membership, takeover, handover, reach, routing)
         async with asyncio.TaskGroup() as tasks:
@@ -347,7 +351,7 @@ class Leadership:
                 tasks.create_task(handover.run(), name="hand over"),
                 tasks.create_task(reach.run(), name="reach of the bucket"),
                 tasks.create_task(following.run(), name="follow compactions"),
-                tasks.create_task(routing.run(), name="prove routing of keyed requests"),
+                tasks.create_task(routing.run(session_log.partitions), name="prove routing of keyed requests"),
                 tasks.create_task(_look_for_seal(session_log, membership), name="look for a seal"),
             ]
             self._advance()
@@ -406,12 +410,12 @@ class Leadership:
         for partition in sorted(changed):
             state = self._view.partitions.get(partition)
             if state is None or state.leader_session != mine or state.is_closed:
-                self._log.drop(partition)
+                self._log.stop_leading(partition)
                 continue
-            if self._log.leads(partition) and self._log.bounds(partition).leader_epoch != state.leader_epoch:
-                self._log.drop(partition)
+            if partition in self._log.partitions and self._log.partitions.bounds(partition).leader_epoch != state.leader_epoch:
+                self._log.stop_leading(partition)
             if state.moving_to is None:
-                self._log.resume(partition)
+                self._log.partitions.resume(partition)
         if self._parts is not None:
             self._parts.takeover.look(changed)
             self._parts.handover.look()
@@ -445,21 +449,33 @@ class Leadership:
         self._subscribers.append(took_over)
 
 
-async def _look_for_seal(session_log: Log, membership: Membership) -> None:
+class SessionGuard:
+    """The LeadershipGuard of one session: its lease is valid while this broker renews it and the metadata name the session."""
+
+    def __init__(self, membership: Membership, brokers: BrokerCache, session: SessionId) -> None:
+        self._membership = membership
+        self._brokers = brokers
+        self._session = session
+
+    def lease_is_valid(self) -> bool:
+        return self._membership.sure and self._brokers.by_session(self._session) is not None
+
+
+async def _look_for_seal(session_log: SessionLog, membership: Membership) -> None:
     """While the lease may have ended, another may have been appointed: then a seal stands on the bucket.
 
     Where the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. One
     that is idle looks now and then, so that its readers learn of it.
     """
     loop = asyncio.get_running_loop()
-    committed_to, looked_s = session_log.committed_to, loop.time()
+    committed_to, looked_s = session_log.writer.committed_to, loop.time()
     while True:
         await asyncio.sleep(SEAL_LOOKS_S)
-        if session_log.committed_to != committed_to:
-            committed_to, looked_s = session_log.committed_to, loop.time()
+        if session_log.writer.committed_to != committed_to:
+            committed_to, looked_s = session_log.writer.committed_to, loop.time()
         if not membership.sure or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
             looked_s = loop.time()
             try:
-                await session_log.look_for_seal()
+                await session_log.writer.look_for_seal()
             except TidelogError as error:
                 log.warning("whether the own session was sealed is not known: %s", error)

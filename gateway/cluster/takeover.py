@@ -20,7 +20,7 @@ from metadata.errors import Corrupt, SessionFenced, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.interface import ObjectStore
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
@@ -42,7 +42,7 @@ class TakeOver:
 
     def __init__(
         self,
-        session_log: Log,
+        session_log: SessionLog,
         bucket: ObjectStore,
         metadata: MetadataStore,
         view: ClusterView,
@@ -85,7 +85,7 @@ class TakeOver:
         return 0.0 if self._reading_since_s is None else asyncio.get_running_loop().time() - self._reading_since_s
 
     def look(self, changed: Set[TopicPartition]) -> None:
-        appointed = {p for p in changed & self._view.partitions.led_by(self._session.id) if not self._log.leads(p)}
+        appointed = {p for p in changed & self._view.partitions.led_by(self._session.id) if p not in self._log.partitions}
         if appointed:
             self._unserved |= appointed
             self._ahead.hurry()
@@ -141,7 +141,9 @@ class TakeOver:
         Neither what no topic is known to have: it was deleted, or its name, and so where its manifests lie, will be told soon.
         """
         appointed = self._view.partitions.led_by(self._session.id)
-        self._unserved = {p for p in self._unserved if p in appointed and not self._log.leads(p) and not self._log.refuses(p)}
+        self._unserved = {
+            p for p in self._unserved if p in appointed and p not in self._log.partitions and p not in self._log.partitions.damaged
+        }
         held = ((partition, self._view.partitions.get(partition)) for partition in sorted(self._unserved - self._coming))
         found = {partition: state for partition, state in held if state is not None and not state.is_closed}
         named = self._names(found)
@@ -161,7 +163,9 @@ class TakeOver:
         if self._view.partitions.set_back is not None:
             raise Unavailable("the metadata were set back, and this broker is about to stop")
         if any(_was_replaced(self._session.id, state) for state in appointed.values()):
-            await self._log.look_for_seal()  # which stands: the controller that appointed it again did not know yet that it is gone
+            await (
+                self._log.writer.look_for_seal()
+            )  # which stands: the controller that appointed it again did not know yet that it is gone
             raise SessionFenced(f"session {self._session.id} was sealed, and is appointed again")
         recovered = await recover(
             self._bucket,
@@ -181,7 +185,7 @@ class TakeOver:
                 continue  # given to another, or deleted, meanwhile
             if isinstance(found, Corrupt):
                 log.error("%s is not served: %s", partition, found)
-                self._log.refuse(partition, found)
+                self._log.partitions.mark_damaged(partition, found)
             else:
                 self._log.lead(found, epoch)
                 if self._view.compactions.version(partition) > found.manifest.version:

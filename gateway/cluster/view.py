@@ -7,7 +7,7 @@ While the metadata store can't be reached, all of it stays as it was last told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from metadata.cluster.broker_registry import BrokerCache, Registration
@@ -24,8 +24,11 @@ from metadata.topics.topic import Topic
 class ClusterView:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
-        self.topics = TopicCache(metadata, layout)
+    def __init__(
+        self, metadata: MetadataStore, layout: EtcdLayout, *, may_suggest: Callable[[str], bool] = lambda name: True
+    ) -> None:
+        """`may_suggest`: see TopicCache."""
+        self.topics = TopicCache(metadata, layout, may_suggest=may_suggest)
         self.brokers = BrokerCache(metadata, layout)
         self.partitions = PartitionCache(metadata, layout)
         self.controller = ControllerSeen(metadata, layout)

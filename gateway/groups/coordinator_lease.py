@@ -76,14 +76,16 @@ class ProvenView:
         broker_id: str,
         registered: Callable[[], Awaitable[Mapping[str, Revision]]],
         ask: Callable[[Registration], Awaitable[SeenThere]],
+        is_needed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`registered` asks the metadata store for the revision of each registration, `ask` asks another broker what it sees."""
+        """`registered` asks the metadata store for the revision of each registration, `ask` asks another broker what it sees.
+        `is_needed` returns whether the view must be proven all the time: proofs that lie far apart do not cover the time between.
+        """
         self._seen = seen
         self._broker_id = broker_id
         self._registered = registered
         self._ask = ask
-        self.is_needed: Callable[[], bool] = lambda: False
-        """Whether it is to be proven all the time, since proofs that lie far apart tell nothing of what was between them."""
+        self._is_needed = is_needed
         self._proven_s = float("-inf")
         self._wanted = asyncio.Event()
         self._looked: asyncio.Future[None] | None = None
@@ -151,7 +153,7 @@ class ProvenView:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_S):
                     await self._wanted.wait()
-            if self.is_needed() and _now_s() - self._proven_s >= REFRESH_S:
+            if self._is_needed() and _now_s() - self._proven_s >= REFRESH_S:
                 return
 
     async def _look(self) -> float | None:

@@ -10,7 +10,7 @@ from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.expiry import GroupExpiry
 from gateway.groups.metrics import GroupMetrics, by_partition, by_topic
 from gateway.groups.scan import GroupScan
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.telemetry.registry import Metrics
 from metadata.groups.settings import GroupSettings
 from metadata.store.interface import MetadataStore
@@ -25,7 +25,7 @@ class GroupUpkeep:
         store: MetadataStore,
         layout: EtcdLayout,
         coordinator: GroupCoordinator,
-        log: LedHere,
+        log: LogService,
         topics: KnownTopics,
         settings: GroupSettings,
         *,

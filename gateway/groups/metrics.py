@@ -22,7 +22,7 @@ from gateway.concurrency.offload import LoopTurns
 from gateway.groups.admin.lag import GroupLag, KnownTopics, Place, first_unread, lag_records, lag_seconds
 from gateway.groups.admin.local_admin import owners
 from gateway.groups.coordinator import GroupCoordinator
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, TidelogError
 from metadata.groups.model import Group, Member, MemberId
@@ -81,7 +81,7 @@ class GroupMetrics:
         store: MetadataStore,
         layout: EtcdLayout,
         coordinator: GroupCoordinator,
-        log: LedHere,
+        log: LogService,
         topics: KnownTopics,
         *,
         coordinates: Callable[[str], bool],

@@ -18,7 +18,7 @@ from gateway.groups.coordinator_lease import ProvenView, SeenRegistrations
 from gateway.groups.coordinator_lookup import Coordinators
 from gateway.groups.maintenance import GroupUpkeep
 from gateway.groups.router import RoutedGroups, asked_what_it_sees
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import Peers
 from gateway.telemetry.registry import Metrics
 from metadata.cluster.broker_registry import read_revisions
@@ -40,7 +40,7 @@ class BrokerGroups:
         settings: GroupSettings,
         seen: SeenRegistrations,
         topics: TopicCache,
-        log: LedHere,
+        log: LogService,
         peers: Peers,
         metrics: Metrics,
         *,
@@ -59,6 +59,7 @@ class BrokerGroups:
             broker_id=broker_id,
             registered=lambda: read_revisions(store, layout),
             ask=lambda broker: asked_what_it_sees(peers, broker),
+            is_needed=lambda: len(self.coordinated) > 0,
         )
         self.coordinated = GroupCoordinator(
             store,
@@ -87,7 +88,6 @@ class BrokerGroups:
             expires_ms=expires_ms,
         )
         self._upkeep.register(metrics)
-        self.view.is_needed = lambda: len(self.coordinated) > 0
         self.view.subscribe(self.coordinated.proven)
         coordinators.subscribe(self.coordinated.brokers_changed)
         coordinators.subscribe(self._upkeep.brokers_changed)

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.routing.cluster_fetch import may_be_led_soon
-from gateway.routing.local_log import EpochQuestion, LedHere
+from gateway.routing.cluster_fetch import may_succeed_elsewhere
+from gateway.routing.log_service import EpochQuestion, LogService
 from metadata.errors import TidelogError, UnknownLeaderEpoch
 from metadata.group_member.start_offsets import GroupStart, StartPolicy, StartRules
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -24,7 +24,7 @@ _NOTHING: Final = StoredOffsets({}, {})
 
 
 async def find_starts(
-    log: LedHere, rules: StartRules, names: Mapping[TopicPartition, str], stored: StoredOffsets | None, *, wait_s: float
+    log: LogService, rules: StartRules, names: Mapping[TopicPartition, str], stored: StoredOffsets | None, *, wait_s: float
 ) -> dict[TopicPartition, GroupStart | TidelogError]:
     """Returns where each partition of `names` begins, or why it can't be read, or not yet.
 
@@ -53,7 +53,7 @@ async def find_starts(
 
 
 async def _ends_of_epochs(
-    log: LedHere, committed: Mapping[TopicPartition, CommittedOffset], wait_s: float
+    log: LogService, committed: Mapping[TopicPartition, CommittedOffset], wait_s: float
 ) -> dict[TopicPartition, int | TidelogError]:
     """Returns where the records of the committed epochs end, of those of which it is known; an error where it may be known soon."""
     asked = [EpochQuestion(at, offset.leader_epoch) for at, offset in committed.items() if offset.leader_epoch >= 0]
@@ -63,6 +63,6 @@ async def _ends_of_epochs(
         if isinstance(end, EpochEnd):
             if end.end_offset >= 0:
                 known[question.partition] = end.end_offset
-        elif may_be_led_soon(end) and not isinstance(end, UnknownLeaderEpoch):  # a commit by hand may name any epoch
+        elif may_succeed_elsewhere(end) and not isinstance(end, UnknownLeaderEpoch):  # a commit by hand may name any epoch
             known[question.partition] = end
     return known

@@ -108,7 +108,7 @@ class GrpcServer:
     def _services(self) -> dict[str, dict[str, MethodHandler]]:
         broker, waits = self._broker, self._waits
         services = {
-            log.SERVICE: log.LogService(broker, waits, self.producers).handlers(),
+            log.SERVICE: log.GrpcLogService(broker, waits, self.producers).handlers(),
             services_admin.TOPICS: services_admin.TopicsService(broker).handlers(),
             services_admin.CLUSTER: services_admin.ClusterService(broker).handlers(),
             access.SERVICE: access.AccessService(broker).handlers(),

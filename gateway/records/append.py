@@ -1,7 +1,7 @@
 """What every door does to produce: find the topic, check, append, wait for the outcome.
 
     target ─▶ check_ready_batch, or a batch of our own making ─▶ check_dates
-           ─▶ append (at once, in order) ─▶ outcomes (by acks, up to a deadline)
+           ─▶ append (at once, in order) ─▶ await_outcomes (by acks, up to a deadline)
 
 Invariants: everything that can be wrong with a request is found before its first batch is appended, but for what only leaders know:
 whether a batch is a repeat, and what follows from it. Once a batch of a partition was refused, no later batch of the same request
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
 from gateway.concurrency.offload import LoopTurns, WorkThreads
-from gateway.routing.local_log import LedHere, Pending
+from gateway.routing.log_service import LogService, Pending
 from gateway.settings import GatewaySettings
 from gateway.telemetry.request_context import current_call, note_topic
 from gateway.topics.names import named
@@ -38,7 +38,8 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.settings import INT64_MAX
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
-from segments.log.append_result import DoubtedRefusal, decide
+from segments.deadline import Deadline
+from segments.log.append_result import UnverifiedRejection, resolve_all
 from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.health_tracking import Trouble
 from segments.object_store.interface import Buffer
@@ -219,7 +220,7 @@ def _leader_decides(header: BatchHeader) -> bool:
 def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
     """The error with the topic's name, and the command that changes what it takes."""
     topic = target.topic
-    refusal = error.refusal if isinstance(error, DoubtedRefusal) else error
+    refusal = error.rejection if isinstance(error, UnverifiedRejection) else error
     if isinstance(refusal, InvalidTimestamp):
         refusal.hint = (
             f"{InvalidTimestamp.default_hint} {topic.name} takes what is dated at most {target.ahead_ms_max} ms ahead of the "
@@ -231,7 +232,7 @@ def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
 
 
 def append(
-    log: LedHere,
+    log: LogService,
     target: Target,
     batches: Sequence[ReadyBatch],
     admission: Admission,
@@ -243,7 +244,7 @@ def append(
 ) -> list[Pending | TidelogError]:
     """Appends one batch after the other, without waiting in between. An error stands in the place of its batch.
 
-    `continues`: as in Log.append.
+    `continues`: as in SessionLog.append.
     """
     newest_ms = target.timestamp_ms_max()
     pending: list[Pending | TidelogError] = []
@@ -274,51 +275,37 @@ def append(
     return pending
 
 
-async def outcomes(
-    log: LedHere, pending: Sequence[Pending | TidelogError], *, acks: Acks, timeout_s: float, deadline_s: float
+async def await_outcomes(
+    log: LogService, pending: Sequence[Pending | TidelogError], *, acks: Acks, deadline: Deadline
 ) -> list[Outcome]:
-    """Where each batch lies, or why not: at the commit for Acks.ALL, else at once.
-
-    `timeout_s` is what the producer asked for, `deadline_s` when that is over, on the loop's clock.
-    """
+    """Returns where each batch lies, or why it does not: after the commit for Acks.ALL, else at once."""
     found: list[Outcome] = []
     turns = LoopTurns()
-    await settle_doubts(pending, deadline_s=deadline_s)
-    for append_pending in pending:
-        if isinstance(append_pending, DoubtedRefusal):
-            found.append(append_pending.told)
-        elif isinstance(append_pending, TidelogError):
-            found.append(append_pending)
+    await resolve_rejections(pending, deadline)
+    for each in pending:
+        if isinstance(each, UnverifiedRejection):
+            found.append(each.resolved)
+        elif isinstance(each, TidelogError):
+            found.append(each)
         else:
             try:
-                if isinstance(append_pending, PendingAppend):
-                    async with asyncio.timeout_at(deadline_s):  # before the other, which tells the whole time
-                        found.append(await log.outcome(append_pending, acks=acks, timeout_s=timeout_s))
-                else:  # forwarded: what was not sent by then was certainly not written
-                    left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-                    found.append(await log.outcome(append_pending, acks=acks, timeout_s=left_s))
+                found.append(await log.outcome(each, acks=acks, deadline=deadline))
             except TidelogError as error:
-                await settle_doubts([error], deadline_s=deadline_s)
-                told = error.told if isinstance(error, DoubtedRefusal) else error
-                found.append(told.with_traceback(None))  # one error may be told to thousands
-            except TimeoutError:
-                found.append(_not_confirmed(timeout_s))
+                await resolve_rejections([error], deadline)
+                resolved = error.resolved if isinstance(error, UnverifiedRejection) else error
+                found.append(resolved.with_traceback(None))  # thousands of outcomes may share one error
         await turns.give()
     return found
 
 
-async def settle_doubts(pending: Iterable[Pending | TidelogError], *, deadline_s: float) -> None:
-    """Finds out, for all that was refused at once, whether this broker led when it refused it: see DoubtedRefusal. What is not
-    known by the deadline is told as it is, and may be sent again."""
-    doubted = [each for each in pending if isinstance(each, DoubtedRefusal)]
-    if doubted:
+async def resolve_rejections(pending: Iterable[Pending | TidelogError], deadline: Deadline) -> None:
+    """Resolves all rejections that are unverified, together. One that is not resolved by the deadline tells the producer to send
+    the batch again."""
+    unverified = [each for each in pending if isinstance(each, UnverifiedRejection)]
+    if unverified:
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline_s):
-                await decide(doubted)
-
-
-def _not_confirmed(timeout_s: float) -> OutcomeUnknown:
-    return OutcomeUnknown(f"the bucket did not confirm the records within {timeout_s:g} s; they may still be committed")
+            async with asyncio.timeout_at(deadline.at_s):
+                await resolve_all(unverified)
 
 
 def trace_produced(

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from gateway.cluster.view import partitions_of
 from gateway.records.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over
 from gateway.records.partitioning import Plan
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from metadata.errors import Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
@@ -48,11 +48,11 @@ class KeyedPlan(NamedTuple):
     plan: Plan
     written: Mapping[TopicPartition, SequencedBatch]
     continues: bool
-    """As in Log.append: a part is committed that was routed over another number of partitions than the topic has now."""
+    """As in SessionLog.append: a part is committed that was routed over another number of partitions than the topic has now."""
 
 
 async def plan_once(
-    log: LedHere,
+    log: LogService,
     topics: TopicCache,
     topic_id: TopicId,
     producer: ProducerFields,
@@ -81,7 +81,7 @@ async def plan_once(
 
 
 async def _plan_once(
-    log: LedHere,
+    log: LogService,
     topics: TopicCache,
     topic_id: TopicId,
     producer: ProducerFields,

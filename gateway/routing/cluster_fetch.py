@@ -45,12 +45,12 @@ class FetchHere(Protocol):
     ) -> list[Answer]: ...
 
 
-def may_be_led_soon(error: object) -> bool:
+def may_succeed_elsewhere(error: object) -> bool:
     """Whether a read that met this error may succeed at another broker, or shortly."""
     return isinstance(error, (NoLeader, NotLeader, SessionFenced, Stopping)) or type(error) is Unavailable
 
 
-class RoutedFetch:
+class ClusterFetch:
     def __init__(
         self,
         here: FetchHere,
@@ -61,7 +61,7 @@ class RoutedFetch:
         leader_wait_s: float,
         is_hopeless: Callable[[], bool],
     ) -> None:
-        """`here`: LedHere.fetch. `is_hopeless`: nobody will lead, since this broker stops and is the only one."""
+        """`here`: LocalLog.fetch. `is_hopeless`: nobody will lead, since this broker stops and is the only one."""
         self._here = here
         self._view = view
         self._leaders = leaders
@@ -71,7 +71,7 @@ class RoutedFetch:
         self._silent: set[SessionId] = set()
 
     async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int, wait_ms_max: float) -> list[Answer]:
-        """As Log.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
+        """As ReadPath.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
         patience_s = clock() + min(self._leader_wait_s, caller_waits_s())
@@ -81,7 +81,7 @@ class RoutedFetch:
         else:
             answers = await self._look(targets, bytes_max)
         while True:
-            led = [at for at, answer in enumerate(answers) if not may_be_led_soon(answer)]
+            led = [at for at, answer in enumerate(answers) if not may_succeed_elsewhere(answer)]
             bytes_there = _bytes_in(answers)
             is_final = any(isinstance(answers[at], TidelogError) for at in led)
             left_s = (deadline_s if led else patience_s) - clock()

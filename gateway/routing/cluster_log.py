@@ -1,14 +1,14 @@
-"""The log of the whole cluster, as a door meets it: any broker takes any request.
+"""The log of the whole cluster: any broker serves any request.
 
-    led here ─▶ the Log of this session      led elsewhere ─▶ its leader, over peer_channels.py; produce by forwarder.py
+    led here ─▶ the SessionLog of this session      led elsewhere ─▶ its leader: reads by peer_reader.py, produce by forwarder.py
 
-For what is led here a batch costs one look-up more. A partition between two leaders is waited for: produce until the deadline of
-the request, reads as long as a failover takes (`leader_wait_s`) or until their caller gives up, where nothing else is there to
-answer with. A leader that is silent is asked no longer than another leads.
+A partition that this broker leads costs one look-up more for each batch. Requests wait for a partition between two leaders: produce
+until the deadline of the request, reads for the duration of a failover (`leader_wait_s`) or until their caller gives up, where
+there is nothing else to answer with. A call to a leader that does not answer ends when another broker leads.
 
-Invariants: batches of a partition never overtake each other, whoever leads meanwhile; what was fetched from another broker is what
-that broker had committed, and nothing is told that comes from a leader of before the one known here, whose high watermark may be of
-before, too; a reader that hangs up ends the calls that were made for it.
+Invariants: batches of a partition never overtake each other, whichever broker leads; what another broker returns was committed
+there; an answer from an older leader epoch than the one known here is rejected, because its high watermark may be stale; a client
+that disconnects ends the calls that were made for it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
+from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, ClusterFetch, may_succeed_elsewhere
 from gateway.routing.follower_fetch import RackReads
-from gateway.routing.forward_queue import NOT_LED, UNTOLD, ForwardedAppend, LedMeanwhile
+from gateway.routing.forward_queue import NOT_LED, UNTOLD, ForwardedAppend
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.leader_lookup import Leaders, itself
-from gateway.routing.local_log import EpochQuestion, LedHere, Pending, WrittenOnce
+from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import EpochQuestion, Pending, WrittenOnce
 from gateway.routing.peer_reader import PeerReads
 from gateway.routing.preferred_replica import PreferredBrokers
 from gateway.telemetry.request_context import caller_waits_s
 from metadata.cluster.broker_registry import Registration
-from metadata.errors import TidelogError, Unavailable
+from metadata.errors import FencedLeaderEpoch, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.concurrency import all_of
-from segments.log.session_log import Acks, FetchTarget, Log
+from segments.deadline import Deadline
+from segments.log.session_log import Acks, FetchTarget
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.partition.producer_state import SequencedBatch
-from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.read.log_reader import Fetched
+from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
@@ -46,10 +49,12 @@ Found = TypeVar("Found")
 Item = TypeVar("Item")
 
 
-class RoutedLog(LedHere):
+class ClusterLog:
+    """Implements LogService for the whole cluster: answers from this broker's own log, or asks the leader of a partition."""
+
     def __init__(
         self,
-        log: Callable[[], Log],
+        local: LocalLog,
         view: ClusterView,
         forwarding: Forwarding,
         peers: PeerReads,
@@ -61,30 +66,27 @@ class RoutedLog(LedHere):
         rack: str = "",
         rack_read_bytes_min: int = 1,
     ) -> None:
-        """`settings` and `budget` are those of every session's Log; `leader_wait_s`: as long as a failover takes. `rack`: this
-        broker's; `rack_read_bytes_min`: of what it reads from the bucket for readers of its rack."""
-        super().__init__(log, view)
-        self._cluster = view
+        """`settings` and `budget` are those of every session's SessionLog. `leader_wait_s`, the duration of a failover, bounds the
+        wait of a read for a leader. `rack` is this broker's; it reads at least `rack_read_bytes_min` for clients of its rack."""
+        self._local = local
+        self._session_log = local.session_log
+        self._view = view
         self._forwarding = forwarding
         self._peers = peers
-        self._settings = settings
         self._budget = budget
+        self.settings = settings
         self.leader_wait_s = leader_wait_s
-        self._leaders = Leaders(log, view, broker_id=broker_id)
-        self.racks = RackReads(peers.fetch, log, rack=rack, part_bytes_min=rack_read_bytes_min)
+        self._leaders = Leaders(self._session_log, view, broker_id=broker_id)
+        self.racks = RackReads(peers.fetch, self._session_log, rack=rack, part_bytes_min=rack_read_bytes_min)
         self.preferred = PreferredBrokers(view.brokers, rack=rack)
-        self._fetch = RoutedFetch(
-            super().fetch,
+        self._fetch = ClusterFetch(
+            local.fetch,
             view,
             self._leaders,
             self.racks,
             leader_wait_s=leader_wait_s,
             is_hopeless=lambda: forwarding.why_nobody() is not None,
         )
-
-    @property
-    def settings(self) -> SegmentSettings:
-        return self._settings
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
         return self._budget.admit(bytes_count, timeout_s=timeout_s)
@@ -104,19 +106,15 @@ class RoutedLog(LedHere):
         dates: Dates = AS_PRODUCED,
         continues: bool = False,
     ) -> Pending:
-        """At once where the partition is led here and nothing waits before it, else through its lane."""
+        """Appends at once where this broker leads and nothing waits before the batch; else queues the batch for its leader."""
         if not self._forwarding.holds(partition):
             try:
-                log = self._log()
-                pending = log.append(
+                return self._session_log().append(
                     partition, batch, header, admission, expected_offset=expected_offset, dates=dates, continues=continues
                 )
             except NOT_LED:
                 if (final := self._forwarding.why_nobody()) is not None:
                     raise final from None
-            else:
-                self._appended_to = log
-                return pending
         return self._forwarding.append(
             partition,
             batch,
@@ -129,23 +127,19 @@ class RoutedLog(LedHere):
             continues=continues,
         )
 
-    async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
+    async def outcome(self, pending: Pending, *, acks: Acks, deadline: Deadline) -> Appended:
         if isinstance(pending, ForwardedAppend):
             if acks is Acks.NONE:
                 return UNTOLD
-            ends_s = asyncio.get_running_loop().time() + timeout_s
-            decided = await self._forwarding.decided(pending, timeout_s=timeout_s)
-            if not isinstance(decided, LedMeanwhile):
+            decided = await self._forwarding.decided(pending, deadline)
+            if isinstance(decided, Appended):
                 return decided
-            if acks is not Acks.ALL:
-                return decided.pending.appended
-            left_s = max(0.0, ends_s - asyncio.get_running_loop().time())
-            return await decided.log.committed(decided.pending, timeout_s=left_s)
-        return await super().outcome(pending, acks=acks, timeout_s=timeout_s)
+            pending = decided
+        return pending.appended if acks is not Acks.ALL else await pending.committed(deadline)
 
     def written_here(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
         try:
-            return super().written_here(partitions, producer_id)
+            return self._local.written_here(partitions, producer_id)
         except NOT_LED:
             return {}  # nothing is led here
 
@@ -156,7 +150,7 @@ class RoutedLog(LedHere):
 
         async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
             if leader is None:
-                return await LedHere.written_once(self, asked, producer_id, topic_revision=topic_revision)
+                return await self._local.written_once(asked, producer_id, topic_revision=topic_revision)
             topic = self._leaders.topic_name(asked[0])
             answer = self._peers.written_once(leader, topic, asked, producer_id, topic_revision=topic_revision)
             return await self._leaders.asked(leader, asked, answer)
@@ -168,6 +162,10 @@ class RoutedLog(LedHere):
 
         return await self._patiently(ask_all)
 
+    async def check_not_sealed(self) -> None:
+        """Checks only this broker's own session: the leaders elsewhere have checked theirs when they answered."""
+        await self._local.check_not_sealed()
+
     # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
@@ -177,11 +175,9 @@ class RoutedLog(LedHere):
         return found
 
     async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float = math.inf) -> list[Bounds | TidelogError]:
-        """Of each; the error of a partition stands in its place. Leaders are waited for up to `wait_s`."""
-
         async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> Sequence[Bounds | TidelogError]:
             if leader is None:
-                return await LedHere.bounds_of(self, asked)
+                return await self._local.bounds_of(asked)
             found = await self._leaders.asked_of_each(leader, asked, itself, lambda named: self._peers.bounds(leader, named))
             return [self._leaders.unless_of_before(at, bounds) for at, bounds in zip(asked, found, strict=True)]
 
@@ -194,7 +190,7 @@ class RoutedLog(LedHere):
 
         async def ask(leader: Registration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
             if leader is None:
-                return await LedHere.ends_of_epochs(self, asked)
+                return await self._local.ends_of_epochs(asked)
             return await self._leaders.asked_of_each(
                 leader, asked, lambda question: question.partition, lambda named: self._peers.ends_of_epochs(leader, named)
             )
@@ -205,7 +201,7 @@ class RoutedLog(LedHere):
         async def ask() -> TimestampedOffset | None:
             leader = self._leaders.elsewhere(partition)
             if leader is None:
-                return await self._log().offset_for_timestamp(partition, timestamp_ms)
+                return await self._session_log().reads.offset_for_timestamp(partition, timestamp_ms)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms)
             return await self._leaders.asked(leader, [partition], answer)
@@ -213,12 +209,10 @@ class RoutedLog(LedHere):
         return await self._patiently(ask)
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
-        """May be asked again: it raises the log start, and never lowers it."""
-
         async def ask() -> Offset:
             leader = self._leaders.elsewhere(partition)
             if leader is None:
-                return await self._log().delete_records(partition, before_offset, validate_only=validate_only)
+                return await self._session_log().manifests.delete_records(partition, before_offset, validate_only=validate_only)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.delete_records(leader, topic, partition, before_offset, validate_only=validate_only)
             return await self._leaders.asked(leader, [partition], answer)
@@ -229,7 +223,7 @@ class RoutedLog(LedHere):
         async def ask() -> Explanation:
             leader = self._leaders.elsewhere(partition)
             if leader is None:
-                return await self._log().explain(partition, offset)
+                return await self._session_log().reads.explain(partition, offset)
             answer = self._peers.explain(leader, self._leaders.topic_name(partition), partition, offset)
             return await self._leaders.asked(leader, [partition], answer)
 
@@ -244,9 +238,12 @@ class RoutedLog(LedHere):
         return self.racks.places_bytes_min(client_rack)
 
     def preferred_broker(self, partition: TopicPartition, client_rack: str) -> Registration | None:
-        return self.preferred.of(partition, client_rack, self._cluster.leader(partition)) if client_rack else None
+        return self.preferred.of(partition, client_rack, self._view.leader(partition)) if client_rack else None
 
-    # ── until somebody leads ────────────────────────────────────────────────────────────────────────────────────────────────
+    def fenced(self, partition: TopicPartition, error: FencedLeaderEpoch) -> FencedLeaderEpoch:
+        return self._local.fenced(partition, error)
+
+    # ── waiting for a leader ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _of_each(
         self,
@@ -278,11 +275,11 @@ class RoutedLog(LedHere):
             answers = await all_of(at(leader, places, limit_s) for leader, places in parts)
             for (_, places), part in zip(parts, answers, strict=True):
                 found.update(zip(places, part, strict=True))
-            missing = [place for place in missing if may_be_led_soon(found[place])]
+            missing = [place for place in missing if may_succeed_elsewhere(found[place])]
             left_s = ends_s - clock()
             if not missing or left_s <= 0 or self._forwarding.why_nobody():
                 return [found[place] for place in range(len(items))]
-            await self._cluster.changed(timeout_s=min(pause_s, left_s))
+            await self._view.changed(timeout_s=min(pause_s, left_s))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
 
     async def _patiently(self, ask: Callable[[], Awaitable[Found]]) -> Found:
@@ -293,7 +290,7 @@ class RoutedLog(LedHere):
             try:
                 return await ask()
             except TidelogError as error:
-                if not may_be_led_soon(error) or ends_s <= clock.time() or self._forwarding.why_nobody():
+                if not may_succeed_elsewhere(error) or ends_s <= clock.time() or self._forwarding.why_nobody():
                     raise
-            await self._cluster.changed(timeout_s=min(pause_s, max(0.0, ends_s - clock.time())))
+            await self._view.changed(timeout_s=min(pause_s, max(0.0, ends_s - clock.time())))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)

@@ -20,7 +20,7 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.measurements import counter
 from metadata.model import TopicPartition
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.follower_reader import ToldTarget
 from segments.read.log_reader import Fetched
 from segments.read.record_locations import Told
@@ -65,7 +65,7 @@ class RackReadCounters:
 
 
 class RackReads:
-    def __init__(self, fetch_at_peer: FetchAtPeer, log: Callable[[], Log], *, rack: str, part_bytes_min: int) -> None:
+    def __init__(self, fetch_at_peer: FetchAtPeer, log: Callable[[], SessionLog], *, rack: str, part_bytes_min: int) -> None:
         """`log`: of the present session; raises NoLeader or Stopping while there is none."""
         self._fetch_at_peer = fetch_at_peer
         self._log = log
@@ -101,7 +101,7 @@ class RackReads:
         ]
         try:
             async with asyncio.timeout(READ_S):
-                return await self._log().fetch_located(places, bytes_max=bytes_max)
+                return await self._log().reads.located.fetch(places, bytes_max=bytes_max)
         except TimeoutError:
             return [Unavailable(f"the bucket has not been read within {READ_S:g} s")] * len(places)
         except TidelogError as error:

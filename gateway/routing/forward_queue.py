@@ -22,7 +22,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from metadata.errors import (
     InvalidTimestamp,
@@ -39,8 +39,8 @@ from metadata.errors import (
     UnknownProducer,
 )
 from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, SessionId, TopicPartition
-from segments.log.append_result import DoubtedRefusal
-from segments.log.session_log import Acks, Log, PendingAppend
+from segments.log.append_result import UnverifiedRejection
+from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, Dates
 from segments.records.header import BatchHeader
@@ -204,17 +204,11 @@ def refuses_alone(error: TidelogError) -> bool:
     """Returns whether the batches behind the refused one are looked at nevertheless. That is so where the reason lies with its own
     producer: its sequence, clock, routing or API key. Later batches of that producer are refused for the same reason, and those
     of other producers, which share the message, are not concerned."""
-    return isinstance(error.refusal if isinstance(error, DoubtedRefusal) else error, _OF_ITS_PRODUCER)
+    return isinstance(error.rejection if isinstance(error, UnverifiedRejection) else error, _OF_ITS_PRODUCER)
 
 
-class LedMeanwhile(NamedTuple):
-    """A batch that was appended here, since its partition came to be led here."""
-
-    log: Log
-    pending: PendingAppend
-
-
-Outcome = Appended | LedMeanwhile | TidelogError
+# The leader's answer, or the append of this broker, where it came to lead the partition while the batch waited.
+Outcome = Appended | PendingAppend | TidelogError
 
 
 class ClientMessage:
@@ -273,7 +267,7 @@ class ForwardedAppend:
         self.dates = dates
         self.key_id = key_id
         self.continues = continues
-        """As in Log.append."""
+        """As in SessionLog.append."""
         self.message: ClientMessage | None = None
         """Set by the lane that it waits in."""
         self.bytes_charged = bytes_charged

@@ -23,14 +23,15 @@ from typing import Final
 
 from gateway.access.authorization import present_key_id
 from gateway.cluster.view import ClusterView
-from gateway.routing.forward_queue import NOT_LED, ForwardedAppend, Lane, LedMeanwhile, Outcome
+from gateway.routing.forward_queue import NOT_LED, ForwardedAppend, Lane, Outcome
 from gateway.routing.forward_sender import Load, Outbox, forward
 from gateway.routing.peer_channels import Peers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
-from segments.log.session_log import Acks, Log
+from segments.deadline import Deadline
+from segments.log.session_log import Acks, PendingAppend, SessionLog, memory_bytes
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, Dates
 from segments.records.header import BatchHeader
@@ -47,7 +48,7 @@ class Forwarding:
 
     def __init__(
         self,
-        here: Callable[[], Log],
+        here: Callable[[], SessionLog],
         view: ClusterView,
         peers: Peers,
         *,
@@ -120,7 +121,7 @@ class Forwarding:
         leader = self._view.leader(partition)
         self._appended_s = asyncio.get_running_loop().time()
         charged_to = leader.broker_id if leader is not None else ""
-        bytes_charged = Log.memory_bytes(header.size)
+        bytes_charged = memory_bytes(header.size)
         self._check_room(charged_to, bytes_charged)
         admission.take(bytes_charged)
         self._bytes_waiting[charged_to] = self._bytes_waiting.get(charged_to, 0) + bytes_charged
@@ -146,13 +147,15 @@ class Forwarding:
             self._advance(lane)
         return append
 
-    async def decided(self, append: ForwardedAppend, *, timeout_s: float) -> Appended | LedMeanwhile:
-        """What the leader answered. A waiter that is cancelled disturbs nothing; one that was not sent in time is taken back.
+    async def decided(self, append: ForwardedAppend, deadline: Deadline) -> Appended | PendingAppend:
+        """Returns the leader's answer, or the append of this broker where it leads meanwhile.
+
+        A batch that was not sent in time is taken back. Cancelling a waiter affects no other.
 
         Raises the leader's error, NoLeader where there was none in time, OutcomeUnknown where its answer was lost, or is late.
         """
         if not append.outcome.done():
-            await asyncio.wait((append.outcome,), timeout=timeout_s)
+            await asyncio.wait((append.outcome,), timeout=deadline.left_s())
         if not append.outcome.done():
             if append.is_sent:
                 raise append.lost()
@@ -248,7 +251,7 @@ class Forwarding:
                 lane.pop()
                 if not pending.appended.duplicate:
                     self._hand_over(append)
-                lane.settle(append, LedMeanwhile(log, pending))
+                lane.settle(append, pending)
         except NOT_LED as error:
             return error.with_traceback(None)
         return None

@@ -21,7 +21,7 @@ from gateway.cluster.view import ClusterView
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import SessionId, TopicPartition
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.partition.partition_log import Bounds
 from segments.read.log_reader import Fetched
 
@@ -40,7 +40,7 @@ class _Question:
 
 
 class Leaders:
-    def __init__(self, log: Callable[[], Log], view: ClusterView, *, broker_id: str) -> None:
+    def __init__(self, log: Callable[[], SessionLog], view: ClusterView, *, broker_id: str) -> None:
         """`log`: of the present session; raises NoLeader or Stopping while there is none."""
         self._log = log
         self._view = view
@@ -51,7 +51,7 @@ class Leaders:
 
     def here(self, partition: TopicPartition) -> bool:
         try:
-            return self._log().leads(partition)
+            return partition in self._log().partitions
         except TidelogError:
             return False
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import error_of
-from gateway.routing.local_log import EpochQuestion, WrittenOnce
+from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_channels import Peers
 from gateway.routing.places_wire import located_from
 from metadata.cluster.broker_registry import Registration
@@ -21,7 +21,8 @@ from segments.log.manifest_follower import COMMIT_TIMEOUT_S
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import Bounds
 from segments.partition.producer_state import SequencedBatch
-from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.read.log_reader import Fetched
+from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.wal.run_index import EpochEnd
 
 TIMEOUT_S: Final = 10.0
@@ -47,7 +48,7 @@ class PeerReads:
         bytes_min: int,
         wait_ms_max: float,
     ) -> list[Fetched | TidelogError]:
-        """As Log.fetch, of targets with the names of their topics."""
+        """As ReadPath.fetch, of targets with the names of their topics."""
         request = log_pb2.FetchRequest(
             partitions=[
                 log_pb2.FetchPartition(
@@ -171,7 +172,7 @@ class PeerReads:
         *,
         topic_revision: Revision,
     ) -> WrittenOnce:
-        """As LedHere.written_once at that leader. NotLeader where one of them is not led there."""
+        """As LogService.written_once at that leader. NotLeader where one of them is not led there."""
         request = log_pb2.FindWrittenOnceRequest(
             topic=topic,
             topic_id=partitions[0].topic_id,

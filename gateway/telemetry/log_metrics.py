@@ -16,8 +16,8 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
-from segments.log.session_log import Log
-from segments.partition.leader_partitions import LedPartition
+from segments.log.session_log import SessionLog
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read.disk_cache import DiskTier
 
 PARTITIONS_MAX = 10_000
@@ -32,7 +32,7 @@ class StoredBytes(NamedTuple):
     parquet: int
 
 
-def stored_bytes(led: LedPartition) -> StoredBytes:
+def stored_bytes(led: LeaderPartition) -> StoredBytes:
     return StoredBytes(led.runs.size_bytes, led.history.size_bytes if led.history is not None else 0)
 
 
@@ -69,28 +69,28 @@ class LogMetrics:
         self._budget = budget
         self._disk = disk
         self._gib_month_dollars = gib_month_dollars
-        self._log: Log | None = None
+        self._log: SessionLog | None = None
         self._oldest_s = 0.0
 
-    def sample(self, log: Log | None, *, now_s: float) -> None:
+    def sample(self, log: SessionLog | None, *, now_s: float) -> None:
         """`log`: of the present session, where there is one."""
         self._log = log
-        since_s = log.oldest_waits_since_s if log is not None else None
+        since_s = log.writer.oldest_waits_since_s if log is not None else None
         self._oldest_s = now_s - since_s if since_s is not None else 0.0
 
     def measure(self) -> tuple[LogCounters, LogStatus]:
         log, disk, budget = self._log, self._disk, self._budget
-        sizes = [stored_bytes(led) for led in log.led_now().values()] if log is not None else []
+        sizes = [stored_bytes(led) for led in log.partitions.copy().values()] if log is not None else []
         segments, parquet = sum(size.segments for size in sizes), sum(size.parquet for size in sizes)
         return self._counts, LogStatus(
-            segments_in_flight=log.segments_in_flight if log else 0,
+            segments_in_flight=log.writer.in_flight if log else 0,
             oldest_uncommitted_s=self._oldest_s,
             buffered_bytes=budget.bytes_used,
             buffer_limit_bytes=budget.bytes_max,
             buffer_waiting=budget.waiting,
             pool_bytes={
-                "hot": log.hot_pool_bytes if log else 0,
-                "cold": log.cold_pool_bytes if log else 0,
+                "hot": log.reads.hot_pool_bytes if log else 0,
+                "cold": log.reads.cold_pool_bytes if log else 0,
                 "disk": disk.bytes_used if disk else 0,
             },
             disk_tier_failed=disk is not None and disk.is_off,
@@ -131,18 +131,18 @@ class PartitionMetrics:
 
     def __init__(self, topics: TopicCache) -> None:
         self._topics = topics
-        self._log: Log | None = None
+        self._log: SessionLog | None = None
         self._broker_count: int | None = None
 
-    def sample(self, log: Log | None, *, broker_count: int | None) -> None:
+    def sample(self, log: SessionLog | None, *, broker_count: int | None) -> None:
         """`broker_count`: of the cluster, at its controller; else None."""
         self._log = log
         self._broker_count = broker_count
 
     def measure(self) -> tuple[PartitionStatus]:
-        led_here = self._log.led_now() if self._log is not None else {}
-        first = sorted(led_here)[:PARTITIONS_MAX]
-        led = {(name, str(at.partition)): led_here[at] for at in first if (name := self._name(at))}
+        local_log = self._log.partitions.copy() if self._log is not None else {}
+        first = sorted(local_log)[:PARTITIONS_MAX]
+        led = {(name, str(at.partition)): local_log[at] for at in first if (name := self._name(at))}
         ends = {of: one.log.high_watermark for of, one in led.items()}
         starts = {of: one.log.log_start_offset for of, one in led.items()}
         sizes = {(*of, form): size for of, one in led.items() for form, size in stored_bytes(one)._asdict().items()}
@@ -154,7 +154,7 @@ class PartitionMetrics:
             stored_bytes=sizes,
             current_offsets=ends,
             oldest_offsets=starts,
-            left_out=max(0, len(led_here) - PARTITIONS_MAX),
+            left_out=max(0, len(local_log) - PARTITIONS_MAX),
             partition_counts={topic.name: topic.partition_count for topic in topics},
             broker_count=self._broker_count,
         )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic, may_see_topic
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S, LOOK_UP_S, TopicLookup, named, partition_of
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
@@ -26,7 +26,7 @@ class DescribedLog(TopicLookup, Protocol):
     """The topics, with the leaders and the bounds of their partitions."""
 
     @property
-    def routed_log(self) -> LedHere: ...
+    def cluster_log(self) -> LogService: ...
 
     def leader(self, partition: TopicPartition) -> Registration | None: ...
 
@@ -94,7 +94,7 @@ async def partition_states(broker: DescribedLog, topic: Topic, partitions: Seque
     """Of all partitions, or of these. UnknownPartition for one that the topic does not have."""
     numbers = range(topic.partition_count) if partitions is None else partitions
     asked = [partition_of(topic, number) for number in numbers]
-    found = await broker.routed_log.bounds_of(asked, wait_s=BOUNDS_WAIT_S)
+    found = await broker.cluster_log.bounds_of(asked, wait_s=BOUNDS_WAIT_S)
     return [_state(broker, topic, partition, bounds) for partition, bounds in zip(asked, found, strict=True)]
 
 

@@ -47,15 +47,21 @@ class _CatchingUp:
 class TopicCache:
     """Its owner runs `run()` as a task; until that has read all topics once, look-ups raise Unavailable."""
 
-    def __init__(self, store: MetadataStore, layout: EtcdLayout | None = None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout | None = None,
+        *,
+        may_suggest: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        """`may_suggest` returns whether a hint may name a topic."""
         self._layout = layout or EtcdLayout()
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self._settings: dict[TopicId, TopicSettings] = {}
         self._corrupt: dict[str, Corrupt] = {}  # topics whose newest value can't be read, by name
         self._subscribers: list[TopicChanged] = []
-        self.may_suggest: Callable[[str], bool] = lambda name: True
-        """Whether a hint may name the topic."""
+        self._may_suggest = may_suggest
         self._store = store
         self._catching_up: dict[str, _CatchingUp] = {}
         self._turns = itertools.count()
@@ -182,5 +188,5 @@ class TopicCache:
         if name in self._corrupt:
             return self._corrupt[name]
         check_topic_name(name)
-        known = [near for near in self._by_name if self.may_suggest(near)] if len(self._by_name) <= KNOWN_MAX else []
+        known = [near for near in self._by_name if self._may_suggest(near)] if len(self._by_name) <= KNOWN_MAX else []
         return UnknownTopic(f"there is no topic {name}", hint=did_you_mean(name, known) or None, topic=name)

@@ -68,15 +68,16 @@ class Topics:
         max_message_bytes: int | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        may_suggest: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """`max_message_bytes`: the most that a topic's max.message.bytes may be here, where the broker has a lower limit."""
+        """`max_message_bytes`: the most that a topic's max.message.bytes may be here, where the broker has a lower limit.
+        `may_suggest` returns whether a hint may name a topic."""
         self._store = store
         self._layout = layout or EtcdLayout()
         self._max_message_bytes = max_message_bytes
         self._new_id = new_id
         self._now_ms = now_ms
-        self.may_suggest: Callable[[str], bool] = lambda name: True
-        """Whether a hint may name the topic."""
+        self._may_suggest = may_suggest
         self._changing = asyncio.Lock()  # one change at a time from here, so that they don't make each other try again
 
     async def create(
@@ -217,7 +218,7 @@ class Topics:
     async def _nearest(self, name: str) -> str:
         found = await self._store.range(self._layout.topics, limit=KNOWN_MAX)
         names = (self._layout.parse_topic(item.key) for item in found.items)
-        return "" if found.more else did_you_mean(name, [near for near in names if self.may_suggest(near)])
+        return "" if found.more else did_you_mean(name, [near for near in names if self._may_suggest(near)])
 
 
 def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:

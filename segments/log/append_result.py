@@ -1,13 +1,13 @@
-"""What a producer is answered with, and when: an append that has its offsets, and is not committed yet.
+"""The result of an append: offsets that are not committed yet, or a rejection that is not certain yet.
 
-What a batch was refused with by a leader that may lead no more, until the bucket says whether it still did.
+    append ─▶ PendingAppend        ─▶ committed: waits for the segment
+           └▶ UnverifiedRejection  ─▶ resolve: looks for a seal ─▶ none: the rejection counts
+                                                               └▶ one, or no answer: the producer sends the batch again
 
-    append ─▶ DoubtedRefusal ─▶ decided: a look for the seal ─▶ none: the refusal is true
-                                                            └▶ one, or no answer: to be sent again
-
-Another leader may have taken the batches before this one, and then it is no gap; or this very batch, and then it is no refusal at
-all: a producer that took one for true would number its records anew, and write them twice. What only a leader that is ahead could
-pass is doubted, so not a producer's old epoch, nor a key that was used: epochs only rise, and keys stay used.
+A leader may reject a batch although another leader has taken over: that one may hold the batches before this one, so that there is
+no gap, or this very batch, so that it is a repeat. A producer that believed the rejection would renumber its records and write them
+twice. Only rejections that a newer leader could turn into an acceptance are unverified. A producer's old epoch and a reused key are
+certain: epochs only rise, and keys stay used.
 """
 
 from __future__ import annotations
@@ -19,81 +19,86 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from segments.deadline import Deadline
 from segments.partition.partition_log import Appended
 from segments.shared_errors import own_copy
 from segments.wal.pending_segment import PendingSegment
 
 
 class Acks(enum.Enum):
-    """When a producer is answered."""
+    """When a produce request is answered."""
 
+    # When the records are committed on the bucket.
     ALL = "all"
-    """When the records are committed on the bucket."""
+    # When the leader holds them in memory: a crash may lose them.
     LEADER = "leader"
-    """When the leader holds them in memory: a crash may lose them."""
+    # Never.
     NONE = "none"
-    """Never."""
 
 
 class PendingAppend(NamedTuple):
+    """An append that has its offsets."""
+
+    # The offsets, which count once `segment` is committed.
     appended: Appended
-    """Known at once; true for good when `segment` is committed."""
+    # None where the batch repeats one that is committed already.
     segment: PendingSegment | None
-    """None when the batch repeats one that is committed already."""
 
-    async def committed(self, *, timeout_s: float) -> Appended:
-        """Waits until the append is committed. A waiter that is cancelled disturbs no other.
+    async def committed(self, deadline: Deadline) -> Appended:
+        """Waits until the append is committed. Cancelling a waiter affects no other.
 
-        Raises SessionFenced or Stopping (nothing was written), OutcomeUnknown when it is not decided in time.
+        Raises SessionFenced or Stopping (nothing was written), and OutcomeUnknown where there is no decision by the deadline.
         """
         if self.segment is None:
             return self.appended
         outcome = self.segment.outcome
         if not outcome.done():
-            await asyncio.wait((outcome,), timeout=timeout_s)
+            await asyncio.wait((outcome,), timeout=deadline.left_s())
         if not outcome.done():
-            raise OutcomeUnknown(f"the bucket did not confirm the records within {timeout_s:g} s; they may still be committed")
+            raise OutcomeUnknown(
+                f"the bucket did not confirm the records within {deadline.timeout_s:g} s; they may still be committed"
+            )
         error = outcome.result()
         if error is not None:
             raise own_copy(error)
         return self.appended
 
 
-class DoubtedRefusal(Unavailable):
-    """Where nobody asks what was `decided` it is told as it is: nothing was written, and the same batch may be sent again."""
+class UnverifiedRejection(Unavailable):
+    """A rejection that counts only if this broker still led; unresolved, it means that nothing was written, and to send again."""
 
-    def __init__(self, refusal: TidelogError, check_appointed: Callable[[], Awaitable[None]]) -> None:
-        """`check_appointed`: raises unless nobody led in place of the Log that refused the batch, before it was called."""
-        super().__init__(f"this broker may lead no more, and may know too little of the log: {refusal.message}")
-        self.refusal = refusal
-        self._check_appointed = check_appointed
-        self._decided: TidelogError | None = None
+    def __init__(self, rejection: TidelogError, verify_leadership: Callable[[], Awaitable[None]]) -> None:
+        """`verify_leadership` raises unless no other broker led before it was called."""
+        super().__init__(f"this broker may lead no more, and may know too little of the log: {rejection.message}")
+        self.rejection = rejection
+        self._verify_leadership = verify_leadership
+        self._resolved: TidelogError | None = None
 
     @property
-    def told(self) -> TidelogError:
-        """The refusal, where the broker that refused did lead then; else why it can't be told (SessionFenced, Unavailable). Itself
-        before that was decided."""
-        return self._decided or self
+    def resolved(self) -> TidelogError:
+        """The error to answer with: itself until resolved, then the rejection, or SessionFenced or Unavailable."""
+        return self._resolved or self
 
-    async def decided(self) -> TidelogError:
-        await decide([self])
-        return self.told
+    async def resolve(self) -> TidelogError:
+        """Finds out whether this broker led, and returns the error to answer with."""
+        await resolve_all([self])
+        return self.resolved
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.refusal, self._check_appointed)
+        return type(self), (self.rejection, self._verify_leadership)
 
 
-async def decide(doubted: Iterable[DoubtedRefusal]) -> None:
-    """All of them, those of one Log by one look: a producer that is not known (any more) is refused in each of its partitions."""
-    alike: defaultdict[Callable[[], Awaitable[None]], list[DoubtedRefusal]] = defaultdict(list)
-    for each in doubted:
-        if each._decided is None:
-            alike[each._check_appointed].append(each)
-    for check_appointed, refused in alike.items():
+async def resolve_all(unverified: Iterable[UnverifiedRejection]) -> None:
+    """Resolves all rejections, those of one SessionLog by one check: a producer that is unknown is rejected in each partition."""
+    by_check: defaultdict[Callable[[], Awaitable[None]], list[UnverifiedRejection]] = defaultdict(list)
+    for each in unverified:
+        if each._resolved is None:
+            by_check[each._verify_leadership].append(each)
+    for verify_leadership, rejected in by_check.items():
         hindrance: TidelogError | None = None
         try:
-            await check_appointed()
+            await verify_leadership()
         except TidelogError as error:
             hindrance = error.with_traceback(None)
-        for each in refused:
-            each._decided = each.refusal if hindrance is None else own_copy(hindrance)
+        for each in rejected:
+            each._resolved = each.rejection if hindrance is None else own_copy(hindrance)

@@ -1,35 +1,40 @@
-"""What a leader must know of a topic before it takes batches of requests with an Idempotency-Key, as its Log asks for it. Pure."""
+"""What a leader must know of a topic before it takes batches of requests with an Idempotency-Key. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Protocol
 
-from metadata.model import TopicPartition
+from metadata.model import LeaderEpoch, TopicPartition
 
 
 class KeyedRouting(Protocol):
-    def check(self, partition: TopicPartition, partition_count: int) -> None:
-        """Raises StaleRouting or NoLeader unless a new batch may be taken that was routed over so many partitions."""
+    """Decides over how many partitions a keyed request may be routed. The owner of a SessionLog, who knows the topics, brings it.
+
+    Each question names the leader epoch in which this broker leads the partition.
+    """
+
+    def check(self, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
+        """Raises StaleRouting or NoLeader unless the leader may take a new batch that was routed over so many partitions."""
         ...
 
-    def is_proven(self, partition: TopicPartition) -> bool:
-        """Whether this leader knows at least as many partitions of the topic as every leader of the partition before it knew."""
+    def is_proven(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> bool:
+        """Returns whether this leader knows at least as many partitions of the topic as every earlier leader of the partition."""
         ...
 
-    async def prove(self, partitions: Collection[TopicPartition]) -> None:
-        """Finds out from the metadata store what makes `is_proven` true of these, which are led here. Raises Unavailable."""
+    async def prove(self, leader_epochs: Mapping[TopicPartition, LeaderEpoch]) -> None:
+        """Reads from the metadata store what makes `is_proven` true of these partitions. Raises Unavailable."""
         ...
 
 
 class AnyRouting:
-    """For a Log whose owner knows no topics: every routing is taken."""
+    """The routing of a SessionLog whose owner knows no topics: every routing is taken."""
 
-    def check(self, partition: TopicPartition, partition_count: int) -> None:
+    def check(self, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
         pass
 
-    def is_proven(self, partition: TopicPartition) -> bool:
+    def is_proven(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> bool:
         return True
 
-    async def prove(self, partitions: Collection[TopicPartition]) -> None:
+    async def prove(self, leader_epochs: Mapping[TopicPartition, LeaderEpoch]) -> None:
         pass

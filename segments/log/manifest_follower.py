@@ -1,12 +1,12 @@
-"""The manifests of the partitions that are led here: newer ones are adopted, and DeleteRecords commits one.
+"""The manifests of the partitions that this session leads: adopts newer ones, and commits one for DeleteRecords.
 
-    notice, or NotFound ─▶ newest manifest ─▶ adopt: history, log start, runs below `compacted_to` forgotten
-    DeleteRecords ─▶ newest manifest ─▶ log start raised ─▶ commit ─▶ no seal on the bucket? ─▶ adopt ─▶ answered
+    notice, or NotFound ─▶ newest manifest ─▶ adopt: history, log start; runs below `compacted_to` are forgotten
+    DeleteRecords ─▶ newest manifest ─▶ log start raised ─▶ commit ─▶ no seal on the bucket? ─▶ adopt ─▶ answer
                             ▲                                 │ lost: a compactor was first
                             └─────────────────────────────────┘
 
-Invariants: an older manifest never takes the place of a newer one; what DeleteRecords has answered, every later leader starts from:
-who takes over reads the manifests after this leader has let go, or was sealed, and no answer is given after either.
+Invariants: an older manifest never replaces a newer one. Every later leader starts from what DeleteRecords has answered: it reads
+the manifests after this leader has released the partition, or was sealed, and this leader gives no answer after either.
 """
 
 from __future__ import annotations
@@ -22,57 +22,70 @@ from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.interface import ObjectStore
-from segments.read.log_reader import LedPartition
+from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
 from segments.shared_errors import own_copy
 
+# How long a bucket that does not answer is asked whether it took a manifest.
 COMMIT_TIMEOUT_S: Final = 15.0
-"""Until when a bucket that does not answer is asked whether it took a manifest."""
+# Attempts of one DeleteRecords, where compactors commit first each time.
 TRIES: Final = 20
-"""Of one DeleteRecords, against compactors that are always first."""
+# In place of an offset: the high watermark when the leader takes the request.
 HIGH_WATERMARK: Final = -1
-"""In place of an offset: all that is committed when the leader takes the request."""
 
 
 _Adopted = bool | TidelogError
 
 
-class LedHistory:
+class ManifestFollower:
+    """Holds the newest known manifest of each partition that the session leads."""
+
     def __init__(
         self,
         store: ObjectStore,
+        partitions: LeaderPartitions,
         *,
-        led_at: Callable[[TopicPartition], LedPartition],
-        writable_at: Callable[[TopicPartition], LedPartition],
         check_not_sealed: Callable[[], Awaitable[None]],
-        sent: Callable[[TopicPartition, int], None],
+        on_deletion: Callable[[TopicPartition, int], None],
         spawn: Callable[[Coroutine[Any, Any, _Adopted]], asyncio.Task[_Adopted]],
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
     ) -> None:
-        """`led_at` raises NoLeader for a partition that is not led here; `writable_at` also for one that is being handed over.
-
-        `sent` is told the version of each manifest that DeleteRecords has sent to the bucket, unless it surely does not count.
-        """
+        """`on_deletion` is called with the version of each manifest that DeleteRecords sent to the bucket, unless that certainly
+        does not count. It must not block."""
         self._store = store
-        self._led_at = led_at
-        self._writable_at = writable_at
+        self._partitions = partitions
         self._check_not_sealed = check_not_sealed
-        self._sent = sent
+        self._on_deletion = on_deletion
         self._spawn = spawn
         self._new_writer = new_writer
         self._now_ms = now_ms
         self._topics: dict[TopicPartition, str] = {}
         self._readings: dict[TopicPartition, asyncio.Task[_Adopted]] = {}
 
-    def lead(self, partition: TopicPartition, topic: str) -> None:
-        """`topic`: its name, which the keys of its manifests hold; empty where there are none."""
+    def follow(self, partition: TopicPartition, topic: str) -> None:
+        """Begins with a partition. `topic` is its name, which stands in the keys of its manifests; empty where there are none."""
         self._topics[partition] = topic
 
-    def drop(self, partition: TopicPartition) -> None:
+    def forget(self, partition: TopicPartition) -> None:
+        """Ends with a partition that the session leads no more."""
         self._topics.pop(partition, None)
 
-    def adopt(self, led: LedPartition, manifest: Manifest) -> bool:
-        """Whether it is newer than the one that is held."""
+    def version(self, partition: TopicPartition) -> int | None:
+        """Returns the version that is held, 0 where nothing was compacted; None for a partition that this session does not lead."""
+        led = self._partitions.get(partition)
+        if led is None:
+            return None
+        return led.history.manifest.version if led.history is not None else 0
+
+    def adopt(self, manifest: Manifest) -> bool:
+        """Makes reads and the log start follow this manifest, if it is newer than the one that is held. Returns whether it is.
+
+        Returns False for a partition that this session does not lead.
+        """
+        led = self._partitions.get(manifest.place)
+        return led is not None and self._adopt(led, manifest)
+
+    def _adopt(self, led: LeaderPartition, manifest: Manifest) -> bool:
         topic = self._topics.get(manifest.place)
         if not topic or (led.history is not None and led.history.manifest.version >= manifest.version):
             return False
@@ -81,14 +94,14 @@ class LedHistory:
         return True
 
     @staticmethod
-    def settle(led: LedPartition) -> None:
-        """What the manifest says of records that have come to be known as committed here only now."""
+    def settle(led: LeaderPartition) -> None:
+        """Applies the manifest to records that this session has come to know as committed only now."""
         if led.history is not None:
             led.log.raise_log_start(led.history.manifest.log_start_offset)
             led.runs.drop_below(led.history.manifest.compacted_to)
 
     async def adopt_newest(self, partition: TopicPartition) -> bool:
-        """Reads the newest manifest, once for all who ask meanwhile. Whether it is newer than the one that was held.
+        """Reads and adopts the newest manifest; concurrent callers share one read. Returns whether it is newer than the one held.
 
         Raises NoLeader, Corrupt, and what the store raises.
         """
@@ -99,7 +112,7 @@ class LedHistory:
         if reading is None:
             reading = self._readings[partition] = self._spawn(self._read(partition, topic))
             reading.add_done_callback(lambda _: self._readings.pop(partition, None))
-        await asyncio.wait((reading,))  # whoever waits may be cancelled, and disturbs no other
+        await asyncio.wait((reading,))  # a waiter that is cancelled affects no other
         adopted = reading.result() if not reading.cancelled() else NoLeader(f"this broker leads {partition} no more")
         if isinstance(adopted, TidelogError):
             raise own_copy(adopted)
@@ -108,17 +121,17 @@ class LedHistory:
     async def _read(self, partition: TopicPartition, topic: str) -> _Adopted:
         try:
             manifest = await newest_manifest(self._store, topic, partition)
-            return manifest is not None and self.adopt(self._led_at(partition), manifest)
+            return manifest is not None and self._adopt(self._partitions.at(partition), manifest)
         except TidelogError as error:
             return error.with_traceback(None)
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
-        """Raises the log start to `before_offset`, or to the high watermark for -1, and answers where the log starts now.
+        """Raises the log start to `before_offset`, or to the high watermark for -1. Returns where the log starts now, or would.
 
-        One that lies below already is no error. Raises OutOfRange above the high watermark, InvalidArgument below -1, NoLeader;
-        then nothing was written. OutcomeUnknown where this broker ceased to lead meanwhile, or the bucket did not answer.
+        An offset below the log start is no error. Raises OutOfRange above the high watermark, InvalidArgument below -1, NoLeader;
+        then nothing was written. Raises OutcomeUnknown where this broker ceased to lead meanwhile, or the bucket did not answer.
         """
-        led = self._writable_at(partition)
+        led = self._partitions.writable(partition)
         offset = _checked(led, before_offset)
         topic = self._topics.get(partition)
         if not topic:
@@ -127,12 +140,12 @@ class LedHistory:
             return max(offset, led.log.log_start_offset)
         if offset <= led.log.log_start_offset:
             await self._check_not_sealed()  # else the next leader may not have read the manifest that says so
-            led = self._writable_at(partition)
+            led = self._partitions.writable(partition)
             if offset <= led.log.log_start_offset:
                 return led.log.log_start_offset
         for _ in range(TRIES):
             newest = await newest_manifest(self._store, topic, partition) or no_manifest(partition)
-            self._writable_at(partition)  # before anything is written
+            self._partitions.writable(partition)  # before anything is written
             raised = newest
             if newest.log_start_offset < offset:
                 raised = log_start_raised(newest, offset, writer=self._new_writer().hex(), now_ms=self._now_ms())
@@ -142,25 +155,26 @@ class LedHistory:
                     may_count = False
                     continue
                 await self._still_leads(led)
-                self.adopt(led, raised)
+                self._adopt(led, raised)
                 return led.log.log_start_offset
             except Unavailable:
                 may_count = False  # of the commit: the next writer of this version is another
                 raise
             finally:
                 if may_count:
-                    self._sent(partition, raised.version)  # also where nobody waits for the answer any more
+                    self._on_deletion(partition, raised.version)  # also where the caller was cancelled
         raise Unavailable(f"compactors were first {TRIES} times to write the next manifest of {partition}; no record was deleted")
 
-    async def _still_leads(self, led: LedPartition) -> None:
-        """The next leader may have read the manifests before this one was written: for its readers the log starts where it did.
+    async def _still_leads(self, led: LeaderPartition) -> None:
+        """Raises OutcomeUnknown unless the next leader is certain to read the manifest that was just written.
 
-        The lease is no proof: somebody may have removed it, and a new leader seals first, whoever made room for it.
+        A next leader that read the manifests before would serve from the old log start. The lease is no proof, because an operator
+        may have removed it; a seal is, because every new leader seals first.
         """
         partition = led.log.partition
         try:
             await self._check_not_sealed()
-            if self._writable_at(partition) is led:
+            if self._partitions.writable(partition) is led:
                 return
             reason = f"this broker leads {partition} anew"
         except TidelogError as error:
@@ -171,7 +185,7 @@ class LedHistory:
         )
 
 
-def _checked(led: LedPartition, before_offset: int) -> Offset:
+def _checked(led: LeaderPartition, before_offset: int) -> Offset:
     log = led.log
     if before_offset == HIGH_WATERMARK:
         return log.high_watermark

@@ -1,10 +1,10 @@
-"""Looks for the seal of the own session on behalf of readers: one look at a time, shared by all who ask.
+"""Coalesces checks for a seal of the own session: one check at a time, which all waiting readers share.
 
-    asked ─▶ a look is under way? ─▶ it may have passed the place already: the next one tells, for all who ask meanwhile
-                                 └▶ no: one begins
+    asked ─▶ a check is under way? ─▶ it may have read the bucket already: the next one answers all who ask meanwhile
+                                  └▶ none: one begins
 
-Invariant: what a look says was true at some time after it was asked for. So, where it finds no seal, nobody else could have been
-appointed when the question came, and had committed more by then.
+Invariant: what a check finds was true at some time after the check was asked for. So where it finds no seal, no other broker had
+been appointed when the question came, nor had committed more.
 """
 
 from __future__ import annotations
@@ -19,39 +19,41 @@ from segments.shared_errors import own_copy
 Outcome = TidelogError | None
 
 
-class SealLooks:
+class SealCheck:
+    """Checks for a seal; concurrent callers share one request."""
+
     def __init__(
         self,
-        look: Callable[[], Awaitable[None]],
+        look_for_seal: Callable[[], Awaitable[None]],
         spawn: Callable[[Coroutine[Any, Any, Outcome]], asyncio.Task[Outcome]],
         *,
         timeout_s: float,
     ) -> None:
-        """`look` asks the bucket, and ends the session where it finds a seal; `spawn` owns the tasks."""
-        self._look = look
+        """`look_for_seal` asks the bucket, and ends the session where it finds a seal; `spawn` owns the tasks."""
+        self._look_for_seal = look_for_seal
         self._spawn = spawn
         self._timeout_s = timeout_s
         self._last: asyncio.Task[Outcome] | None = None
         self._next: asyncio.Task[Outcome] | None = None
 
-    async def look(self) -> None:
-        """Returns after a look that began later than this was called. Unavailable where the bucket did not tell."""
+    async def check(self) -> None:
+        """Returns after a check that began later than this call. Raises Unavailable where the bucket did not answer."""
         if self._next is None:
-            self._next = self._last = self._spawn(self._look_behind(self._last))
-        looking = self._next
-        await asyncio.wait((looking,))
-        error = Unavailable("the session has ended") if looking.cancelled() else looking.result()
+            self._next = self._last = self._spawn(self._check_after(self._last))
+        checking = self._next
+        await asyncio.wait((checking,))
+        error = Unavailable("the session has ended") if checking.cancelled() else checking.result()
         if error is not None:
             raise own_copy(error)
 
-    async def _look_behind(self, before: asyncio.Task[Outcome] | None) -> Outcome:
+    async def _check_after(self, before: asyncio.Task[Outcome] | None) -> Outcome:
         if before is not None:
             await asyncio.wait((before,))
         self._next = None
         why: TidelogError | str
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._look()
+                await self._look_for_seal()
             return None
         except TidelogError as error:
             why = error

@@ -1,4 +1,4 @@
 """Holds the state of a partition that this broker leads: offsets, producers and their sequences. Pure.
 
-Entries: `PartitionLog` (partition_log.py), `LedPartitions` (leader_partitions.py).
+Entries: `PartitionLog` (partition_log.py), `LeaderPartitions` (leader_partitions.py).
 """

@@ -1,12 +1,10 @@
-"""Which partitions a session leads, and which requests it takes for each of them. Pure.
+"""The partitions that a session leads, and which requests it takes for each of them. Pure.
 
-                 served   paused: to be handed over   withheld: the handover was sent   damaged   dropped
-    appends       yes              no                              no                     no        no
-    reads         yes              yes                             no                     no        no
+                 served   paused: to be handed over   reads stopped: the handover was sent   damaged   removed
+    appends       yes              no                                 no                       no        no
+    reads         yes              yes                                no                       no        no
 
-Invariant: a partition that is paused or withheld before it is led is so from the beginning.
-
-A partition that this session leads: its state, and where its committed records lie on the bucket. Pure.
+Invariant: a partition that is paused, or whose reads are stopped, before the session leads it is so from the beginning.
 """
 
 from __future__ import annotations
@@ -17,19 +15,21 @@ from dataclasses import dataclass
 from metadata.errors import Corrupt, NoLeader
 from metadata.model import TopicPartition
 from segments.history.index import History
-from segments.partition.partition_log import PartitionLog, check_epoch
+from segments.partition.partition_log import Bounds, PartitionLog, check_epoch
 from segments.shared_errors import own_copy
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex
 
 
-class LedPartitions:
+class LeaderPartitions:
+    """The partitions of one session. A request looks its partition up by what it wants: `at`, `readable` or `writable`."""
+
     def __init__(self, *, check_open: Callable[[], None]) -> None:
-        """`check_open` raises where the session has ended: then it leads nothing, whatever is asked for."""
+        """`check_open` raises where the session has ended: then it leads nothing."""
         self._check_open = check_open
-        self._led: dict[TopicPartition, LedPartition] = {}
+        self._led: dict[TopicPartition, LeaderPartition] = {}
         self._damaged: dict[TopicPartition, Corrupt] = {}
         self._paused: set[TopicPartition] = set()
-        self._withheld: set[TopicPartition] = set()
+        self._without_reads: set[TopicPartition] = set()
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._led
@@ -40,44 +40,58 @@ class LedPartitions:
     def keys(self) -> KeysView[TopicPartition]:
         return self._led.keys()
 
-    def copy(self) -> dict[TopicPartition, LedPartition]:
+    def bounds(self, partition: TopicPartition) -> Bounds:
+        """Returns the bounds as they are known here; readers get those of ReadPath.bounds_of. Raises as `at`."""
+        return self.at(partition).log.bounds
+
+    def copy(self) -> dict[TopicPartition, LeaderPartition]:
         return self._led.copy()
 
     @property
     def damaged(self) -> Mapping[TopicPartition, Corrupt]:
-        """Those that are refused, and why."""
+        """The partitions that the session can't lead, and why."""
         return self._damaged
 
-    def add(self, partition: TopicPartition, led: LedPartition) -> None:
+    def add(self, partition: TopicPartition, led: LeaderPartition) -> None:
         assert partition not in self._led, f"{partition} is led already"
         self._led[partition] = led
 
     def pause(self, partition: TopicPartition) -> None:
+        """Takes no more batches for a partition that is to be handed over, not even if the session leads it only later.
+
+        Readers are served as before, until the partition is removed or resumed.
+        """
         self._paused.add(partition)
 
     def is_paused(self, partition: TopicPartition) -> bool:
         return partition in self._paused
 
-    def withhold(self, partitions: Iterable[TopicPartition]) -> None:
-        self._withheld.update(partitions)
+    def stop_reads(self, partitions: Iterable[TopicPartition]) -> None:
+        """Serves no readers of paused partitions either, until they are removed or resumed.
+
+        From now on another broker may lead them, and commit records that are not known here.
+        """
+        self._without_reads.update(partitions)
 
     def resume(self, partition: TopicPartition) -> None:
+        """Takes batches and serves readers again."""
         self._paused.discard(partition)
-        self._withheld.discard(partition)
+        self._without_reads.discard(partition)
 
-    def refuse(self, partition: TopicPartition, error: Corrupt) -> None:
+    def mark_damaged(self, partition: TopicPartition, error: Corrupt) -> None:
+        """Answers every request for a partition that the session can't lead with what is wrong with it."""
         self._damaged[partition] = error
 
-    def drop(self, partition: TopicPartition) -> LedPartition | None:
-        """None where it was not led."""
+    def remove(self, partition: TopicPartition) -> LeaderPartition | None:
+        """Returns the partition, or None where the session did not lead it."""
         self._damaged.pop(partition, None)
         self.resume(partition)
         return self._led.pop(partition, None)
 
-    def get(self, partition: TopicPartition) -> LedPartition | None:
+    def get(self, partition: TopicPartition) -> LeaderPartition | None:
         return self._led.get(partition)
 
-    def at(self, partition: TopicPartition) -> LedPartition:
+    def at(self, partition: TopicPartition) -> LeaderPartition:
         """Raises NoLeader, Corrupt where it is damaged, and what `check_open` raises."""
         led = self._led.get(partition)
         if led is None:
@@ -87,37 +101,39 @@ class LedPartitions:
             raise NoLeader(f"this broker does not lead {partition}")
         return led
 
-    def writable(self, partition: TopicPartition) -> LedPartition:
+    def writable(self, partition: TopicPartition) -> LeaderPartition:
         """As `at`, for a producer."""
         led = self.at(partition)
         if partition in self._paused:
             raise NoLeader(f"{partition} is being handed over to another broker")
         return led
 
-    def readable(self, partition: TopicPartition) -> LedPartition:
+    def readable(self, partition: TopicPartition) -> LeaderPartition:
         """As `at`, for a reader."""
         led = self.at(partition)
-        if partition in self._withheld:
+        if partition in self._without_reads:
             raise NoLeader(f"{partition} is being handed over to another broker")
         return led
 
 
 @dataclass(slots=True)
-class LedPartition:
+class LeaderPartition:
+    """A partition that this session leads: its state, and where its committed records lie on the bucket."""
+
     log: PartitionLog
+    # From `compacted_to` of the history on.
     runs: RunIndex
-    """From `compacted_to` of the history on."""
+    # What is in Parquet, by the newest manifest that is known here.
     history: History | None = None
-    """What is in Parquet, as of the newest manifest that is known here."""
+    # On the loop's clock, of the newest segment with records of the partition that was committed here: when it got its first batch,
+    # and when it was committed. 0 before the first.
     taken_at_s: float = 0.0
     committed_at_s: float = 0.0
-    """On the loop's clock, of the newest segment with records of it that was committed here: when it got its first batch, and when
-    it was committed. 0 before the first."""
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """Where the records of this epoch end, or of the largest below it that has any; of the present one, the high watermark.
+        """Returns where the records of this epoch end, or of the largest below it that has any; the high watermark for the present.
 
-        UnknownLeaderEpoch for one above the present: its leader knows, and it is not this one.
+        Raises UnknownLeaderEpoch for an epoch above the present one: only its leader knows.
         """
         held = self.log.leader_epoch
         if leader_epoch > held:

@@ -30,7 +30,7 @@ from segments.history.index import History
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifest, read_manifest
 from segments.object_store.interface import ObjectStore
-from segments.partition.leader_partitions import LedPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read.log_reader import Fetched, FetchTarget, LogReader
 from segments.read.read_cache import ColdPool
 from segments.read.record_locations import Told, partition_told
@@ -55,17 +55,16 @@ class LocatedReads:
         cold: ColdPool,
         *,
         spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
-        decompressed_bytes_max: int,
         read_timeout_s: float,
     ) -> None:
         self._histories = KnownHistories(store, spawn=spawn, read_timeout_s=read_timeout_s)
-        self._reader = LogReader(HotPool(0), cold, decompressed_bytes_max=decompressed_bytes_max, adopt_newest=self._read_newest)
+        self._reader = LogReader(HotPool(0), cold, adopt_newest=self._read_newest)
         self._topics: OrderedDict[TopicPartition, str] = OrderedDict()
 
     async def fetch(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Fetched | TidelogError]:
         """Batches of each in turn, `bytes_max` bytes in all; the error of a target stands in its place. Each partition once.
 
-        What is in memory is answered first, as by Log.fetch.
+        What is in memory is answered first, as by ReadPath.fetch.
         """
         in_history = [each for each in asked if each.told.located.manifest_version]
         found = dict(zip(in_history, await asyncio.gather(*map(self._history, in_history)), strict=True))
@@ -127,11 +126,11 @@ class _Partition:
         self._told = told
         self._histories = histories
         self._history = history
-        self._known: LedPartition | None = None
+        self._known: LeaderPartition | None = None
         self.has_moved = False
         """Another manifest was found than that which the leader has told of."""
 
-    def known_now(self) -> LedPartition:
+    def known_now(self) -> LeaderPartition:
         """By the newest manifest that was read meanwhile. Raises Corrupt."""
         held = self._histories.held(self._partition)
         is_newer = held is not None and held.version > (self._history.version if self._history is not None else 0)

@@ -27,15 +27,13 @@ from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.counters import LogCounters
 from segments.history.index import GroupPlace
 from segments.object_store.interface import Buffer
-from segments.partition.leader_partitions import LedPartition as LedPartition  # what `led_at` answers
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read.cached_row_group import ColdGroup
 from segments.read.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.read.fetch_reads import ColdReads
 from segments.read.read_cache import Cold, ColdPool, OnGone, Place
 from segments.read.record_locations import Located, located
-from segments.read.record_lookup import AdoptNewest, RecordLookup
-from segments.read.record_lookup import Explanation as Explanation
-from segments.read.record_lookup import TimestampedOffset as TimestampedOffset
+from segments.read.record_lookup import AdoptNewest
 from segments.read.tail_cache import HotPool
 
 
@@ -81,7 +79,6 @@ class LogReader:
         hot: HotPool,
         cold: ColdPool,
         *,
-        decompressed_bytes_max: int,
         adopt_newest: AdoptNewest | None = None,
         counters: LogCounters | None = None,
     ) -> None:
@@ -89,14 +86,13 @@ class LogReader:
         self._hot = hot
         self._cold = cold
         self._adopt_newest = adopt_newest
-        self._lookup = RecordLookup(hot, cold, adopt_newest, decompressed_bytes_max=decompressed_bytes_max)
         self._read_to: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
         """Where answers from the bucket ended, the newest last."""
 
     async def fetch(
         self,
         targets: Sequence[FetchTarget],
-        led_at: Callable[[TopicPartition], LedPartition],
+        led_at: Callable[[TopicPartition], LeaderPartition],
         woken: asyncio.Event,
         *,
         bytes_max: int,
@@ -135,7 +131,7 @@ class LogReader:
     def _look_at_all(
         self,
         targets: Sequence[FetchTarget],
-        led_at: Callable[[TopicPartition], LedPartition],
+        led_at: Callable[[TopicPartition], LeaderPartition],
         bytes_max: int,
         reads: ColdReads,
     ) -> list[_Look | TidelogError]:
@@ -167,7 +163,7 @@ class LogReader:
                     reads.begin(look.missing[turn], is_next=is_next, on_gone=self._on_gone(look.led))
         return looks
 
-    def _look(self, led: LedPartition, target: FetchTarget, bytes_max: int, reads: ColdReads) -> _Look:
+    def _look(self, led: LeaderPartition, target: FetchTarget, bytes_max: int, reads: ColdReads) -> _Look:
         """What is in memory from the target's offset on.
 
         Raises OutOfRange; Corrupt and Unavailable only when not even the first batch can be read: what can is answered first.
@@ -213,7 +209,7 @@ class LogReader:
             # the reader meets the error again when it comes for the rest
         return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last, hot_bytes)
 
-    def _located(self, led: LedPartition, target: FetchTarget, bytes_max: int) -> Fetched | None:
+    def _located(self, led: LeaderPartition, target: FetchTarget, bytes_max: int) -> Fetched | None:
         """Where it lies on the bucket, whatever is in memory here; None where that is not worth it."""
         parts = self._plan(led, Offset(target.offset), bytes_max, from_bucket=True)
         found = located(parts, led.history, part_bytes_min=target.places_bytes_min or 0)
@@ -223,7 +219,7 @@ class LogReader:
         next_offset = Offset(min(extent.next_offset, led.log.high_watermark))
         return _fetched(led, [], min(extent.size_bytes, max(1, bytes_max)), next_offset)._replace(located=places)
 
-    def _plan(self, led: LedPartition, offset: Offset, bytes_max: int, *, from_bucket: bool = False) -> list[FetchPart]:
+    def _plan(self, led: LeaderPartition, offset: Offset, bytes_max: int, *, from_bucket: bool = False) -> list[FetchPart]:
         return plan_fetch(
             offset,
             high_watermark=led.log.high_watermark,
@@ -233,7 +229,7 @@ class LogReader:
             bytes_max=bytes_max,
         )
 
-    def _on_gone(self, led: LedPartition) -> OnGone | None:
+    def _on_gone(self, led: LeaderPartition) -> OnGone | None:
         return None if self._adopt_newest is None else partial(self._adopt_newest, led.log.partition)
 
     def _count(self, looks: Sequence[_Look | TidelogError]) -> None:
@@ -259,7 +255,7 @@ class LogReader:
             if len(self._read_to) > READERS_MAX:
                 self._read_to.popitem(last=False)
 
-    def _begin_behind(self, led: LedPartition, offset: Offset, bytes_max: int) -> None:
+    def _begin_behind(self, led: LeaderPartition, offset: Offset, bytes_max: int) -> None:
         """Has read what lies from `offset` on; of Parquet one group more, whose bytes arrive while the one before it is decoded."""
         last: Place | None = None
         for part in self._plan(led, offset, bytes_max):
@@ -271,22 +267,12 @@ class LogReader:
                 if isinstance(part, FromParquet):
                     self._cold.read_ahead(part.place, on_gone=self._on_gone(led))
 
-    # ── single records ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """See RecordLookup."""
-        return await self._lookup.first_at(led, timestamp_ms)
-
-    async def explain(self, led: LedPartition, offset: int) -> Explanation:
-        """See RecordLookup."""
-        return await self._lookup.explain(led, offset)
-
 
 class _Look(NamedTuple):
     """What is in memory for one target."""
 
     target: FetchTarget
-    led: LedPartition
+    led: LeaderPartition
     fetched: Fetched
     missing: tuple[Place, ...] = ()
     """What is to be read from the bucket, from where `fetched` ends on. Some of it behind the first may be in memory."""
@@ -304,7 +290,7 @@ def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) ->
     return (body,), next_offset
 
 
-def _fetched(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+def _fetched(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
     log = led.log
     return Fetched(
         batches,

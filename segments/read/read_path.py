@@ -1,14 +1,11 @@
-"""The read path of one session: what readers are answered, from memory or from the bucket, and who waits for more.
+"""The read path of one session: answers readers from memory or from the bucket, and wakes those that wait for new records.
 
-    fetch ─▶ log_reader ─▶ hot pool | cold pool ◀─ segments, and Parquet, on the bucket
-      └ nothing new: waits until `committed` wakes it                 located_reads: the same of what others lead
+    fetch  ─▶ log_reader ─▶ tail cache | read cache ◀─ segments, and Parquet, on the bucket
+      └ nothing new: waits until `committed` wakes it
+    lookup: single records by time or offset      located: the same reads for partitions that others lead
 
-Invariants: what a reader sees is committed; he is told a high watermark only after a check that nobody may lead in this session's
-place, which is made behind his wait.
-
-Who waits for news of which partition: readers for new records, a handover for the last commit.
-
-Invariants: they are woken in the order in which they came; of a partition for which nobody waits there is nothing in memory.
+Invariants: what a reader sees is committed. A reader receives a high watermark only after a check, made after its wait, that no
+other broker may lead in this session's place. Waiters are woken in the order in which they came.
 """
 
 from __future__ import annotations
@@ -18,18 +15,21 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
-from metadata.errors import TidelogError
+from metadata.errors import NoLeader, TidelogError
 from metadata.model import TopicPartition
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.object_store.interface import ObjectStore
-from segments.partition.leader_partitions import LedPartition, LedPartitions
+from segments.partition.leader_partitions import LeaderPartitions
+from segments.partition.partition_log import Bounds
 from segments.read.disk_cache import DiskTier
-from segments.read.follower_reader import LocatedReads, ToldTarget
-from segments.read.log_reader import Explanation, Fetched, FetchTarget, LogReader, TimestampedOffset
+from segments.read.follower_reader import LocatedReads
+from segments.read.log_reader import Fetched, FetchTarget, LogReader
 from segments.read.read_cache import ColdPool
+from segments.read.record_lookup import Explanation, RecordLookup, TimestampedOffset
 from segments.read.tail_cache import HotPool
 from segments.settings import SegmentSettings
+from segments.wal.run_index import EpochEnd
 from segments.wal.segment_file import StampedBatch
 
 Read = TypeVar("Read")
@@ -42,23 +42,26 @@ class Spawn(Protocol):
 
 
 class ReadPath:
+    """Serves the readers of one session."""
+
     def __init__(
         self,
         store: ObjectStore,
-        led: LedPartitions,
+        partitions: LeaderPartitions,
         settings: SegmentSettings,
         *,
         spawn: Spawn,
         adopt_newest: Callable[[TopicPartition], Awaitable[bool]],
-        check_appointed: Callable[[], Awaitable[None]],
+        verify_leadership: Callable[[], Awaitable[None]],
         counters: LogCounters,
         disk: DiskTier | None = None,
     ) -> None:
-        """`adopt_newest`, `check_appointed`: as of Log. `disk` keeps what was read from the bucket."""
-        self._led = led
-        self._check_appointed = check_appointed
+        """`adopt_newest` is ManifestFollower's, `verify_leadership` LeadershipCheck.verify. `disk` keeps what was read from the
+        bucket."""
+        self._partitions = partitions
+        self._verify_leadership = verify_leadership
         self._counters = counters
-        self._waiting = WaitingReaders()
+        self._waiting = ReaderNotifier()
         self._hot = HotPool(settings.tail_cache_bytes_max)
         self._cold = ColdPool(
             store,
@@ -69,32 +72,26 @@ class ReadPath:
             disk=disk,
             counters=counters,
         )
-        self._reader = LogReader(
-            self._hot,
-            self._cold,
-            decompressed_bytes_max=settings.decompressed_bytes_max,
-            adopt_newest=adopt_newest,
-            counters=counters,
-        )
-        self._located = LocatedReads(
-            store,
-            self._cold,
-            spawn=spawn,
-            decompressed_bytes_max=settings.decompressed_bytes_max,
-            read_timeout_s=settings.put_deadline_ms / 1000,
-        )
+        self._reader = LogReader(self._hot, self._cold, adopt_newest=adopt_newest, counters=counters)
+        self._lookup = RecordLookup(self._hot, self._cold, adopt_newest, decompressed_bytes_max=settings.decompressed_bytes_max)
+        # Reads partitions that other brokers lead, by the record locations that their leaders have answered with.
+        self.located = LocatedReads(store, self._cold, spawn=spawn, read_timeout_s=settings.put_deadline_ms / 1000)
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
     ) -> list[Fetched | TidelogError]:
-        """As Log.fetch."""
+        """Reads batches of each target in turn, `bytes_max` bytes in all; the error of a target stands in its place.
+
+        What is in memory is answered first: a target whose history is still read from the bucket is left out when the others have
+        `bytes_min` bytes, and found by the next fetch. Otherwise waits up to `wait_ms_max` for new records: see LogReader.fetch.
+        """
         began_s = asyncio.get_running_loop().time()
         with self._waiting.at(target.partition for target in targets) as woken:
             answers = await self._reader.fetch(
-                targets, self._led.readable, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
+                targets, self._partitions.readable, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
             )
         try:
-            await self._check_appointed()  # behind the wait: what is told is true now, not as of its beginning
+            await self._verify_leadership()  # after the wait: the high watermark is true now, not as of its beginning
         except TidelogError as error:
             return [error.with_traceback(None)] * len(targets)
         if wait_ms_max:
@@ -102,34 +99,61 @@ class ReadPath:
         return answers
 
     def _note_delivery(self, targets: Sequence[FetchTarget], answers: Sequence[Fetched | TidelogError], began_s: float) -> None:
-        """How long records took from the producer to the reader, where he waited for them."""
+        """Measures how long records took from the producer to a reader that waited for them."""
         for target, answer in zip(targets, answers, strict=True):
             if isinstance(answer, Fetched) and answer.size_bytes and (answer.committed_at_s or 0.0) > began_s:
-                led = self._led.get(target.partition)
+                led = self._partitions.get(target.partition)
                 if led is not None and led.committed_at_s == answer.committed_at_s:
                     self._counters.delivery_seconds.observe(asyncio.get_running_loop().time() - led.taken_at_s)
 
-    async def fetch_located(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Fetched | TidelogError]:
-        """Of partitions that others lead, by what these have told of the places: see LocatedReads.fetch."""
-        return await self._located.fetch(asked, bytes_max=bytes_max)
+    async def bounds_of(self, partitions: Iterable[TopicPartition]) -> list[Bounds | TidelogError]:
+        """Returns the bounds of each partition for readers; the error of a partition stands in its place.
 
-    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record at or after `timestamp_ms`, or None when there is none yet, as far as is known here."""
-        return await self._reader.first_at(led, timestamp_ms)
+        Raises Unavailable, SessionFenced.
+        """
+        await self._verify_leadership()
+        found: list[Bounds | TidelogError] = []
+        for partition in partitions:
+            try:
+                found.append(self._partitions.readable(partition).log.bounds)
+            except TidelogError as error:
+                found.append(error.with_traceback(None))
+        return found
+
+    def end_of_epoch(self, partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int | None = None) -> EpochEnd:
+        """As LeaderPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. The caller verifies the leadership before."""
+        led = self._partitions.readable(partition)
+        led.log.check_epoch(current_leader_epoch)
+        return led.end_of_epoch(leader_epoch)
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        """Returns the first record at or after `timestamp_ms`, or None where there is none yet.
+
+        None counts as little as a high watermark unless this broker still leads, so the leadership is verified first.
+        """
+        led = self._partitions.readable(partition)
+        found = await self._lookup.first_at(led, timestamp_ms)
+        if found is None:
+            await self._verify_leadership()
+            if self._partitions.readable(partition) is not led:
+                raise NoLeader(f"this broker leads {partition} in another epoch now")
+        return found
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
-        return await self._reader.explain(self._led.at(partition), offset)
+        """As RecordLookup.explain."""
+        return await self._lookup.explain(self._partitions.at(partition), offset)
 
     def news_of(self, partitions: Iterable[TopicPartition]) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set whenever something of them was committed, or one of them was dropped."""
+        """Returns an event that is set whenever records of a partition were committed, or one was dropped."""
         return self._waiting.at(partitions)
 
     def committed(self, partition: TopicPartition, batches: list[StampedBatch]) -> None:
-        """These are readable from now on."""
+        """Makes the batches of a committed segment readable."""
         self._hot.add(partition, batches)
         self._waiting.wake(partition)
 
     def drop(self, partition: TopicPartition) -> None:
+        """Forgets the batches of a partition that the session leads no more, and wakes its readers."""
         self._hot.drop(partition)
         self._waiting.wake(partition)
 
@@ -137,7 +161,7 @@ class ReadPath:
 
     @property
     def readers_waiting(self) -> int:
-        """Partitions for which somebody waits."""
+        """Partitions for which a reader waits."""
         return len(self._waiting)
 
     @property
@@ -149,17 +173,22 @@ class ReadPath:
         return self._cold.bytes_used
 
 
-class WaitingReaders:
+class ReaderNotifier:
+    """Wakes those that wait for news of a partition: readers for new records, a handover for the last commit.
+
+    It keeps nothing of a partition without waiters.
+    """
+
     def __init__(self) -> None:
         self._woken: dict[TopicPartition, dict[asyncio.Event, None]] = {}
 
     def __len__(self) -> int:
-        """Partitions for which somebody waits."""
+        """Partitions for which a reader waits."""
         return len(self._woken)
 
     @contextmanager
     def at(self, partitions: Iterable[TopicPartition]) -> Iterator[asyncio.Event]:
-        """An event that is set whenever there is something new of any of them."""
+        """Yields an event that is set whenever there is something new of any of the partitions."""
         woken, watched = asyncio.Event(), list(partitions)
         for partition in watched:
             self._woken.setdefault(partition, {})[woken] = None

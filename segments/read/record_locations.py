@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.history.index import History
-from segments.partition.leader_partitions import LedPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, Gap
@@ -62,7 +62,7 @@ def located(parts: Sequence[FetchPart], history: History | None, *, part_bytes_m
     return Located(version, tuple(part.place for part in parts if isinstance(part, FromWal))), Extent(size_bytes, next_offset)
 
 
-def partition_told(partition: TopicPartition, told: Told, history: History | None) -> LedPartition:
+def partition_told(partition: TopicPartition, told: Told, history: History | None) -> LeaderPartition:
     """The partition as far as it was told of: it ends where that does. Corrupt where the runs do not follow each other.
 
     `history`: of the version that was told, or a newer one; that may have come further than the leader knows, so it counts up to
@@ -84,7 +84,7 @@ def partition_told(partition: TopicPartition, told: Told, history: History | Non
         end_offset=max(log_start_offset, min(ends_at, told.high_watermark)),
         producers=ProducerStates(producers_max=1, expiry_ms=1),
     )
-    return LedPartition(log, runs, history)
+    return LeaderPartition(log, runs, history)
 
 
 def _run(partition: TopicPartition, place: RunPlace) -> Run:

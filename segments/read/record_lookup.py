@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from metadata.errors import Corrupt, InvalidArgument, InvalidRecord, NotFound, OutOfRange
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.history.index import GroupPlace
-from segments.partition.leader_partitions import LedPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read.cached_run import ColdRun
 from segments.read.read_cache import Cold, ColdPool, Place
 from segments.read.run_loader import THREAD_BYTES
@@ -65,18 +65,18 @@ class RecordLookup:
         self._adopt_newest = adopt_newest
         self._decompressed_bytes_max = decompressed_bytes_max
 
-    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def first_at(self, led: LeaderPartition, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record, in offset order, whose timestamp is at or after `timestamp_ms`; None when there is none.
 
         Raises Corrupt when a damaged batch may hold it.
         """
         return await self._planned(led, partial(self._first_at, led, timestamp_ms))
 
-    async def explain(self, led: LedPartition, offset: int) -> Explanation:
+    async def explain(self, led: LeaderPartition, offset: int) -> Explanation:
         """Raises OutOfRange unless a record has this offset; Corrupt and Unavailable where it can't be read."""
         return await self._planned(led, partial(self._explain, led, offset))
 
-    async def _planned(self, led: LedPartition, find: Callable[[], Awaitable[Found]]) -> Found:
+    async def _planned(self, led: LeaderPartition, find: Callable[[], Awaitable[Found]]) -> Found:
         """What `find` finds; it looks again where an object was gone and another manifest is known by then."""
         while True:
             history = led.history
@@ -86,7 +86,7 @@ class RecordLookup:
                 if not isinstance(error.__cause__, NotFound) or led.history is history:
                     raise
 
-    async def _first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def _first_at(self, led: LeaderPartition, timestamp_ms: int) -> TimestampedOffset | None:
         log = led.log
         at = log.log_start_offset
         while (place := _next_from_timestamp(led, timestamp_ms, max(at, log.log_start_offset))) is not None:
@@ -111,7 +111,7 @@ class RecordLookup:
                     return TimestampedOffset(Offset(offset), record_ms)
         return None
 
-    async def _explain(self, led: LedPartition, offset: int) -> Explanation:
+    async def _explain(self, led: LeaderPartition, offset: int) -> Explanation:
         log, history = led.log, led.history
         if not log.log_start_offset <= offset < log.high_watermark:
             raise _no_record(led, offset)
@@ -153,17 +153,17 @@ class RecordLookup:
             file_checksum=place.file.checksum,
         )
 
-    async def _holds(self, led: LedPartition, place: GroupPlace, offset: int) -> bool:
+    async def _holds(self, led: LeaderPartition, place: GroupPlace, offset: int) -> bool:
         """Whether the group has a record of this offset: key compaction may have left it away."""
         group = await self._read(led, place)
         index = group.index_of(offset)
         records = await asyncio.to_thread(self._records, group, index)
         return any(record[0] == offset for record in records)
 
-    async def _read(self, led: LedPartition, place: Place) -> Cold:
+    async def _read(self, led: LeaderPartition, place: Place) -> Cold:
         return await self._cold.read_whole(place, on_gone=self._on_gone(led))
 
-    def _on_gone(self, led: LedPartition) -> Callable[[], Awaitable[object]] | None:
+    def _on_gone(self, led: LeaderPartition) -> Callable[[], Awaitable[object]] | None:
         return None if self._adopt_newest is None else partial(self._adopt_newest, led.log.partition)
 
     def _records(self, cold: Cold, index: int) -> list[RecordTuple]:
@@ -174,7 +174,7 @@ class RecordLookup:
             raise cold.corrupt(index, error.message) from error
 
 
-def _next_from_timestamp(led: LedPartition, timestamp_ms: int, offset: Offset) -> Place | None:
+def _next_from_timestamp(led: LeaderPartition, timestamp_ms: int, offset: Offset) -> Place | None:
     """The next place that holds a record at or after this time, from `offset` on. Asked for anew behind each read: what lay in
     segments may have been compacted meanwhile."""
     runs = led.runs.from_timestamp(timestamp_ms, from_offset=offset)
@@ -182,7 +182,7 @@ def _next_from_timestamp(led: LedPartition, timestamp_ms: int, offset: Offset) -
     return next(chain[Place](groups, runs), None)
 
 
-def _no_record(led: LedPartition, offset: int) -> OutOfRange:
+def _no_record(led: LeaderPartition, offset: int) -> OutOfRange:
     first, end = led.log.log_start_offset, led.log.high_watermark
     within = "The record with this offset was removed by key compaction." if first <= offset < end else ""
     bounds = f"Its records have the offsets {first} to {end - 1}." if first < end else "It holds no record at the moment."

@@ -21,10 +21,11 @@ from gateway.groups.coordinator import GroupCoordinator
 from metadata.errors import TidelogError
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition
-from segments.log.session_log import Log, PendingAppend
+from segments.log.session_log import PendingAppend, SessionLog
 from segments.object_store.interface import Buffer
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read import log_reader
-from segments.read.log_reader import Fetched, LedPartition
+from segments.read.log_reader import Fetched
 from segments.records.batch import split_batches
 from segments.records.header import BatchHeader
 from tests.simulation import broken_rules
@@ -70,38 +71,42 @@ def in_force(rule: str) -> Iterator[None]:
 
 def _loses() -> list[tuple[Any, str, Any]]:
     """A batch is acknowledged, and never written; the next one takes its offsets."""
-    append, due = Log.append, _each_tenth()
+    append, due = SessionLog.append, _each_tenth()
 
-    def losing(self: Log, partition: TopicPartition, batch: Buffer, header: BatchHeader, *rest: Any, **how: Any) -> PendingAppend:
-        if partition in self._led._paused or not self.leads(partition) or self.ended or not due():
+    def losing(
+        self: SessionLog, partition: TopicPartition, batch: Buffer, header: BatchHeader, *rest: Any, **how: Any
+    ) -> PendingAppend:
+        if partition in self.partitions._paused or partition not in self.partitions or self.ended or not due():
             return append(self, partition, batch, header, *rest, **how)
-        log = self._led.at(partition).log
+        log = self.partitions.at(partition).log
         appended = log.append(header, now_ms=self._now_ms())
         if not appended.duplicate:
             log.end_offset = appended.base_offset
         return PendingAppend(appended, None)
 
-    return [(Log, "append", losing)]
+    return [(SessionLog, "append", losing)]
 
 
 def _doubles() -> list[tuple[Any, str, Any]]:
     """A batch is written twice, the second time as that of nobody, so that its records lie behind later ones of their producer."""
-    append, due = Log.append, _each_tenth()
+    append, due = SessionLog.append, _each_tenth()
 
-    def doubling(self: Log, partition: TopicPartition, batch: Buffer, header: BatchHeader, *rest: Any, **how: Any) -> PendingAppend:
+    def doubling(
+        self: SessionLog, partition: TopicPartition, batch: Buffer, header: BatchHeader, *rest: Any, **how: Any
+    ) -> PendingAppend:
         pending = append(self, partition, batch, header, *rest, **how)
         if due() and not pending.appended.duplicate:
             append(self, partition, batch, msgspec.structs.replace(header, producer_id=NO_PRODUCER), *rest)
         return pending
 
-    return [(Log, "append", doubling)]
+    return [(SessionLog, "append", doubling)]
 
 
 def _skips() -> list[tuple[Any, str, Any]]:
     """Of an answer with several batches the first is left out."""
     fetched, due = log_reader._fetched, _each_tenth()
 
-    def skipping(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+    def skipping(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
         whole = split_batches(b"".join(batches))
         if len(whole) > 1 and due():
             size_bytes -= len(whole[0])
@@ -115,7 +120,7 @@ def _hides() -> list[tuple[Any, str, Any]]:
     """What lies behind some offset is not shown."""
     fetched = log_reader._fetched
 
-    def hiding(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+    def hiding(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
         if next_offset <= HIDDEN_FROM:
             return fetched(led, batches, size_bytes, next_offset)
         nothing = fetched(led, [], 0, Offset(HIDDEN_FROM))
@@ -128,7 +133,7 @@ def _forgets_how_far() -> list[tuple[Any, str, Any]]:
     """Readers are told a high watermark of a while ago."""
     fetched, due = log_reader._fetched, _each_tenth()
 
-    def forgetting(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+    def forgetting(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
         answer = fetched(led, batches, size_bytes, next_offset)
         return answer._replace(high_watermark=Offset(answer.high_watermark // 2)) if due() else answer
 

@@ -13,8 +13,7 @@ from compaction.maintenance.key_compaction import KeyPassPlan, Sorted
 from compaction.maintenance.key_map import ABSENT, KeyMap
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.history.manifest import HistoryFile, Manifest
-from segments.log.manifest_follower import HIGH_WATERMARK
-from segments.log.session_log import Log
+from segments.log.manifest_follower import HIGH_WATERMARK, ManifestFollower
 from segments.partition.partition_log import PartitionLog
 from segments.recovery.recovered_partition import RecoveredPartition
 
@@ -41,9 +40,11 @@ def from_zero(log: Callable[..., PartitionLog]) -> Callable[..., PartitionLog]:
 
 
 def answered_at_once(delete_records: Callable[..., Any]) -> Callable[..., Any]:
-    async def answered(self: Log, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
+    async def answered(
+        self: ManifestFollower, partition: TopicPartition, before_offset: int, *, validate_only: bool = False
+    ) -> Offset:
         offset = await delete_records(self, partition, before_offset, validate_only=True)
-        log = self._led.at(partition).log
+        log = self._partitions.at(partition).log
         log.raise_log_start(log.high_watermark if before_offset == HIGH_WATERMARK else Offset(offset))
         return log.log_start_offset
 

@@ -31,11 +31,15 @@ from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPart
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from segments.bucket.layout import claim_key, segment_key
+from segments.deadline import Deadline
 from segments.history import manifest_edits
-from segments.log.append_result import DoubtedRefusal
-from segments.log.session_log import Log, PendingAppend, Released
+from segments.log.append_result import UnverifiedRejection
+from segments.log.leadership_check import LeadershipCheck
+from segments.log.manifest_follower import ManifestFollower
+from segments.log.session_log import PendingAppend, Released, SessionLog
 from segments.object_store import store_clock
 from segments.object_store.interface import ObjectStore
+from segments.partition.leader_partitions import LeaderPartitions
 from segments.partition.partition_log import Appended, PartitionLog
 from segments.recovery import recover as recovery
 from segments.recovery.recovered_partition import RecoveredPartition
@@ -122,7 +126,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.NOTHING:
             return []
         case BrokenRule.ACKNOWLEDGED_EARLY:
-            return [(Log, "committed", _acknowledged_early)]
+            return [(PendingAppend, "committed", _acknowledged_early)]
         case BrokenRule.SEAL_NOT_CHECKED:
             return [(segment_writer, "who_wrote", _whoever_claimed_it)]
         case BrokenRule.SEAL_DELETED:
@@ -136,23 +140,23 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.RELEASED_TOO_EARLY:
             return [(handover, "release", _released_too_early())]
         case BrokenRule.NOT_GIVEN_UP:
-            return [(Log, "drop", Log.resume)]
+            return [(SessionLog, "stop_leading", _only_resumed)]
         case BrokenRule.CONTROLLER_UNGUARDED:
             return [(leadership, "write", _unguarded(leadership.write))]
         case BrokenRule.END_REMEMBERED:
             return _end_remembered()
         case BrokenRule.UNKNOWN_IS_FAILURE:
-            return [(Log, "committed", _unknown_is_failure())]
+            return [(PendingAppend, "committed", _unknown_is_failure())]
         case BrokenRule.REPEATS_NOT_KNOWN:
             return [(RecoveredPartition, "log", _without_producers)]
         case BrokenRule.READ_AHEAD_IS_ALL:
             return [(takeover, "recover", _as_read_ahead(recovery.recover))]
         case BrokenRule.READ_WHILE_HANDED_OVER:
-            return [(Log, "withhold", _not_withheld)]
+            return [(LeaderPartitions, "stop_reads", _not_stopped)]
         case BrokenRule.SEAL_NOT_LOOKED_FOR:
-            return [(Log, "check_appointed", _sure)]
+            return [(LeadershipCheck, "verify", _sure)]
         case BrokenRule.GAP_TOLD_UNPROVEN:
-            return [(DoubtedRefusal, "decided", _told_at_once)]
+            return [(UnverifiedRejection, "resolve", _told_at_once)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
             return [(BucketReach, "_proves", _proven)]
         case BrokenRule.TRIMMED_TOO_EARLY:
@@ -164,7 +168,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.LOG_START_FORGOTTEN:
             return [(RecoveredPartition, "log", broken_policies.from_zero(RecoveredPartition.log))]
         case BrokenRule.DELETION_NOT_STORED:
-            return [(Log, "delete_records", broken_policies.answered_at_once(Log.delete_records))]
+            return [(ManifestFollower, "delete_records", broken_policies.answered_at_once(ManifestFollower.delete_records))]
         case BrokenRule.LAST_OF_KEY_REMOVED:
             return [(key_pass, "sort_records", broken_policies.without_the_last)]
         case BrokenRule.NEWER_FORGOTTEN:
@@ -185,8 +189,8 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(store_clock, "store_time", lambda date_ms, **_: None)]
 
 
-async def _acknowledged_early(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
-    return pending.appended
+async def _acknowledged_early(self: PendingAppend, deadline: Deadline) -> Appended:
+    return self.appended
 
 
 async def _whoever_claimed_it(store: ObjectStore, written: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes:
@@ -218,14 +222,14 @@ def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
     return [(session_opener, "next_session", number_of_last_time), (session, "_is_ours", is_ours)]
 
 
-async def _released_at_once(log: Log, partition: TopicPartition, state: PartitionState) -> Released:
-    return Released(log.committed_to, {span.session for span in state.sessions})
+async def _released_at_once(log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
+    return Released(log.writer.committed_to, {span.session for span in state.sessions})
 
 
 def _released_too_early() -> Callable[..., Any]:
     release = handover.release
 
-    async def released(log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+    async def released(log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
         at_seq, sessions = await release(log, partition, state)
         return Released(SegmentSeq(max(0, at_seq - 1)), sessions)
 
@@ -240,11 +244,11 @@ def _unguarded(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unknown_is_failure() -> Callable[..., Any]:
-    committed = Log.committed
+    committed = PendingAppend.committed
 
-    async def told(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
+    async def told(self: PendingAppend, deadline: Deadline) -> Appended:
         try:
-            return await committed(self, pending, timeout_s=min(timeout_s, 1.0))
+            return await committed(self, Deadline.after(min(deadline.left_s(), 1.0)))
         except OutcomeUnknown as error:
             raise Unavailable(error.message) from None
 
@@ -269,16 +273,20 @@ def _as_read_ahead(recover: Callable[..., Any]) -> Callable[..., Any]:
     return recovered
 
 
-def _not_withheld(self: Log, partitions: Iterable[TopicPartition]) -> None:
+def _only_resumed(self: SessionLog, partition: TopicPartition) -> None:
+    self.partitions.resume(partition)
+
+
+def _not_stopped(self: LeaderPartitions, partitions: Iterable[TopicPartition]) -> None:
     return
 
 
-async def _sure(self: Log) -> None:
+async def _sure(self: LeadershipCheck) -> None:
     return
 
 
-async def _told_at_once(self: DoubtedRefusal) -> TidelogError:
-    return self.refusal
+async def _told_at_once(self: UnverifiedRejection) -> TidelogError:
+    return self.rejection
 
 
 async def _proven(self: BucketReach, size: int) -> bool:

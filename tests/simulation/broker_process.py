@@ -1,6 +1,6 @@
 """A broker of the simulation: the real leadership, log, writer and reader as one process that can freeze, thaw and die.
 
-    client ── request ──▶ [process: task per request ─▶ Leadership ─▶ Log ─▶ SegmentWriter ─▶ FaultyStore] ── wire ──▶ bucket
+    client ── request ──▶ [process: task per request ─▶ Leadership ─▶ SessionLog ─▶ SegmentWriter ─▶ FaultyStore] ── wire ──▶ bucket
            ◀── answer ───                                                            (the wire belongs to no process)
 
 Only the doors are left out: a request is a function that runs on the broker's side with its log at hand.
@@ -24,7 +24,7 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Revision, SessionId
 from metadata.store.keys import EtcdLayout
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.object_store.timeout import TimeoutObjectStore
@@ -138,7 +138,7 @@ class BrokerProcess(BucketProcess):
 
     # What its clients do
 
-    async def call(self, serve: Callable[[Log], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
+    async def call(self, serve: Callable[[SessionLog], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
         """Runs `serve` on the broker's side, with its log, and brings back what it answers or raises: see `ask`."""
         return await self.ask(lambda: serve(self.leadership.log), latency_s=latency_s, timeout_s=timeout_s, hang_up=hang_up)
 

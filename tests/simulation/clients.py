@@ -22,7 +22,7 @@ from enum import Enum
 
 from metadata.errors import FencedLeaderEpoch, OutOfOrderSequence, OutOfRange, TidelogError, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
-from segments.log.session_log import Acks, FetchTarget, Log
+from segments.log.session_log import Acks, FetchTarget, SessionLog
 from segments.partition.partition_log import Appended
 from segments.partition.producer_state import ONE_SHOT
 from segments.read.log_reader import Fetched as FetchedBatches
@@ -177,7 +177,7 @@ class Producer:
         )
         timeout_s = self._chance.choice((2.0, 10.0, 30.0))
 
-        async def produce(log: Log) -> Appended:
+        async def produce(log: SessionLog) -> Appended:
             header = check_produced(body, message_bytes_max=MESSAGE_BYTES_MAX, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
             return await log.produce(self._partition, body, header, acks=acks, timeout_s=timeout_s)
 
@@ -260,8 +260,8 @@ class Reader:
             for partition, offset in self.offsets.items()
         ]
 
-        async def fetch(log: Log) -> tuple[SessionId, list[FetchedBatches | TidelogError]]:
-            return log.session.id, await log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+        async def fetch(log: SessionLog) -> tuple[SessionId, list[FetchedBatches | TidelogError]]:
+            return log.session.id, await log.reads.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
         asked_ms = virtual_loop().now_ms()
         try:

@@ -170,7 +170,8 @@ class Cluster:
     def _serves(self, partition: TopicPartition, session: SessionId) -> bool:
         try:
             return any(
-                broker.leadership.session == session and broker.leadership.log.leads(partition) for broker in self.slots.values()
+                broker.leadership.session == session and partition in broker.leadership.log.partitions
+                for broker in self.slots.values()
             )
         except TidelogError:
             return False

@@ -71,7 +71,11 @@ class GroupBroker(CalledProcess):
         )
         self.seen = BrokerCache(self.metadata, LAYOUT)
         self.view = ProvenView(
-            self.seen, broker_id=broker_id, registered=lambda: read_revisions(self.metadata, LAYOUT), ask=self._asked_what_it_sees
+            self.seen,
+            broker_id=broker_id,
+            registered=lambda: read_revisions(self.metadata, LAYOUT),
+            ask=self._asked_what_it_sees,
+            is_needed=lambda: len(self.groups) > 0,
         )
         self.coordinators = Coordinators(self.seen, broker_id=broker_id, session=lambda: self._session, is_stopping=lambda: False)
         self.groups = GroupCoordinator(
@@ -84,7 +88,6 @@ class GroupBroker(CalledProcess):
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(site.member_ids)}"),
         )
-        self.view.is_needed = lambda: len(self.groups) > 0
         self.view.subscribe(self.groups.proven)
         self.coordinators.subscribe(self.groups.brokers_changed)
         self.wire = Wire(random.Random(f"{site.seed}/{name}/wire"))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from metadata.errors import TidelogError
 from metadata.model import Offset, TopicPartition
 from segments.log.manifest_follower import HIGH_WATERMARK
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from tests.simulation.clients import Clients
 from tests.simulation.policy_judge import Deleted
 from tests.simulation.policy_model import Asked
@@ -38,12 +38,12 @@ class RecordDeleter:
         share = chance.choice((0.05, 0.3, 0.9, 1.0))
         asked: list[Asked] = []
 
-        async def delete(log: Log) -> Offset:
-            bounds = log.bounds(partition)
+        async def delete(log: SessionLog) -> Offset:
+            bounds = log.partitions.bounds(partition)
             before = bounds.log_start_offset + int(share * (bounds.high_watermark - bounds.log_start_offset))
             asked.append(Asked(str(partition), before, virtual_loop().now_ms()))
             self.asked += asked
-            return await log.delete_records(partition, HIGH_WATERMARK if share == 1.0 else before)
+            return await log.manifests.delete_records(partition, HIGH_WATERMARK if share == 1.0 else before)
 
         try:
             latency_s, timeout_s = chance.uniform(0.0005, 0.005), chance.choice((0.2, 5.0, 20.0))

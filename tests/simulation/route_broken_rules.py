@@ -24,15 +24,15 @@ from gateway.http.records import produce as records_produce
 from gateway.http.records.stream import RecordStream
 from gateway.records import append as records_append
 from gateway.records.append import ReadyBatch, Target
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forward_sender import Load, forward
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.leader_lookup import Leaders
-from gateway.routing.local_log import LedHere, Pending, WrittenOnce
+from gateway.routing.log_service import LogService, Pending, WrittenOnce
 from metadata.cluster.broker_registry import Registration
 from metadata.controller.appointments import Batch
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.model import ProducerId, Revision, TopicPartition
+from metadata.model import LeaderEpoch, ProducerId, Revision, TopicPartition
 from metadata.store.view_proof import ViewProof
 from segments.byte_budget import Admission
 
@@ -83,7 +83,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.NOTHING:
             return []
         case BrokenRouteRule.OTHERS_NOT_ASKED:
-            return [(RoutedLog, "written_once", _asked_here_alone)]
+            return [(ClusterLog, "written_once", _asked_here_alone)]
         case BrokenRouteRule.STALE_ROUTING_TAKEN:
             return [(ProvenRouting, "check", _any_routing)]
         case BrokenRouteRule.WRITTEN_BEHIND_REFUSED:
@@ -113,17 +113,17 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
 
 
 async def _asked_here_alone(
-    self: RoutedLog, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
+    self: ClusterLog, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
 ) -> WrittenOnce:
     return WrittenOnce(self.written_here(partitions, producer_id), topic_revision)
 
 
-def _any_routing(self: ProvenRouting, partition: TopicPartition, partition_count: int) -> None:
+def _any_routing(self: ProvenRouting, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
     return
 
 
 def _each_by_itself(
-    log: LedHere, target: Target, batches: Sequence[ReadyBatch], admission: Admission, **how: Any
+    log: LogService, target: Target, batches: Sequence[ReadyBatch], admission: Admission, **how: Any
 ) -> list[Pending | TidelogError]:
     return [pending for batch in batches for pending in records_append.append(log, target, [batch], admission, **how)]
 

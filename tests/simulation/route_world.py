@@ -20,7 +20,7 @@ from gateway.cluster.settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from metadata.store.keys import EtcdLayout
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.broker_process import Site
@@ -209,8 +209,8 @@ class RouteWorld:
     async def _end(self, partition: TopicPartition) -> int | None:
         """The high watermark; None where nobody answers."""
 
-        async def bounds(log: Log) -> int:
-            [found] = await log.bounds_of([partition])
+        async def bounds(log: SessionLog) -> int:
+            [found] = await log.reads.bounds_of([partition])
             if isinstance(found, TidelogError):
                 raise found
             return found.high_watermark

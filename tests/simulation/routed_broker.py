@@ -1,8 +1,8 @@
 """A broker of the simulation with what stands before its log: routes, forwarding, and the handlers of both listeners.
 
-    client ── HTTP request, gRPC call ──▶ [HttpProduce, HttpFetch, LogService ─▶ RoutedLog ─▶ Log, Forwarding, PeerReads]
+    client ── HTTP request, gRPC call ▶ [HttpProduce, HttpFetch, GrpcLogService ─▶ ClusterLog ─▶ SessionLog, Forwarding, PeerReads]
                                                                                                   │ Peers
-                                          [LogService ─▶ LedHere ─▶ Log] ◀── PeerChannel ◀────────┘
+                                          [GrpcLogService ─▶ LocalLog ─▶ SessionLog] ◀── PeerChannel ◀────────┘
 
 Everything between the brackets is the code of the product. Only sockets are left out: a PeerChannel carries the bytes of a call to
 the process that has the address, and runs its handler there; listener_calls.py plays the servers of gRPC and HTTP. With access
@@ -33,14 +33,15 @@ from gateway.concurrency.shutdown import LongWaits
 from gateway.grpc.guard import GrpcGuard
 from gateway.grpc.limits import OpenCalls
 from gateway.grpc.produce.open_streams import ProducerStreams
-from gateway.grpc.services.log import SERVICE, LogService
+from gateway.grpc.services.log import SERVICE, GrpcLogService
 from gateway.http.guard import HttpGuard
 from gateway.http.records.fetch import HttpFetch
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Receive, Request, Send
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import Forwarding
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, Peers, _unreachable
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import GatewaySettings
@@ -53,7 +54,7 @@ from metadata.secret import Secret
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from tests.kit.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site
 from tests.simulation.listener_calls import GrpcMethod, HttpCall, Metadata, RpcEnd, called
@@ -98,14 +99,21 @@ class Served:
     settings = LISTENERS
 
     def __init__(
-        self, view: ClusterView, topics: Topics, routed_log: LedHere, led_here: LedHere, *, broker_id: str, guard: Guard | None
+        self,
+        view: ClusterView,
+        topics: Topics,
+        cluster_log: LogService,
+        local_log: LocalLog,
+        *,
+        broker_id: str,
+        guard: Guard | None,
     ) -> None:
         self.broker_id = broker_id
         self.guard = guard
         self.topics = topics
         self.topic_cache = view.topics
-        self.routed_log = routed_log
-        self.led_here = led_here
+        self.cluster_log = cluster_log
+        self.local_log = local_log
         self.metrics = Metrics()
         self.leader = view.leader
 
@@ -150,8 +158,9 @@ class RoutedBroker(BrokerProcess):
             is_stopping=lambda: self._stopping,
         )
         self.leadership.subscribe(self.forwarding.led_here)
-        self.routed_log = RoutedLog(
-            self._log,
+        local_log = LocalLog(self._log, self.view, self.leadership.taken_over)
+        self.cluster_log = ClusterLog(
+            local_log,
             self.view,
             self.forwarding,
             PeerReads(peers),
@@ -161,15 +170,14 @@ class RoutedBroker(BrokerProcess):
             leader_wait_s=leader_wait_s,
             rack=rack,
         )
-        led_here = LedHere(self._log, self.view, self.leadership.taken_over)
         served = cast(
             "Broker",
-            Served(self.view, Topics(self.metadata, EtcdLayout()), self.routed_log, led_here, broker_id=broker_id, guard=guard),
+            Served(self.view, Topics(self.metadata, EtcdLayout()), self.cluster_log, local_log, broker_id=broker_id, guard=guard),
         )
         self._waits = LongWaits()
         self.http_fetch = HttpFetch(served, self._waits)
         self.http_produce = HttpProduce(served, self.http_fetch.room)
-        handlers = LogService(served, self._waits, ProducerStreams()).handlers()
+        handlers = GrpcLogService(served, self._waits, ProducerStreams()).handlers()
         methods: dict[str, GrpcMethod] = {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
         self._http_guard: HttpGuard | None = None
         if guard is not None:
@@ -177,7 +185,7 @@ class RoutedBroker(BrokerProcess):
             methods = {path: grpc_guard.guarded(path, handler, calls) for path, handler in methods.items()}
         self.methods: Mapping[str, GrpcMethod] = methods
 
-    def _log(self) -> Log:
+    def _log(self) -> SessionLog:
         return self.leadership.log
 
     async def _run(self) -> None:

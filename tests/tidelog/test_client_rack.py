@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import pytest
 
 import tidelog
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from metadata.errors import Corrupt, InvalidArgument, NotLeader, OutOfRange, Throttled, TidelogError
 from tests.kit.gateway.broker_cluster import Cluster, with_cluster
 from tests.kit.tidelog.consuming import QUICK, read
@@ -212,8 +212,8 @@ async def filled(log: tidelog.Client) -> None:
 
 
 def bucket_bytes(cluster: Cluster) -> int:
-    logs = [broker.routed_log for broker in cluster.brokers]
-    return sum(log.racks.counters.bucket_bytes for log in logs if isinstance(log, RoutedLog))
+    logs = [broker.cluster_log for broker in cluster.brokers]
+    return sum(log.racks.counters.bucket_bytes for log in logs if isinstance(log, ClusterLog))
 
 
 @pytest.mark.slow

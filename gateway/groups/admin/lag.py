@@ -20,7 +20,7 @@ from gateway.concurrency.offload import LoopTurns, WorkThreads, in_turns
 from gateway.proto import groups_pb2
 from gateway.proto.status import status_of
 from gateway.records.batch_decoder import open_records, takes_long
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.telemetry.request_context import caller_waits_s
 from gateway.topics.names import BOUNDS_WAIT_S, named
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
@@ -77,7 +77,7 @@ LATER_PART_S: Final = 0.2
 """Leaders of the later parts have so long, whatever those before took."""
 
 
-async def bounds_by_parts(log: LedHere, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:
+async def bounds_by_parts(log: LogService, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:
     """As `log.bounds_of`, with turns for others between the parts. What nobody leads is waited for as if it were one question."""
     clock, found = asyncio.get_running_loop().time, list[Bounds | TidelogError]()
     ends_s = clock() + BOUNDS_WAIT_S
@@ -99,7 +99,7 @@ class KnownTopics(Protocol):
 class GroupLag:
     """Asks the leaders."""
 
-    def __init__(self, log: LedHere, topics: KnownTopics, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, log: LogService, topics: KnownTopics, *, now_ms: Callable[[], int]) -> None:
         """`log`: of the whole cluster. `now_ms`: milliseconds since 1970."""
         self._log = log
         self._topics = topics

@@ -20,7 +20,7 @@ from gateway.groups.coordinator import GroupCoordinator, check_empty
 from gateway.proto import groups_pb2
 from gateway.proto.group_messages import fetched_offset
 from gateway.proto.status import status_of
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.topics.names import LOOK_UP_S, check_topic_id, named, partition_of
 from metadata.errors import (
     GroupNotEmpty,
@@ -53,7 +53,7 @@ class CoordinatedOperations:
     def __init__(
         self,
         coordinator: GroupCoordinator,
-        log: LedHere,
+        log: LogService,
         topics: KnownTopics,
         *,
         look_up: Callable[[str], Awaitable[Topic]],

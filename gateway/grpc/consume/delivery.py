@@ -27,7 +27,7 @@ from gateway.grpc.consume.start_offsets import ConsumePlacing
 from gateway.grpc.fetch.response_encoder import PartitionAnswer, encode_consumed_data
 from gateway.grpc.fetch.service import Asked, GrpcFetch, Terms
 from gateway.proto import log_pb2
-from gateway.routing.cluster_fetch import may_be_led_soon
+from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from metadata.errors import Corrupt, OutOfRange, Throttled, TidelogError
 from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
@@ -236,7 +236,7 @@ class Pusher:
 
     async def _looked_at(self, partitions: Sequence[Consumed], *, wait_ms: float) -> _There | None:
         targets = self._targets(partitions, 1)
-        answers = await self._broker.routed_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
+        answers = await self._broker.cluster_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         first: int | None = None
         bytes_seen = 0
         is_unled = False
@@ -261,12 +261,12 @@ class Pusher:
         return None
 
     def _targets(self, partitions: Sequence[Consumed], bytes_max: int) -> list[FetchTarget]:
-        places_bytes_min = self._broker.routed_log.places_bytes_min(self._terms.client_rack)
+        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._terms.client_rack)
         return [FetchTarget(each.partition, each.offset, bytes_max, places_bytes_min=places_bytes_min) for each in partitions]
 
     def _refused(self, consumed: Consumed, error: TidelogError) -> bool:
         """Whether that is final; then the client is told, and the partition is not read any more."""
-        if may_be_led_soon(error) or error.retryable:
+        if may_succeed_elsewhere(error) or error.retryable:
             return False
         self.fail(consumed, error)
         return True
@@ -290,7 +290,7 @@ class Pusher:
 
     async def _deliver(self, there: _There) -> bool:
         """Whether records went out."""
-        log = self._broker.routed_log
+        log = self._broker.cluster_log
         partitions = there.partitions[:1] if self._singly else there.partitions
         terms = Terms(min(self._terms.bytes_max, self.credit_bytes), 0, 0, self._terms.structured)
         with self._fetch.room.place() as place:

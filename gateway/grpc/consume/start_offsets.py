@@ -89,7 +89,7 @@ class ConsumePlacing:
             return
         names = {each.partition: f"{each.topic}/{each.number}" for each in waiting}
         rules = StartRules(self._terms.group, policy)
-        found = await find_starts(self._broker.routed_log, rules, names, stored, wait_s=BOUNDS_WAIT_S)
+        found = await find_starts(self._broker.cluster_log, rules, names, stored, wait_s=BOUNDS_WAIT_S)
         ends: dict[Consumed, int] = {}
         for each in waiting:
             start = found[each.partition]
@@ -107,7 +107,7 @@ class ConsumePlacing:
     async def _at_timestamps(self, waiting: Sequence[Consumed]) -> None:
         if not waiting:
             return
-        found = await self._broker.routed_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
+        found = await self._broker.cluster_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
         turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         async with asyncio.TaskGroup() as look_ups:
             for each, bounds in zip(waiting, found, strict=True):
@@ -119,7 +119,7 @@ class ConsumePlacing:
     async def _at_timestamp(self, consumed: Consumed, high_watermark: int, turns: asyncio.Semaphore) -> None:
         try:
             async with turns:
-                found = await self._broker.routed_log.offset_for_timestamp(consumed.partition, consumed.start.timestamp_ms)
+                found = await self._broker.cluster_log.offset_for_timestamp(consumed.partition, consumed.start.timestamp_ms)
         except TidelogError as error:
             self._refused(consumed, error)
         else:

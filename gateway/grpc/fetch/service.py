@@ -30,7 +30,7 @@ from gateway.proto.status import status_of
 from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, open_records, room_for
 from gateway.records.response_budget import BYTES_LEAST, AnswerPlace, AnswerRoom
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.routing.places_wire import places_of
 from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
 from metadata.cluster.broker_registry import Registration
@@ -85,7 +85,7 @@ class GrpcFetch:
             place = self.room.place()
             context.add_done_callback(lambda _: place.keep(0))  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
             forwarded = is_forwarded(context)
-            log = self._broker.led_here if forwarded else self._broker.routed_log
+            log = self._broker.local_log if forwarded else self._broker.cluster_log
             answered = unary_bytes(
                 log_pb2.FetchRequest, lambda request: self._fetch(request, place, log, forwarded=forwarded)
             ).unary_unary
@@ -102,7 +102,7 @@ class GrpcFetch:
         delivery = self._deliveries.begin(context.peer(), local_address=self._broker.grpc_address, size_bytes=size_bytes)
         return lambda: self._deliveries.end(delivery)
 
-    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LedHere, *, forwarded: bool = False) -> bytes:
+    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LogService, *, forwarded: bool = False) -> bytes:
         """The FetchResponse; `place` then holds room for it, and none where it has no records."""
         began_s = asyncio.get_running_loop().time()
         terms = self._terms(request, forwarded)
@@ -118,7 +118,7 @@ class GrpcFetch:
         answers: Sequence[Fetched | TidelogError],
         terms: Terms,
         place: AnswerPlace,
-        log: LedHere,
+        log: LogService,
         encode: Callable[[Sequence[PartitionAnswer]], bytes],
     ) -> bytes:
         """The answers as one message, in the order of `asked`, as far as `place` has room; it holds what the message takes then.
@@ -161,7 +161,7 @@ class GrpcFetch:
         client_rack = check_client_rack(request.client_rack)
         return Terms(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured, client_rack, forwarded)
 
-    def _asked(self, partition: log_pb2.FetchPartition, terms: Terms, log: LedHere) -> Asked:
+    def _asked(self, partition: log_pb2.FetchPartition, terms: Terms, log: LogService) -> Asked:
         try:
             topic = topic_named(self._broker, partition.topic)
             check_topic_id(topic, partition.topic_id)
@@ -177,7 +177,7 @@ class GrpcFetch:
         return Asked(partition, topic, target, log.preferred_broker(topic_partition, terms.client_rack))
 
     async def _fetched(
-        self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace, log: LedHere
+        self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace, log: LogService
     ) -> list[Fetched | TidelogError]:
         """An answer for each partition, as much as there is room for; `place` holds that room, and none where there is nothing."""
         loop = asyncio.get_running_loop()
@@ -201,7 +201,14 @@ class GrpcFetch:
         ]
 
     async def admitted(
-        self, targets: Sequence[FetchTarget], bytes_there: int, terms: Terms, place: AnswerPlace, log: LedHere, *, timeout_s: float
+        self,
+        targets: Sequence[FetchTarget],
+        bytes_there: int,
+        terms: Terms,
+        place: AnswerPlace,
+        log: LogService,
+        *,
+        timeout_s: float,
     ) -> list[Fetched | TidelogError]:
         """What there is, as far as `place` gets room for it. `bytes_there`: so many were seen. Throttled without room in time."""
         one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
@@ -212,7 +219,7 @@ class GrpcFetch:
         )
         return await log.fetch(targets, bytes_max=min(terms.bytes_max, place.bytes_held // COPIES), bytes_min=0)
 
-    async def _look(self, targets: Sequence[FetchTarget], terms: Terms, log: LedHere) -> list[Fetched | TidelogError]:
+    async def _look(self, targets: Sequence[FetchTarget], terms: Terms, log: LogService) -> list[Fetched | TidelogError]:
         """What there is after the wait, or at a stop: of records the first batch, where that is enough to end the wait."""
         if terms.wait_ms and terms.bytes_min:
             bytes_max = terms.bytes_max if terms.bytes_min > 1 else 1
@@ -232,7 +239,7 @@ def _record_count(asked: Sequence[Asked], told: Sequence[PartitionAnswer]) -> in
     )
 
 
-async def _bounds_alone(log: LedHere, targets: Sequence[FetchTarget]) -> list[Fetched | TidelogError]:
+async def _bounds_alone(log: LogService, targets: Sequence[FetchTarget]) -> list[Fetched | TidelogError]:
     """Answers without records, as their leaders give them at once."""
     found = await log.bounds_of([target.partition for target in targets], wait_s=BOUNDS_WAIT_S)
     answers: list[Fetched | TidelogError] = []

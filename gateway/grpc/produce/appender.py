@@ -33,13 +33,13 @@ from gateway.records.append import (
 )
 from gateway.records.partitioning import RECORDS_MAX, Plan, plan_records, route, single_partition
 from gateway.routing.forward_queue import refuses_alone
-from gateway.routing.local_log import LedHere, Pending
+from gateway.routing.log_service import LogService, Pending
 from gateway.topics.names import check_topic_id, partition_of
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
-from segments.log.append_result import DoubtedRefusal
+from segments.log.append_result import UnverifiedRejection
 from segments.log.session_log import Acks
 from segments.object_store.interface import Buffer
 from segments.records.batch import parse_header
@@ -48,7 +48,7 @@ from segments.records.batch import parse_header
 class Taken(NamedTuple):
     """An append whose batches were appended, or refused one by one."""
 
-    log: LedHere
+    log: LogService
     pending: list[Pending | TidelogError]
     partition: int
     """Of a ready batch."""
@@ -66,7 +66,7 @@ class MessageAppends:
     def __init__(
         self,
         broker: Broker,
-        log: LedHere,
+        log: LogService,
         admission: Admission,
         *,
         acks: Acks,
@@ -254,7 +254,7 @@ def _plan(at: int, request: AppendRequest, target: Target, limits: RecordLimits,
 
 def _following(at: int, refused: Refused) -> TidelogError:
     """What an append is told that comes behind a refused one: the same, where that may pass, else that it was not at fault."""
-    if refused.error.retryable and not isinstance(refused.error, DoubtedRefusal):
+    if refused.error.retryable and not isinstance(refused.error, UnverifiedRejection):
         return refused.error
     return Unavailable(
         f"append {at} was not looked at, since append {refused.at}, which comes before it in the same partition, was refused: "

@@ -28,11 +28,12 @@ from gateway.grpc.produce.receive_budget import FIRST_TURN_S, FOREVER_S, TURN_S,
 from gateway.grpc.produce.request_decoder import ProduceCall, parse_produce
 from gateway.proto import log_pb2
 from gateway.proto.status import status_of
-from gateway.records.append import Outcome, outcomes, settle_doubts, trace_produced
+from gateway.records.append import Outcome, await_outcomes, resolve_rejections, trace_produced
 from gateway.records.partitioning import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
-from segments.log.session_log import Acks
+from segments.deadline import Deadline
+from segments.log.session_log import Acks, memory_bytes
 
 RECORDS_AT_ONCE: Final = 500
 """The results of more are told in a thread."""
@@ -42,11 +43,8 @@ class Unanswered(NamedTuple):
     correlation_id: int
     acks: Acks
     taken: list[Taken | TidelogError]
-    timeout_s: float
-    deadline_s: float
+    deadline: Deadline
     message_bytes: int
-    began_s: float = 0.0
-    """On the loop's clock: when the message was read."""
     is_forwarded: bool = False
 
 
@@ -115,33 +113,32 @@ class GrpcProduce:
             call = parse_produce(message.body)
             timeout_ms_max = self._broker.settings.produce_timeout_ms
             timeout_s = min(call.timeout_ms or timeout_ms_max, timeout_ms_max) / 1000
-            began_s = asyncio.get_running_loop().time()
-            deadline_s = began_s + timeout_s
+            deadline = Deadline.after(timeout_s)
             forwarded = is_forwarded(context)
             try:
-                taken = await self._take(call, message, timeout_s, deadline_s, forwarded=forwarded)
+                taken = await self._take(call, message, deadline, forwarded=forwarded)
             except TidelogError as error:
                 taken = [error.with_traceback(None)] * len(call.appends)
             size_bytes = len(message.body)
-            return Unanswered(call.correlation_id, call.acks, taken, timeout_s, deadline_s, size_bytes, began_s, forwarded)
+            return Unanswered(call.correlation_id, call.acks, taken, deadline, size_bytes, forwarded)
 
     async def _take(
-        self, call: ProduceCall, message: IncomingMessage, timeout_s: float, deadline_s: float, *, forwarded: bool
+        self, call: ProduceCall, message: IncomingMessage, deadline: Deadline, *, forwarded: bool
     ) -> list[Taken | TidelogError]:
         """Raises what refuses the message as a whole: there is no room for it, or no session."""
-        log = self._broker.led_here if forwarded else self._broker.routed_log
-        memory_bytes = log.memory_bytes(len(message.body), batches=len(call.appends))
-        message.hold(memory_bytes)
-        async with log.admit(memory_bytes, timeout_s=timeout_s) as admission:
+        log = self._broker.local_log if forwarded else self._broker.cluster_log
+        bytes_held = memory_bytes(len(message.body), batches=len(call.appends))
+        message.hold(bytes_held)
+        async with log.admit(bytes_held, timeout_s=deadline.timeout_s) as admission:
             message.release()
             if forwarded:
-                await log.taken_over(_destinations(call), deadline_s=deadline_s)
+                await self._broker.local_log.await_takeover(_destinations(call), deadline_s=deadline.at_s)
             appends = MessageAppends(
                 self._broker,
                 log,
                 admission,
                 acks=call.acks,
-                deadline_s=deadline_s,
+                deadline_s=deadline.at_s,
                 is_forwarded=forwarded,
                 turns=self._turns,
                 threads=self._threads,
@@ -156,7 +153,7 @@ class GrpcProduce:
     def _trace(self, unanswered: Unanswered, became: Sequence[Outcome]) -> None:
         pending = [each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending]
         topics = {taken.topic for taken in unanswered.taken if isinstance(taken, Taken)}
-        trace_produced(topics, pending, became, began_s=unanswered.began_s, size_bytes=unanswered.message_bytes)
+        trace_produced(topics, pending, became, began_s=unanswered.deadline.began_s, size_bytes=unanswered.message_bytes)
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,27 +162,21 @@ class GrpcProduce:
         turns = LoopTurns()
         became: list[Outcome] = []
         refused = (each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending)
-        await settle_doubts(refused, deadline_s=unanswered.deadline_s)
+        await resolve_rejections(refused, unanswered.deadline)
         for taken in unanswered.taken:
             result = response.results.add()
             if isinstance(taken, TidelogError):
                 became.append(taken)
                 result.error.CopyFrom(status_of(taken))
             else:
-                found = await outcomes(
-                    taken.log,
-                    taken.pending,
-                    acks=unanswered.acks,
-                    timeout_s=unanswered.timeout_s,
-                    deadline_s=unanswered.deadline_s,
-                )
+                found = await await_outcomes(taken.log, taken.pending, acks=unanswered.acks, deadline=unanswered.deadline)
                 became += found
                 if taken.plan is not None and len(taken.plan.partitions) > RECORDS_AT_ONCE:
                     await self._threads.run(partial(_tell, result, taken, found, unanswered.acks))
                 else:
                     _tell(result, taken, found, unanswered.acks)
             await turns.give()
-        seconds = asyncio.get_running_loop().time() - unanswered.began_s
+        seconds = asyncio.get_running_loop().time() - unanswered.deadline.began_s
         traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
         traffic.produced(became, request_bytes=unanswered.message_bytes, seconds=seconds)
         if self._broker.tracing is not None:

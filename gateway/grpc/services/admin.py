@@ -138,7 +138,7 @@ class ClusterService:
     async def explain(self, request: admin_pb2.ExplainOffsetRequest, forwarded: bool) -> Message:
         topic = topic_named(self._broker, request.topic)
         check_topic_id(topic, request.topic_id)
-        log = self._broker.led_here if forwarded else self._broker.routed_log
+        log = self._broker.local_log if forwarded else self._broker.cluster_log
         with naming(topic):
             found = await log.explain(partition_of(topic, request.partition), request.offset)
         facts = found._asdict()

@@ -17,7 +17,8 @@ from gateway.grpc.produce.service import GrpcProduce
 from gateway.proto import log_pb2
 from gateway.proto.status import status_of
 from gateway.records.append import topic_named
-from gateway.routing.local_log import HEARD_S, EpochQuestion, LedHere
+from gateway.routing.local_log import HEARD_S
+from gateway.routing.log_service import EpochQuestion, LogService
 from gateway.topics.names import check_topic_id, named, naming, partition_of
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
 from metadata.model import ProducerId, Revision, TopicPartition
@@ -30,7 +31,7 @@ LOOK_UPS_AT_ONCE: Final = 16
 """By timestamp: each may read from the bucket, or ask another broker."""
 
 
-class LogService:
+class GrpcLogService:
     def __init__(self, broker: Broker, waits: LongWaits, producers: ProducerStreams) -> None:
         self._broker = broker
         self._produce = GrpcProduce(broker, waits, producers)
@@ -55,7 +56,7 @@ class LogService:
 
     async def list_offsets(self, request: log_pb2.ListOffsetsRequest, forwarded: bool) -> log_pb2.ListOffsetsResponse:
         _check_count(len(request.queries))
-        log = self._broker.led_here if forwarded else self._broker.routed_log
+        log = self._broker.local_log if forwarded else self._broker.cluster_log
         places = [self._place(query) for query in request.queries]
         partitions = list({place: None for place in places if isinstance(place, TopicPartition)})
         bounds = dict(zip(partitions, await log.bounds_of(partitions), strict=True))
@@ -84,7 +85,7 @@ class LogService:
         self, request: log_pb2.OffsetForLeaderEpochRequest, forwarded: bool
     ) -> log_pb2.OffsetForLeaderEpochResponse:
         _check_count(len(request.queries))
-        log = self._broker.led_here if forwarded else self._broker.routed_log
+        log = self._broker.local_log if forwarded else self._broker.cluster_log
         asked = [self._epoch_question(query) for query in request.queries]
         found = iter(await log.ends_of_epochs([question for question in asked if isinstance(question, EpochQuestion)]))
         response = log_pb2.OffsetForLeaderEpochResponse()
@@ -99,7 +100,7 @@ class LogService:
     async def delete_records(self, request: log_pb2.DeleteRecordsRequest, forwarded: bool) -> log_pb2.DeleteRecordsResponse:
         topic = topic_named(self._broker, request.topic)
         check_topic_id(topic, request.topic_id)
-        log = self._broker.led_here if forwarded else self._broker.routed_log
+        log = self._broker.local_log if forwarded else self._broker.cluster_log
         note_validate_only(request.validate_only)
         with naming(topic):
             log_start_offset = await log.delete_records(
@@ -147,7 +148,9 @@ class LogService:
         check_topic_id(topic, request.topic_id)
         with naming(topic):
             partitions = [partition_of(topic, partition) for partition in request.partitions]
-            written = await self._broker.led_here.written_once(partitions, ProducerId(request.producer_id), topic_revision=revision)
+            written = await self._broker.local_log.written_once(
+                partitions, ProducerId(request.producer_id), topic_revision=revision
+            )
         return log_pb2.FindWrittenOnceResponse(
             written=[
                 log_pb2.WrittenOnce(
@@ -170,7 +173,7 @@ def _check_count(queries: int) -> None:
 
 
 def _in_its_epoch(
-    log: LedHere, partition: TopicPartition, query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError
+    log: LogService, partition: TopicPartition, query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError
 ) -> Bounds | TidelogError:
     """What was answered, if its leader is the one that the reader knows. The answer tells the epoch that it was given in."""
     try:
@@ -198,7 +201,7 @@ def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2
 
 
 async def _at_timestamp(
-    log: LedHere,
+    log: LogService,
     partition: TopicPartition,
     query: log_pb2.OffsetQuery,
     bounds: Bounds | TidelogError,

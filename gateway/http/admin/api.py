@@ -23,7 +23,7 @@ from gateway.http.admin.struct_route import StructRoute
 from gateway.http.problem_details import error_members
 from gateway.http.struct_body import Body
 from gateway.records.append import topic_named
-from gateway.routing.local_log import EpochQuestion
+from gateway.routing.log_service import EpochQuestion
 from gateway.topics.describe import PartitionState, described_topic, listed_topics, partition_states
 from gateway.topics.names import naming, partition_of
 from metadata.errors import InvalidArgument, TidelogError
@@ -243,7 +243,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
     ) -> ExplanationAnswer:
         found = topic_named(broker, topic)
         with naming(found):
-            explained = await broker.routed_log.explain(partition_of(found, partition), offset)
+            explained = await broker.cluster_log.explain(partition_of(found, partition), offset)
         facts = explained._asdict()
         return ExplanationAnswer(tier=explained.tier, batch_crc32c=facts.pop("crc32c"), **facts)
 
@@ -258,7 +258,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
         found = topic_named(broker, topic)
         question = EpochQuestion(partition_of(found, partition), leader_epoch, current_leader_epoch)
         with naming(found):
-            [end] = await broker.routed_log.ends_of_epochs([question])
+            [end] = await broker.cluster_log.ends_of_epochs([question])
             if isinstance(end, TidelogError):
                 raise end
         return EpochEndAnswer(**end._asdict())
@@ -271,7 +271,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
         found = topic_named(broker, topic)
         note_validate_only(validate_only)
         with naming(found):
-            log_start_offset = await broker.routed_log.delete_records(
+            log_start_offset = await broker.cluster_log.delete_records(
                 partition_of(found, partition), records.before_offset, validate_only=validate_only
             )
         return LogStartAnswer(log_start_offset=log_start_offset)

@@ -30,7 +30,7 @@ from gateway.http.records import encoding
 from gateway.http.records.stream import Limits
 from gateway.records.batch_decoder import RECORDS_MAX, open_records
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
-from gateway.routing.cluster_fetch import may_be_led_soon
+from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from gateway.topics.names import BOUNDS_WAIT_S, named, partition_of
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
 from metadata.group_member.start_offsets import StartPolicy, StartRules
@@ -119,7 +119,7 @@ class MemberReading:
     ) -> None:
         """Places partitions at what is committed (`stored`), else within their logs. Leaders are waited for up to `wait_s`."""
         names = {partition: f"{self._topics[partition].name}/{partition.partition}" for partition in partitions}
-        found = await find_starts(self._broker.routed_log, self._rules, names, stored, wait_s=wait_s)
+        found = await find_starts(self._broker.cluster_log, self._rules, names, stored, wait_s=wait_s)
         for partition, start in found.items():
             if isinstance(start, TidelogError):
                 self._refused(partition, start)
@@ -130,7 +130,7 @@ class MemberReading:
                 self._cuts[partition] = Reset(stored.committed[partition].offset, start.offset)
 
     def _refused(self, partition: TopicPartition, error: TidelogError) -> None:
-        refused = self._unled if may_be_led_soon(error) else self._failed
+        refused = self._unled if may_succeed_elsewhere(error) else self._failed
         refused[partition] = named(error.with_traceback(None), self._topics[partition])
 
     # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +180,7 @@ class MemberReading:
         return False
 
     def _targets(self, partitions: Sequence[TopicPartition]) -> list[FetchTarget]:
-        places_bytes_min = self._broker.routed_log.places_bytes_min(self._client_rack)
+        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._client_rack)
         return [
             FetchTarget(partition, offset, 1, places_bytes_min=places_bytes_min)
             for partition, offset in self.positions.targets(partitions)
@@ -189,7 +189,7 @@ class MemberReading:
 
     async def _is_anything_there(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:
         """Where there is, `_found` begins with a partition that has records."""
-        answers = await self._broker.routed_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
+        answers = await self._broker.cluster_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         gone: list[TopicPartition] = []
         first: int | None = None
         for at, (target, answer) in enumerate(zip(targets, answers, strict=True)):
@@ -221,13 +221,13 @@ class MemberReading:
         """The records, encoded, in pieces, as many as `place` holds; the positions are behind them then."""
         bytes_max = min(limits.bytes_max, place.bytes_held)
         targets = [target._replace(bytes_max=bytes_max) for target in self._found]
-        answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max)
+        answers = await self._broker.cluster_log.fetch(targets, bytes_max=bytes_max)
         found = {
             target: answer
             for target, answer in zip(targets, answers, strict=True)
             if isinstance(answer, Fetched) and answer.size_bytes
         }
-        decompressed_bytes_max = self._broker.routed_log.settings.decompressed_bytes_max
+        decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
         return await room.opened(
             list(found.values()), lambda: self._laid_out(found, limits, place.bytes_held, decompressed_bytes_max)
         )

@@ -27,7 +27,7 @@ from gateway.http.request import INT64_MAX, Headers, Query, Request
 from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, open_records, room_for
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
 from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
@@ -75,7 +75,7 @@ class HttpFetch:
                 stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=True)
                 await stream.send(request, events=True)
             else:
-                places_bytes_min = self._broker.routed_log.places_bytes_min(limits.client_rack)
+                places_bytes_min = self._broker.cluster_log.places_bytes_min(limits.client_rack)
                 target = FetchTarget(partition, start, limits.bytes_max, current_leader_epoch, places_bytes_min)
                 await self._send_once(request, answer_type, target, limits)
 
@@ -94,7 +94,7 @@ class HttpFetch:
             for number in range(len(positions), topic.partition_count):
                 partition = partition_of(topic, number)
                 if is_resumed:  # it was added since: from the query's `latest` on, its first records would be skipped
-                    positions[number] = (await self._broker.routed_log.bounds(partition)).log_start_offset
+                    positions[number] = (await self._broker.cluster_log.bounds(partition)).log_start_offset
                 else:
                     positions[number] = await self._start(query, partition)
             stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=False)
@@ -106,7 +106,7 @@ class HttpFetch:
         """The offset that the query means: the earliest, where it says nothing."""
         if sum(name in query for name in _WHERE) > 1:
             raise InvalidArgument("offset, timestamp and tail exclude each other")
-        log = self._broker.routed_log
+        log = self._broker.cluster_log
         bounds = await log.bounds(partition)
         timestamp_ms = query.timestamp_ms("timestamp")
         if timestamp_ms is not None:
@@ -149,7 +149,7 @@ class HttpFetch:
         self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, place: AnswerPlace
     ) -> tuple[bytes, Headers]:
         """The body and its headers. The batches that it was made from are let go before it is sent."""
-        log = self._broker.routed_log
+        log = self._broker.cluster_log
         began_s = asyncio.get_running_loop().time()
         reading = self._read(log, target, limits, place)
         fetched = await (request.attended(reading) if limits.wait_ms else reading)
@@ -173,7 +173,7 @@ class HttpFetch:
             (b"tidelog-leader-epoch", b"%d" % fetched.leader_epoch),
         ]
 
-    async def _read(self, log: LedHere, target: FetchTarget, limits: Limits, place: AnswerPlace) -> Fetched:
+    async def _read(self, log: LogService, target: FetchTarget, limits: Limits, place: AnswerPlace) -> Fetched:
         """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + (limits.wait_ms or 0) / 1000
@@ -184,7 +184,7 @@ class HttpFetch:
         await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
         return await _fetch(log, target, bytes_max=min(target.bytes_max, place.bytes_held))
 
-    async def _look(self, log: LedHere, target: FetchTarget, wait_ms: int | None) -> Fetched:
+    async def _look(self, log: LogService, target: FetchTarget, wait_ms: int | None) -> Fetched:
         """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
         if wait_ms:
             try:
@@ -207,7 +207,7 @@ def limits_of(query: Query, settings: GatewaySettings) -> Limits:
     )
 
 
-async def _fetch(log: LedHere, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
+async def _fetch(log: LogService, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
     (answer,) = await log.fetch([target._replace(bytes_max=bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
     if isinstance(answer, TidelogError):
         raise answer

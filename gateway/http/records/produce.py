@@ -45,10 +45,10 @@ from gateway.records.append import (
     ReadyBatch,
     Target,
     append,
+    await_outcomes,
     check_dates,
     check_ready_batch,
     limit_named,
-    outcomes,
     target_caught_up,
     target_known,
     told_with_trouble,
@@ -58,7 +58,7 @@ from gateway.records.idempotency_key import ProducerFields, producer_of
 from gateway.records.keyed_produce import KeyedPlan, Routing, plan_once
 from gateway.records.partitioning import Plan, PlannedBatch, plan_records, route, single_partition
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.topics.names import named, partition_of
 from metadata.cluster.id_allocation import IDEMPOTENCY_KEY_IDS
 from metadata.errors import (
@@ -72,7 +72,8 @@ from metadata.errors import (
     UnknownPartition,
 )
 from metadata.model import Partition, ProducerId, Revision, TopicPartition
-from segments.log.session_log import Acks
+from segments.deadline import Deadline
+from segments.log.session_log import Acks, memory_bytes
 from segments.records.batch import parse_header
 from segments.records.header import SEQUENCE_MAX
 
@@ -131,11 +132,11 @@ class HttpProduce:
         media_type = request.media_type(_BODIES)
         answer_type = request.accepted(_ANSWERS[media_type])
         options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
-        log = self._broker.routed_log
-        began_s = asyncio.get_running_loop().time()
-        deadline_s = began_s + options.timeout_s
+        log = self._broker.cluster_log
+        deadline = Deadline.after(options.timeout_s)
+        deadline_s = deadline.at_s
         target = await target_known(self._broker, topic, deadline_s=deadline_s)
-        async with log.admit(log.memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
+        async with log.admit(memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
             body = await request.body(
                 admission,
                 length=length,
@@ -171,7 +172,7 @@ class HttpProduce:
             plan = _without_records(plan)
         request_bytes = len(body)
         del body, batches  # what waits for the bucket is in the buffer, and counted there
-        found = await outcomes(log, pending, acks=options.acks, timeout_s=options.timeout_s, deadline_s=deadline_s)
+        found = await await_outcomes(log, pending, acks=options.acks, deadline=deadline)
         await self._catch_up_with(found, deadline_s)
         for outcome in found:
             if isinstance(outcome, TidelogError):
@@ -180,10 +181,10 @@ class HttpProduce:
         error = shared_error(found)
         if error is not None:
             raise error
-        seconds = asyncio.get_running_loop().time() - began_s
+        seconds = asyncio.get_running_loop().time() - deadline.began_s
         self._broker.metrics.traffic.http.produced(found, request_bytes=request_bytes, seconds=seconds)
         if self._broker.tracing is not None:
-            trace_produced([topic], pending, found, began_s=began_s, size_bytes=request_bytes)
+            trace_produced([topic], pending, found, began_s=deadline.began_s, size_bytes=request_bytes)
         del pending
         for failed in {id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values():
             told_with_trouble(failed, self._broker)
@@ -204,9 +205,9 @@ class HttpProduce:
             await paced_response.answer(request, answer, headers, pause_s=pause_s, status=status)
 
     async def _planned(
-        self, media_type: str, body: bytes, options: Options, target: Target, log: LedHere, deadline_s: float
+        self, media_type: str, body: bytes, options: Options, target: Target, log: LogService, deadline_s: float
     ) -> tuple[Plan, bool]:
-        """The batches, and whether they continue a request of which a part is committed (Log.append)."""
+        """The batches, and whether they continue a request of which a part is committed (SessionLog.append)."""
         if media_type == RECORD_BATCH:
             return await self._ready_batch(body, options, target, log), False
         if options.idempotency_key is None:
@@ -237,7 +238,7 @@ class HttpProduce:
         return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
 
     async def _plan_once(
-        self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LedHere, deadline_s: float
+        self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LogService, deadline_s: float
     ) -> KeyedPlan:
         """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
         long_body = takes_long(media_type, body)
@@ -266,7 +267,7 @@ class HttpProduce:
         check_dates(_ready(keyed.plan, target), target, written=keyed.written)
         return keyed
 
-    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:
+    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LogService) -> Plan:
         decompressed_bytes_max = log.settings.decompressed_bytes_max
         headers_max = self._broker.settings.record_headers_max
         return await self._worked(
@@ -280,7 +281,7 @@ class HttpProduce:
         """In a thread where it takes long, else at once: then nothing else runs meanwhile."""
         return await self._threads.run(work) if takes_long else work()
 
-    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LedHere) -> Plan:
+    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LogService) -> Plan:
         if options.partition is None:
             raise InvalidArgument("a record batch needs its partition", hint="Add ?partition=N.")
         if options.producer is not None or options.idempotency_key is not None:

@@ -30,7 +30,7 @@ from gateway.http.request import Request
 from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, Encode, open_records, room_for
 from gateway.records.response_budget import AnswerPlace, AnswerRoom
-from gateway.routing.cluster_fetch import may_be_led_soon
+from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from gateway.topics.names import named, partition_of
 from metadata.errors import OutOfRange, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.topics.topic import Topic
@@ -53,7 +53,7 @@ class Limits(NamedTuple):
     """None: a single answer does not wait, a stream does not end."""
     formats: Formats
     client_rack: str = ""
-    """Of the reader: see routed_log.places_bytes_min."""
+    """Of the reader: see cluster_log.places_bytes_min."""
 
 
 class Laid(NamedTuple):
@@ -153,19 +153,19 @@ class RecordStream:
     async def _next(self, place: AnswerPlace, events: bool) -> Laid:
         """The next chunk. The batches that it was made from are let go before it is sent."""
         fetched = await self._fetch(bytes_max=min(self._limits.bytes_max, place.bytes_held), wait_ms=0)
-        decompressed_bytes_max = self._broker.routed_log.settings.decompressed_bytes_max
+        decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
         return await self._room.opened(
             list(fetched.values()), lambda: self._lay_out(fetched, events, place.bytes_held, decompressed_bytes_max)
         )
 
     async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, Fetched]:
         """One answer for each partition that has a leader. Raises other errors, and that there was none for too long."""
-        places_bytes_min = self._broker.routed_log.places_bytes_min(self._limits.client_rack)
+        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._limits.client_rack)
         targets = [
             FetchTarget(partition_of(self._topic, partition), offset, bytes_max, places_bytes_min=places_bytes_min)
             for partition, offset in self._positions.items()
         ]
-        answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
+        answers = await self._broker.cluster_log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
         fetched: dict[int, Fetched] = {}
         for partition, answer in zip(self._positions, answers, strict=True):
             if isinstance(answer, Fetched):
@@ -178,7 +178,7 @@ class RecordStream:
                 continue
             now_s = asyncio.get_running_loop().time()
             unled_s = now_s - self._unled_since_s.setdefault(partition, now_s)
-            if not may_be_led_soon(answer) or unled_s >= self._broker.routed_log.leader_wait_s or len(self._positions) == 1:
+            if not may_succeed_elsewhere(answer) or unled_s >= self._broker.cluster_log.leader_wait_s or len(self._positions) == 1:
                 raise named(answer, self._topic)
         if wait_ms and self._unled_since_s and not any(answer.size_bytes for answer in fetched.values()):
             await asyncio.sleep(UNLED_PAUSE_S)  # who has nobody to wait for answers at once

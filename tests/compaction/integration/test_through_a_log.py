@@ -22,7 +22,7 @@ from metadata.store.interface import Put
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.object_store.directory import DirectoryStore
 from segments.object_store.interface import ObjectStore, objects_under
 from segments.object_store.memory import MemoryStore
@@ -59,8 +59,10 @@ async def opened(kind: Literal["memory", "directory"], path: Path) -> AsyncItera
 
 
 @asynccontextmanager
-async def leading(store: ObjectStore, number: int, epoch: int, *, recovered: tuple[RecoveredPartition, ...]) -> AsyncIterator[Log]:
-    log = Log(store, session_of(number), QUICK, budget=ByteBudget(QUICK.buffer_bytes_max), now_ms=now_ms)
+async def leading(
+    store: ObjectStore, number: int, epoch: int, *, recovered: tuple[RecoveredPartition, ...]
+) -> AsyncIterator[SessionLog]:
+    log = SessionLog(store, session_of(number), QUICK, budget=ByteBudget(QUICK.buffer_bytes_max), now_ms=now_ms)
     for partition in recovered:
         log.lead(partition, LeaderEpoch(epoch))
     running = asyncio.create_task(log.run())
@@ -72,11 +74,11 @@ async def leading(store: ObjectStore, number: int, epoch: int, *, recovered: tup
         await running
 
 
-async def read_all(log: Log, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
+async def read_all(log: SessionLog, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
     offset, found = 0, []
-    end = log.bounds(partition).high_watermark
+    end = log.partitions.bounds(partition).high_watermark
     while offset < end:
-        (answer,) = await log.fetch([FetchTarget(partition, offset, 4_000)], bytes_max=4_000)
+        (answer,) = await log.reads.fetch([FetchTarget(partition, offset, 4_000)], bytes_max=4_000)
         assert isinstance(answer, Fetched), answer
         found += records_in(answer.batches, from_offset=offset)
         assert answer.next_offset > offset
@@ -117,7 +119,7 @@ def test_records_are_read_and_gone_on_with_as_if_they_had_never_moved(kind: Lite
             compactor, following = await compactor_on(store)
             expected: dict[TopicPartition, list[tuple[int, bytes | None]]] = {ORDERS: [], PAYMENTS: []}
 
-            async def produce(log: Log, first: int) -> None:
+            async def produce(log: SessionLog, first: int) -> None:
                 for n in range(first, first + COUNT):
                     value = f"{n}".encode() * 30
                     for partition, batch in ((ORDERS, batch_of(value, b"")), (PAYMENTS, sequenced_batch(5, n, value))):

@@ -30,7 +30,7 @@ async def compacts(world: World, manifest: Manifest, *, tells: bool = True, unit
 
 
 def held(process: Process, partition: TopicPartition) -> int | None:
-    return process.leadership.log.manifest_version(partition)
+    return process.leadership.log.manifests.version(partition)
 
 
 def reads_below_topics(process: Process) -> int:
@@ -97,13 +97,13 @@ def test_who_takes_over_starts_from_the_manifest_and_needs_no_notice() -> None:
         mine = [partition for partition in partitions if world.leader(partition) is b1]
         await world.keep_producing(mine, for_s=1)
         for partition in mine:
-            end = b1.leadership.log.bounds(partition).high_watermark
+            end = b1.leadership.log.partitions.bounds(partition).high_watermark
             producers = remembered(end, producer_id=1)
             await compacts(world, compacted_to(end, partition=partition, epochs=[(0, 0)], producers=producers), tells=False)
         b1.kill()
         await world.until(lambda: all(world.leader(partition) is b2 for partition in mine))
         assert [held(b2, partition) for partition in mine] == [1] * len(mine)
-        assert all(len(b2.leadership.log._led.at(partition).runs) == 0 for partition in mine)
+        assert all(len(b2.leadership.log.partitions.at(partition).runs) == 0 for partition in mine)
         for partition in mine:
             await world.produce(partition)  # as the producer that it was, whom only the manifest remembers
 
@@ -145,7 +145,7 @@ def test_who_takes_over_while_a_compactor_tells_of_a_newer_manifest_follows_it_o
 
 
 async def deletes(world: World, process: Process, partition: TopicPartition, before_offset: int) -> int:
-    return await world._at(process, process.leadership.log.delete_records(partition, before_offset))
+    return await world._at(process, process.leadership.log.manifests.delete_records(partition, before_offset))
 
 
 def deletion_notices(items: Iterable[KeyValue]) -> list[tuple[TopicPartition, int]]:
@@ -195,12 +195,12 @@ def test_who_leads_by_now_follows_a_deletion_that_its_predecessor_did_not_know_t
         second = world.begin("b1")
         await world.until(lambda: second.leads(partition))
         assert held(second, partition) == 0
-        assert first.leadership.log.surely_appointed(), "as far as it knows"
+        assert first.leadership.log.leadership.guard.lease_is_valid(), "as far as it knows"
         may_go_on.set()
         with pytest.raises(OutcomeUnknown, match="its next leader may not know it yet"):
             await deleting
         await world.until(lambda: held(second, partition) == 1, within_s=2)
-        assert second.leadership.log.bounds(partition).log_start_offset == 2
+        assert second.leadership.log.partitions.bounds(partition).log_start_offset == 2
 
     in_a_world(scenario)
 
@@ -210,12 +210,12 @@ def test_a_deletion_whose_caller_has_hung_up_counts_as_soon_as_it_is_on_the_buck
         [b1] = await world.start("b1")
         [partition] = await world.topic("orders")
         await world.keep_producing([partition], for_s=1)
-        deleting = asyncio.ensure_future(b1.leadership.log.delete_records(partition, 2))
+        deleting = asyncio.ensure_future(b1.leadership.log.manifests.delete_records(partition, 2))
         manifest = manifest_key("orders", partition, 1)
         await world.until(lambda: any(call[1:] == ("create", manifest) for call in b1.to_bucket.calls))
         await asyncio.sleep(0.02)  # it is there, and its answer on the way
         deleting.cancel()
-        await world.until(lambda: b1.leadership.log.bounds(partition).log_start_offset == 2, within_s=2)
+        await world.until(lambda: b1.leadership.log.partitions.bounds(partition).log_start_offset == 2, within_s=2)
 
     in_a_world(scenario)
 
@@ -238,7 +238,7 @@ def test_a_deletion_that_lands_a_minute_after_it_was_given_up_is_followed_by_who
         await asyncio.sleep(60)
         await world.bucket.create(manifest, sent[:1])
         await world.until(lambda: held(leader, partition) == 1, within_s=31)
-        assert leader.leadership.log.bounds(partition).log_start_offset == 2
+        assert leader.leadership.log.partitions.bounds(partition).log_start_offset == 2
 
     in_a_world(scenario)
 

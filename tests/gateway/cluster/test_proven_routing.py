@@ -12,10 +12,11 @@ from gateway.cluster.proven_routing import PAUSE_S, ProvenRouting
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import LeaderEpoch, Partition, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log.session_log import Log
+from segments.partition.leader_partitions import LeaderPartitions
 from tests.kit.gateway.told_log import topic
 from tests.simulation.virtual_loop import run
 
+EPOCH = LeaderEpoch(1)
 LED = [TopicPartition(TopicId(f"{number:032x}"), Partition(0)) for number in range(10)]
 READ, UNREAD = LED[:5], LED[5:]
 
@@ -43,11 +44,11 @@ class Topics:
 def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_proven(error: TidelogError) -> None:
     async def scenario() -> None:
         topics = Topics(error)
-        log = cast(Log, SimpleNamespace(led=LED, leader_epoch=lambda partition: LeaderEpoch(1)))
-        routing = ProvenRouting(log, cast(TopicCache, topics))
-        running = asyncio.ensure_future(routing.run())
+        led = {partition: SimpleNamespace(log=SimpleNamespace(leader_epoch=EPOCH)) for partition in LED}
+        routing = ProvenRouting(cast(TopicCache, topics))
+        running = asyncio.ensure_future(routing.run(cast(LeaderPartitions, led)))
         await asyncio.sleep(PAUSE_S / 2)
-        assert [partition for partition in LED if routing.is_proven(partition)] == READ
+        assert [partition for partition in LED if routing.is_proven(partition, EPOCH)] == READ
 
         asked = topics.asked
         await asyncio.sleep(10 * PAUSE_S)
@@ -55,7 +56,7 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_proven(error: Tid
         topics.unread.clear()
         routing.look()
         await asyncio.sleep(2 * PAUSE_S)
-        assert all(map(routing.is_proven, LED))
+        assert all(routing.is_proven(partition, EPOCH) for partition in LED)
         running.cancel()
 
     run(scenario())

@@ -76,7 +76,7 @@ class OneBroker:
         return (await self.leadership.log.produce(partition, batch, header_of(batch))).base_offset
 
     async def read(self, partition: TopicPartition) -> list[bytes | None]:
-        [fetched] = await self.leadership.log.fetch([FetchTarget(partition, 0, 1 << 20)], bytes_max=1 << 20, bytes_min=0)
+        [fetched] = await self.leadership.log.reads.fetch([FetchTarget(partition, 0, 1 << 20)], bytes_max=1 << 20, bytes_min=0)
         if not isinstance(fetched, Fetched):
             raise fetched
         return [value for _, value in records_in(fetched.batches)]
@@ -166,7 +166,7 @@ def test_what_comes_during_a_takeover_waits_for_it_and_what_is_not_appointed_her
             assert not waiting.done()
             may_serve.set()
             await waiting
-            assert all(broker.leadership.log.leads(partition) for partition in appointed)
+            assert all(partition in broker.leadership.log.partitions for partition in appointed)
 
     asyncio.run(main())
 
@@ -192,7 +192,7 @@ def test_what_was_acknowledged_is_read_after_a_restart_and_offsets_go_on(tmp_pat
             assert await broker.produce(partition_of(topic), b"a", b"b") == 0
         async with one_broker(bucket, tmp_path / "m") as broker:
             assert await broker.read(partition_of(topic)) == [b"a", b"b"]
-            assert broker.leadership.log.bounds(partition_of(topic)).leader_epoch == 1
+            assert broker.leadership.log.partitions.bounds(partition_of(topic)).leader_epoch == 1
             assert await broker.produce(partition_of(topic), b"c") == 2
             assert await broker.read(partition_of(topic)) == [b"a", b"b", b"c"]
 
@@ -236,7 +236,7 @@ def test_a_deleted_topic_is_served_no_more_and_its_name_begins_anew(tmp_path: Pa
             await broker.produce(partition_of(old), b"a")
             await broker.topics.delete("orders")
             new = await broker.create("orders")
-            await until(lambda: not broker.leadership.log.leads(partition_of(old)))
+            await until(lambda: partition_of(old) not in broker.leadership.log.partitions)
             with pytest.raises(NoLeader):
                 await broker.produce(partition_of(old), b"b")
             assert await broker.read(partition_of(new)) == []
@@ -298,7 +298,7 @@ def test_a_broker_is_not_ready_once_its_session_has_ended(tmp_path: Path) -> Non
             first = session_log.session.id
             assert leadership.serving
             await seal(broker.bucket, first, by=None, now_ms=now_ms)
-            await session_log.look_for_seal()
+            await session_log.writer.look_for_seal()
             assert (leadership.session, leadership.serving) == (first, False)
             await until(lambda: leadership.serving)
             assert leadership.session != first

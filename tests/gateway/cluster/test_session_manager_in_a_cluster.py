@@ -178,15 +178,15 @@ def test_a_leader_that_has_sent_its_release_answers_no_reader_though_its_watch_h
         b1.metadata.told_after_s = 2.0
         await world.ask_to_move([partition], b2.session)
         await asyncio.sleep(1)
-        assert [bounds for bounds in await log.bounds_of([partition]) if isinstance(bounds, Bounds)], "it was not asked yet"
+        assert [bounds for bounds in await log.reads.bounds_of([partition]) if isinstance(bounds, Bounds)], "it was not asked yet"
         b1.to_metadata.before = lambda what: Fault.ANSWER_LOST if what == "transact" and answer_is_lost else None
         await world.until(lambda: b2.leads(partition))
-        [committed] = await b2.leadership.log.bounds_of([partition])
+        [committed] = await b2.leadership.log.reads.bounds_of([partition])
         b1.to_metadata.before = lambda what: None
         assert isinstance(committed, Bounds)
         assert b1.leads(partition), "its watch has yet to tell"
-        [told] = await log.bounds_of([partition])
-        [fetched] = await log.fetch([FetchTarget(partition, committed.log_start_offset, 1 << 20)], bytes_max=1 << 20)
+        [told] = await log.reads.bounds_of([partition])
+        [fetched] = await log.reads.fetch([FetchTarget(partition, committed.log_start_offset, 1 << 20)], bytes_max=1 << 20)
         assert isinstance(told, NoLeader)
         assert isinstance(fetched, NoLeader)
         await world.check()
@@ -296,7 +296,7 @@ def test_what_was_read_for_an_epoch_that_is_over_is_not_served_in_the_next_one()
         await world.produce(partition)
         await world.ask_to_move([partition], b2.session)
         await world.until(lambda: world.leader(partition) is b2)
-        assert (await world.state(partition)).leader_epoch == b2.leadership.log.bounds(partition).leader_epoch == 3
+        assert (await world.state(partition)).leader_epoch == b2.leadership.log.partitions.bounds(partition).leader_epoch == 3
         await world.check()
 
     in_a_world(scenario)
@@ -579,7 +579,7 @@ def test_who_waits_for_a_broker_that_gave_up_is_told_that_the_outcome_is_unknown
         await world.until(producing.done, within_s=GIVEN_UP_S)
         assert isinstance(await producing, OutcomeUnknown)
         await world.until(lambda: world.leader(partition) is b2, within_s=3)
-        assert b2.leadership.log.bounds(partition).end_offset == 1, "it was written after all"
+        assert b2.leadership.log.partitions.bounds(partition).end_offset == 1, "it was written after all"
 
     in_a_world(scenario)
 

@@ -14,7 +14,7 @@ from metadata.errors import SessionFenced
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket.layout import manifest_key
 from segments.history.manifest import encode_manifest
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.memory import MemoryStore
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recovered_partition import RecoveredPartition
@@ -28,8 +28,13 @@ OURS = Session(SessionId(2), bytes(16))
 
 
 class SealedLog:
+    """A log whose session is sealed; it is its own writer."""
+
     session = OURS
     looks = 0
+
+    def __init__(self) -> None:
+        self.writer = self
 
     async def look_for_seal(self) -> None:
         self.looks += 1
@@ -58,7 +63,7 @@ def test_a_session_that_was_sealed_and_is_appointed_again_looks_for_its_seal_and
     settings = SegmentSettings()
     parts: dict[str, Any] = {"layout": None, "settings": settings, "footers": FooterCache(bytes_max=1)}
     takeover = TakeOver(
-        cast(Log, log), MemoryStore(), cast(Any, None), cast(Any, View()), now_ms=lambda: 0, took_over=lambda: None, **parts
+        cast(SessionLog, log), MemoryStore(), cast(Any, None), cast(Any, View()), now_ms=lambda: 0, took_over=lambda: None, **parts
     )
 
     async def scenario() -> None:
@@ -104,7 +109,7 @@ def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_take
     async def scenario() -> None:
         await bucket.create(manifest_key("orders", PARTITION, newest.version), [encode_manifest(newest)])
         takeover = TakeOver(
-            cast(Log, log),
+            cast(SessionLog, log),
             bucket,
             cast(Any, None),
             cast(Any, view),

@@ -33,7 +33,8 @@ class Stage:
         self._changed: list[Callable[[], None]] = []
         self.see(b1=1, b2=2)
         self.etcd = self.revisions
-        self.view = ProvenView(self, broker_id="b1", registered=self._registered, ask=self._ask)
+        self.is_needed = False
+        self.view = ProvenView(self, broker_id="b1", registered=self._registered, ask=self._ask, is_needed=lambda: self.is_needed)
         self.view.subscribe(self.after_s.append)
 
     def see(self, **revisions: int) -> None:
@@ -128,7 +129,7 @@ def test_it_is_proven_all_the_time_where_it_is_needed_and_else_only_when_asked_f
     async def scenario(stage: Stage) -> None:
         await asyncio.sleep(60)
         assert stage.asked_etcd == 0
-        stage.view.is_needed = lambda: True
+        stage.is_needed = True
         await asyncio.sleep(60)
         assert 25 <= stage.asked_etcd <= 60
         assert max(stage.after_s[1:]) < PROOF_S
@@ -174,7 +175,7 @@ def test_a_registration_that_was_written_anew_is_another() -> None:
 
 def test_while_the_store_is_away_for_all_everyone_goes_on() -> None:
     async def scenario(stage: Stage) -> None:
-        stage.view.is_needed = lambda: True
+        stage.is_needed = True
         await stage.view.make_sure()
         stage.etcd = None
         stage.others["b2"] = stage.told(b1=1, b2=2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.groups.start_offsets import find_starts
-from gateway.routing.local_log import EpochQuestion
+from gateway.routing.log_service import EpochQuestion
 from metadata.errors import Corrupt, NoLeader, NotFound, TidelogError, UnknownLeaderEpoch
 from metadata.group_member.start_offsets import GroupStart, StartPolicy, StartRules
 from metadata.groups.offsets import CommittedOffset, StoredOffsets

@@ -240,7 +240,7 @@ def test_a_stop_answers_what_was_taken_and_tells_streams_to_go(tmp_path: Path) -
         broker.store.hold()
         call = stub.ProduceStream()
         await call.write(request(ready(batch_of(b"a")), correlation_id=5))
-        await until(lambda: broker.log.bounds(partition_of(broker.topic_cache.get("orders"), 0)).end_offset == 1)
+        await until(lambda: broker.log.partitions.bounds(partition_of(broker.topic_cache.get("orders"), 0)).end_offset == 1)
         stopping = asyncio.ensure_future(broker.grpc.stop(60))
         assert not (await asyncio.wait((stopping,), timeout=0.05))[0]
         broker.store.let_go()

@@ -21,7 +21,7 @@ from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.proto import log_pb2
 from gateway.proto.status import DETAILS_TRAILER, error_of
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.follower_fetch import RackReadCounters
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, OutOfRange, TidelogError, UnknownLeaderEpoch, UnknownTopic
 from metadata.store.keys import EtcdLayout
@@ -56,7 +56,7 @@ class Racks:
     def near(self) -> Broker:
         """The one of rack b that readers of this rack are sent to."""
         partition = partition_of(self.topic, 0)
-        sent_to = self.leader.routed_log.preferred_broker(partition, "b")
+        sent_to = self.leader.cluster_log.preferred_broker(partition, "b")
         assert sent_to is not None
         return next(broker for broker in self.cluster.brokers if broker.broker_id == sent_to.broker_id)
 
@@ -118,12 +118,12 @@ class Racks:
             told=lambda text: None,
         )
         assert not (await compactor.tick(everything=True)).failed
-        await self.leader.log.adopt_newest(partition_of(self.topic, 0))
+        await self.leader.log.manifests.adopt_newest(partition_of(self.topic, 0))
 
 
 def counters(broker: Broker) -> RackReadCounters:
-    assert isinstance(broker.routed_log, RoutedLog)
-    return broker.routed_log.racks.counters
+    assert isinstance(broker.cluster_log, ClusterLog)
+    return broker.cluster_log.racks.counters
 
 
 def with_racks(tmp_path: Path, scenario: Callable[[Racks], Awaitable[None]], *, racks: str = RACKS) -> None:
@@ -187,7 +187,7 @@ def test_a_long_poll_there_ends_with_the_commit_and_is_told_the_new_high_waterma
     async def scenario(racks: Racks) -> None:
         async with asyncio.TaskGroup() as tasks:
             poll = tasks.create_task(racks.fetch(racks.near, wait_ms=30_000))
-            await until(lambda: bool(racks.leader.log.readers_waiting))
+            await until(lambda: bool(racks.leader.log.reads.readers_waiting))
             await racks.write(b"a")
         assert records_in([poll.result().record_batches]) == [(0, b"a"), (1, b"a'")]
         assert poll.result().high_watermark == 2
@@ -207,7 +207,7 @@ def test_history_and_tail_are_read_there_as_at_the_leader_over_compactions_and_d
             for broker in racks.cluster.brokers[1:]:
                 assert await racks.read(broker) == expected
                 assert await racks.read(broker, 5) == expected[5:]
-        assert await racks.leader.log.delete_records(partition_of(racks.topic, 0), 7) == 7
+        assert await racks.leader.log.manifests.delete_records(partition_of(racks.topic, 0), 7) == 7
         for broker in (racks.near, racks.leader):
             refused = error_of((await racks.fetch(broker, 3, rack="" if broker is racks.leader else "b")).error)
             assert isinstance(refused, OutOfRange)
@@ -224,7 +224,7 @@ def test_what_a_compaction_has_moved_that_the_leader_did_not_hear_of_is_found(tm
     async def scenario(racks: Racks) -> None:
         await racks.write(b"a", b"b", b"c")
         expected = await racks.read(racks.leader, rack="")
-        racks.leader.log._history.adopt = lambda led, manifest: False  # type: ignore[method-assign]
+        racks.leader.log.manifests._adopt = lambda led, manifest: False  # type: ignore[method-assign]
         await racks.compact()
         await racks.compact()
         assert [key for key in racks.cluster.bucket._objects if key.endswith(f"{0:016x}") and "wal" in key] == []
@@ -271,7 +271,7 @@ def test_a_partition_that_moves_is_read_on_there_from_its_next_leader(tmp_path: 
         near, old = racks.near, racks.leader
         async with asyncio.TaskGroup() as tasks:
             poll = tasks.create_task(racks.fetch(near, 4, wait_ms=30_000))
-            await until(lambda: bool(old.log.readers_waiting))
+            await until(lambda: bool(old.log.reads.readers_waiting))
             await near.drain(old.broker_id, draining=True)
             await until(lambda: racks.leader is not old)
             await racks.cluster.led(partition_of(racks.topic, 0))
@@ -346,8 +346,8 @@ def test_of_several_partitions_those_are_answered_that_are_led_in_the_reader_s_r
 def test_a_small_run_comes_from_the_leader_since_a_request_to_the_bucket_costs_more(tmp_path: Path) -> None:
     async def scenario(racks: Racks) -> None:
         near = racks.near
-        assert isinstance(near.routed_log, RoutedLog)
-        near.routed_log.racks._part_bytes_min = 10_000
+        assert isinstance(near.cluster_log, ClusterLog)
+        near.cluster_log.racks._part_bytes_min = 10_000
         await racks.write(b"a", b"b")
         assert len(await racks.read(near)) == 4
         assert counters(near).bucket_reads == 0
@@ -441,8 +441,8 @@ def test_prometheus_is_told_what_was_read_for_the_rack_and_from_where(tmp_path: 
         assert "tidelog_rack_read_failures_total 0.0" in told
         async with http_at(racks.leader) as client:
             told = (await client.get("/metrics")).body.decode()
-        assert isinstance(racks.leader.routed_log, RoutedLog)
-        assert f"tidelog_preferred_broker_answers_total {racks.leader.routed_log.preferred.counters.answers:.1f}" in told
-        assert racks.leader.routed_log.preferred.counters.answers
+        assert isinstance(racks.leader.cluster_log, ClusterLog)
+        assert f"tidelog_preferred_broker_answers_total {racks.leader.cluster_log.preferred.counters.answers:.1f}" in told
+        assert racks.leader.cluster_log.preferred.counters.answers
 
     with_racks(tmp_path, scenario)

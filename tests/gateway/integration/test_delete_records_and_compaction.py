@@ -77,8 +77,8 @@ async def keep_deleting(world: World, told: dict[TopicPartition, int], chance: r
             continue
         try:
             log = leader.leadership.log
-            before = chance.randint(told[partition], log.bounds(partition).high_watermark)
-            told[partition] = max(told[partition], await world._at(leader, log.delete_records(partition, before)))
+            before = chance.randint(told[partition], log.partitions.bounds(partition).high_watermark)
+            told[partition] = max(told[partition], await world._at(leader, log.manifests.delete_records(partition, before)))
         except TidelogError:
             continue
 
@@ -89,10 +89,10 @@ async def read(world: World, partition: TopicPartition) -> tuple[int, list[tuple
     leader = world.leader(partition)
     assert leader is not None
     log = leader.leadership.log
-    start, end, *_ = log.bounds(partition)
+    start, end, *_ = log.partitions.bounds(partition)
     at, found = start, list[tuple[int, bytes | None]]()
     while at < end:
-        [fetched] = await log.fetch([FetchTarget(partition, at, 1 << 24)], bytes_max=1 << 24, bytes_min=0)
+        [fetched] = await log.reads.fetch([FetchTarget(partition, at, 1 << 24)], bytes_max=1 << 24, bytes_min=0)
         assert isinstance(fetched, Fetched), fetched
         found += records_in(fetched.batches, from_offset=at)
         at = fetched.next_offset
@@ -157,8 +157,8 @@ def test_what_was_deleted_leaves_the_bucket_though_no_more_records_come() -> Non
         files = f"topics/orders/{partition.topic_id}/partition=0/"
         await world.until(lambda: any(key.startswith(files) for key in world.bucket._keys))
         await asyncio.sleep(60)  # all is compacted, and nothing due any more
-        end = b1.leadership.log.bounds(partition).high_watermark
-        assert await world._at(b1, b1.leadership.log.delete_records(partition, HIGH_WATERMARK)) == end
+        end = b1.leadership.log.partitions.bounds(partition).high_watermark
+        assert await world._at(b1, b1.leadership.log.manifests.delete_records(partition, HIGH_WATERMARK)) == end
         await asyncio.sleep(10)
         assert not any(key.startswith(files) for key in world.bucket._keys)
         compacting.cancel()

@@ -46,11 +46,11 @@ class Readers:
         if leader is None or not others:
             return
         reader = chance.choice(others)
-        bounds = leader.leadership.log.bounds(partition)
+        bounds = leader.leadership.log.partitions.bounds(partition)
         offset = chance.randint(bounds.log_start_offset, bounds.high_watermark)
         bytes_max = chance.choice([1, 500, 1 << 20])
         target = FetchTarget(partition, offset, bytes_max, places_bytes_min=1)
-        [told] = await world._at(leader, leader.leadership.log.fetch([target], bytes_max=bytes_max, bytes_min=0))
+        [told] = await world._at(leader, leader.leadership.log.reads.fetch([target], bytes_max=bytes_max, bytes_min=0))
         if isinstance(told, TidelogError) or told.located is None:
             return
         if chance.random() < 0.3:
@@ -58,7 +58,7 @@ class Readers:
         if not world.is_alive(reader):
             return
         asked = ToldTarget("orders", target, Told(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch))
-        [answer] = await world._at(reader, reader.leadership.log.fetch_located([asked], bytes_max=bytes_max))
+        [answer] = await world._at(reader, reader.leadership.log.reads.located.fetch([asked], bytes_max=bytes_max))
         if isinstance(answer, TidelogError):
             self.read[type(answer).__name__] += 1
             return

@@ -77,7 +77,7 @@ async def write(client: Client, partition: int, value: int) -> None:
 def led_by_nobody(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
     """As between two leaders: whoever led the partition leads it no more. Answers how it comes back."""
     place = partition_of(topic, number)
-    led = cluster.leader(place).log._led._led
+    led = cluster.leader(place).log.partitions._led
     held = led.pop(place)
     return lambda: led.update({place: held})
 
@@ -86,8 +86,8 @@ def read_by_nobody(cluster: Cluster, topic: Topic, number: int) -> Callable[[], 
     """As above, but records are still taken: so that they lie there before the first look that finds a leader again."""
     place = partition_of(topic, number)
     log = cluster.leader(place).log
-    log.withhold([place])
-    return lambda: log.resume(place)
+    log.partitions.stop_reads([place])
+    return lambda: log.partitions.resume(place)
 
 
 def test_a_stream_goes_on_through_a_drain(tmp_path: Path, accept: str) -> None:

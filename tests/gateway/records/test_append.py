@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from gateway.concurrency.offload import WorkThreads
-from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
+from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, await_outcomes, check_ready_batch
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
-from segments.log.append_result import DoubtedRefusal
-from segments.log.session_log import Acks
+from segments.deadline import Deadline
+from segments.log.append_result import UnverifiedRejection
+from segments.log.session_log import Acks, memory_bytes
 from segments.records.batch import check_produced, parse_header
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -102,16 +103,16 @@ def test_who_is_told_that_no_commit_came_is_told_the_time_that_was_asked_for_and
         broker.store.hold()
         partition = partition_of(broker.topic_cache.get("orders"), 0)
         batch = batch_of(b"a")
-        log, ended_s = broker.led_here, asyncio.get_running_loop().time() - 5
-        async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+        log, ended_s = broker.local_log, asyncio.get_running_loop().time() - 5
+        async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
             pending = log.append(partition, batch, parse_header(batch), admission, deadline_s=ended_s)
-        long_ago: dict[str, Any] = {"acks": Acks.ALL, "timeout_s": 30, "deadline_s": ended_s}
-        (late,) = await outcomes(log, [pending], **long_ago)
+        long_ago: dict[str, Any] = {"acks": Acks.ALL, "deadline": Deadline(ended_s, 30)}
+        (late,) = await await_outcomes(log, [pending], **long_ago)
         assert isinstance(late, OutcomeUnknown)
         assert late.message == "the bucket did not confirm the records within 30 s; they may still be committed"
         broker.store.let_go()
-        committed = await log.outcome(pending, acks=Acks.ALL, timeout_s=10)
-        assert await outcomes(log, [pending], **long_ago) == [committed], "what is known is told, however late"
+        committed = await log.outcome(pending, acks=Acks.ALL, deadline=Deadline.after(10))
+        assert await await_outcomes(log, [pending], **long_ago) == [committed], "what is known is told, however late"
 
     with_broker(tmp_path, scenario)
 
@@ -124,10 +125,10 @@ def test_a_look_that_takes_longer_than_the_producer_waits_leaves_it_to_him_to_se
         await asyncio.Event().wait()
 
     async def scenario() -> None:
-        doubted = [DoubtedRefusal(OutOfOrderSequence("a gap"), never) for _ in range(3)]
+        doubted = [UnverifiedRejection(OutOfOrderSequence("a gap"), never) for _ in range(3)]
         ended_s = asyncio.get_running_loop().time()
         log: Any = None  # nothing was appended, so nobody is asked
-        found = await outcomes(log, doubted, acks=Acks.ALL, timeout_s=30, deadline_s=ended_s)
+        found = await await_outcomes(log, doubted, acks=Acks.ALL, deadline=Deadline(ended_s, 30))
         assert found == doubted
         assert all(error.retryable and error.nothing_was_written for error in doubted)
 

@@ -11,11 +11,12 @@ import pytest
 from gateway.proto import log_pb2
 from gateway.records.idempotency_key import producer_of
 from metadata.errors import InvalidArgument, InvalidRecord, NoLeader, SessionFenced, StaleRouting, Unavailable
-from metadata.model import Partition, ProducerId, TopicPartition
+from metadata.model import LeaderEpoch, Partition, ProducerId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.partition.producer_state import ONE_SHOT
 from tests.kit.gateway.routed_cluster import Broker, Cluster, until, with_routed_cluster
 from tests.kit.segments.batches import sequenced_batch
+from tests.kit.segments.serving import lose_lease
 
 KEY = ProducerId(ONE_SHOT | 77)
 KEYED = [{"key": f"k{number}", "value": str(number)} for number in range(12)]
@@ -215,11 +216,11 @@ def test_a_request_is_planned_again_where_its_own_broker_hears_of_the_growth_bef
         grown: list[int] = []
         as_it_is = log.routing.check
 
-        def check(partition: TopicPartition, partition_count: int) -> None:
+        def check(partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
             if not grown:
                 grown.append(partition_count)
                 raise StaleRouting("the topic has grown this moment", partition_count=8, topic_revision=1)
-            as_it_is(partition, partition_count)
+            as_it_is(partition, leader_epoch, partition_count)
 
         with patch.object(log.routing, "check", check):
             [written] = await broker.http([{"value": "v"}], key="k")
@@ -236,10 +237,10 @@ def test_a_repeat_completes_what_was_written_in_part_before_the_topic_has_grown(
         topic = await cluster.create(partition_count=4)
         lost = TopicPartition(topic.id, Partition(1))
         log = cluster.leader(lost).leadership.log
-        log.pause(lost)
+        log.partitions.pause(lost)
         first = await cluster.brokers[0].http(KEYED, key="k", query="timeout_ms=500")
         assert {result["partition"] for result in first if "error" in result} == {1}
-        log.resume(lost)
+        log.partitions.resume(lost)
         grown = await cluster.grow("orders", 9)
         for broker in cluster.brokers:
             second = await broker.http(KEYED, key="k")
@@ -267,7 +268,7 @@ def test_a_part_that_is_not_committed_yet_fixes_no_routing() -> None:
             grown = await cluster.topics.alter("orders", partition_count=2)
             assert await leader.topic_cache.wait_for(grown.revision, timeout_s=60)
             asked = asyncio.ensure_future(
-                leader.led_here.written_once(
+                leader.local_log.written_once(
                     [TopicPartition(topic.id, Partition(0))], producer_id_of(topic, "k"), topic_revision=grown.revision
                 )
             )
@@ -293,12 +294,12 @@ def test_a_new_leader_takes_no_keyed_request_before_it_knows_what_the_one_before
         assert await leaving.topic_cache.wait_for(grown.revision, timeout_s=60)
         place = TopicPartition(topic.id, Partition(moved))
         await cluster.stop(leaving)
-        await until(lambda: staying.leadership.log.leads(place))
+        await until(lambda: place in staying.leadership.log.partitions)
         stale = keyed_append(topic, moved, routed_over=2)
         [refused] = await staying.produce(stale, forwarded_by="broker-9")
         assert isinstance(refused, NoLeader), "the leader before it may have told that nothing is written, and taken nothing since"
         staying.hear_topics()
-        await until(lambda: staying.leadership.log.routing.is_proven(place))
+        await until(lambda: staying.is_proven(place))
         [refused] = await staying.produce(stale, forwarded_by="broker-9")
         assert isinstance(refused, StaleRouting)
 
@@ -313,7 +314,7 @@ def test_a_leader_that_can_t_read_the_topic_refuses_keyed_requests_alone() -> No
         place = TopicPartition(topic.id, Partition(moved))
         staying.metadata.why_silent = Unavailable("etcd is away")
         await cluster.stop(leaving)
-        await until(lambda: staying.leadership.log.leads(place))
+        await until(lambda: place in staying.leadership.log.partitions)
         with pytest.raises(Unavailable, match="nothing was written"):
             await staying.http([{"value": "v"}], key="k", query="timeout_ms=2000")
         [written] = await staying.http([{"value": "v", "partition": moved}])
@@ -335,15 +336,15 @@ def test_a_leader_that_was_replaced_when_it_looked_does_not_tell_that_nothing_is
 
         def replaced_meanwhile(*asked: Any) -> Any:
             found = as_it_is(*asked)
-            log.surely_appointed = lambda: False  # its lease has ended
+            lose_lease(log)
             return found
 
         async def sealed() -> None:
             raise SessionFenced("another has sealed the session")
 
-        replaced = patch.object(log, "written_once", replaced_meanwhile), patch.object(log, "check_not_sealed", sealed)
+        replaced = patch.object(log, "written_once", replaced_meanwhile), patch.object(log.leadership, "check_not_sealed", sealed)
         with replaced[0], replaced[1], pytest.raises(SessionFenced):
-            await leader.led_here.written_once([place], producer_id_of(topic, "k"), topic_revision=topic.revision)
+            await leader.local_log.written_once([place], producer_id_of(topic, "k"), topic_revision=topic.revision)
 
     with_routed_cluster(scenario)
 

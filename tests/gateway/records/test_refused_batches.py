@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.records.append import ReadyBatch, Target, append
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
@@ -45,7 +45,7 @@ class Leader:
 def appended(leader: Leader, batches: Sequence[tuple[TopicPartition, bytes]]) -> list[Any]:
     ready = [ReadyBatch(partition, batch, header_of(batch)) for partition, batch in batches]
     admission = Admission(ByteBudget(1 << 20), 0, timeout_s=0)
-    return append(cast(LedHere, leader), TARGET, ready, admission, acks=Acks.ALL, deadline_s=1.0)
+    return append(cast(LogService, leader), TARGET, ready, admission, acks=Acks.ALL, deadline_s=1.0)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import cast
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.cluster_fetch import LAGGARD_S, SILENT_S, RoutedFetch
+from gateway.routing.cluster_fetch import LAGGARD_S, SILENT_S, ClusterFetch
 from gateway.routing.follower_fetch import RackReads
 from gateway.routing.leader_lookup import Leaders
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SessionId, TopicPartition
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.log_reader import Fetched
 from tests.kit.segments.batches import partition_of
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -43,9 +43,9 @@ class World:
             changed=self._view_changed,
         )
         leaders = Leaders(
-            cast(Callable[[], Log], lambda: SimpleNamespace(leads=lambda _: False)), cast(ClusterView, view), broker_id="b0"
+            cast(Callable[[], SessionLog], lambda: SimpleNamespace(partitions=())), cast(ClusterView, view), broker_id="b0"
         )
-        self.fetch = RoutedFetch(
+        self.fetch = ClusterFetch(
             self._here,
             cast(ClusterView, view),
             leaders,

@@ -238,7 +238,7 @@ def test_an_answer_that_is_lost_on_the_way_is_an_unknown_outcome(tmp_path: Path)
             cluster.bucket.hold()
             writing = tasks.create_task(client.refused(client.produce(path, [{"value": 1, "partition": number}])))
             leader = cluster.leader(partition_of(topic, number))
-            await until(lambda: leader.log.bounds(partition_of(topic, number)).end_offset == 2)
+            await until(lambda: leader.log.partitions.bounds(partition_of(topic, number)).end_offset == 2)
             await leader._grpc.stop(0)  # as if it had been killed
             assert await writing == (504, "OUTCOME_UNKNOWN")
             cluster.bucket.let_go()
@@ -294,16 +294,16 @@ def test_a_batch_that_waited_for_a_leader_is_appended_here_once_this_broker_lead
     async def scenario(cluster: Cluster) -> None:
         topic, number, _ = await made(cluster)
         leader, place = cluster.leader(partition_of(topic, number)), partition_of(topic, number)
-        await until(lambda: leader.log.leads(place))
+        await until(lambda: place in leader.log.partitions)
         async with client_of(leader) as client, asyncio.TaskGroup() as tasks:
-            leader.log.pause(place)
+            leader.log.partitions.pause(place)
             path = "/v1/topics/orders/records"
             writing = [tasks.create_task(client.produce(path, [{"value": at, "partition": number}])) for at in range(3)]
             await asyncio.sleep(0.1)
             assert not [write.result() for write in writing if write.done()]
-            leader.log.resume(place)
+            leader.log.partitions.resume(place)
             told = [await write for write in writing]
         assert sorted(answer.json["results"][0]["offset"] for answer in told) == [0, 1, 2]
-        assert leader.log.bounds(place).high_watermark == 3
+        assert leader.log.partitions.bounds(place).high_watermark == 3
 
     with_cluster(tmp_path, scenario)

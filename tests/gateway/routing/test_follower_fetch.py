@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from gateway.routing.places_wire import located_from, places_of
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.follower_reader import ToldTarget
 from segments.read.log_reader import Fetched
 from segments.read.record_locations import Located, Told
@@ -35,7 +36,8 @@ class World:
     """A broker of rack b, a bucket and a leader that answer what a test says."""
 
     def __init__(self) -> None:
-        self.reads = RackReads(self._fetch_at_peer, lambda: cast(Log, self), rack="b", part_bytes_min=1000)
+        here = SimpleNamespace(reads=SimpleNamespace(located=SimpleNamespace(fetch=self._fetch_here)))
+        self.reads = RackReads(self._fetch_at_peer, lambda: cast(SessionLog, here), rack="b", part_bytes_min=1000)
         self.leader: list[Answer] = [PLACES]
         """Its answers where it is asked for places; else it answers with records."""
         self.bucket: list[Answer] | TidelogError = [READ]
@@ -52,7 +54,7 @@ class World:
         assert (bytes_min, wait_ms_max) == (0, 0) or len(self.asked) == 1, "it has said that there is something"
         return [RECORDS for _ in targets]
 
-    async def fetch_located(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Answer]:
+    async def _fetch_here(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Answer]:
         self.told += asked
         if isinstance(self.bucket, TidelogError):
             raise self.bucket

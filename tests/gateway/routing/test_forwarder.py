@@ -30,7 +30,8 @@ from metadata.errors import (
 )
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
-from segments.log.session_log import Acks, Log
+from segments.deadline import Deadline
+from segments.log.session_log import Acks, SessionLog
 from segments.partition.partition_log import AS_PRODUCED
 from segments.settings import KIB
 from tests.kit.segments.batches import batch_of, header_of, sequenced_batch
@@ -108,7 +109,7 @@ class Lanes:
             brokers=SimpleNamespace(subscribe=lambda _: None, brokers=self.others),
         )
         self.forwarding = Forwarding(
-            cast(Callable[[], Log], lambda: pytest.fail("nothing is led here")),
+            cast(Callable[[], SessionLog], lambda: pytest.fail("nothing is led here")),
             cast(ClusterView, view),
             cast(Peers, leader),
             broker_id="broker-1",
@@ -139,7 +140,7 @@ class Lanes:
         )
 
     async def offset(self, waiting: ForwardedAppend, timeout_s: float = 5.0) -> int:
-        decided: Any = await self.forwarding.decided(waiting, timeout_s=timeout_s)
+        decided: Any = await self.forwarding.decided(waiting, Deadline.after(timeout_s))
         return int(decided.base_offset)
 
 

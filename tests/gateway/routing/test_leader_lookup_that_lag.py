@@ -10,15 +10,16 @@ from typing import Any, cast
 import pytest
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import Forwarding
-from gateway.routing.local_log import EpochQuestion, WrittenOnce
+from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_reader import PeerReads
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.partition.partition_log import Bounds
 from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
@@ -85,8 +86,8 @@ class World:
             brokers=SimpleNamespace(brokers={}, subscribe=lambda _: None),
             changed=lambda *, timeout_s: asyncio.sleep(timeout_s),
         )
-        self.log = RoutedLog(
-            cast(Callable[[], Log], lambda: SimpleNamespace(leads=lambda _: False)),
+        self.log = ClusterLog(
+            LocalLog(cast(Callable[[], SessionLog], lambda: SimpleNamespace(partitions=()))),
             cast(ClusterView, view),
             cast(Forwarding, SimpleNamespace(why_nobody=lambda: None)),
             cast(PeerReads, self.leader),

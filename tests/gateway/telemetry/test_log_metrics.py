@@ -27,7 +27,7 @@ def told(*places: TopicPartition, broker_count: int | None = None) -> dict[str, 
     bounds = SimpleNamespace(high_watermark=9, log_start_offset=2, leader_epoch=4)
     led = {at: SimpleNamespace(log=bounds, runs=SimpleNamespace(size_bytes=50), history=None) for at in places}
     topics: Any = Topics()
-    log: Any = SimpleNamespace(led_now=lambda: led)
+    log: Any = SimpleNamespace(partitions=led)
     partitions = PartitionMetrics(topics)
     partitions.sample(log, broker_count=broker_count)
     return {family.name: family for family in families(partitions.measure())}

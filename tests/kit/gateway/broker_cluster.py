@@ -23,7 +23,7 @@ from metadata.model import TopicPartition
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.settings import SegmentSettings
 from tests.kit.gateway.small_broker import PATIENCE_S, HeldStore, patient, until
@@ -44,10 +44,10 @@ class Cluster:
         assert found is not None, f"nobody leads {partition}"
         return next(broker for broker in self.brokers if broker.broker_id == found.broker_id)
 
-    async def led(self, partition: TopicPartition) -> Log:
+    async def led(self, partition: TopicPartition) -> SessionLog:
         """Of its leader, once that has taken it over: until then it is appointed, and refuses."""
         leader = self.leader(partition)
-        await until(lambda: leader.log.leads(partition))
+        await until(lambda: partition in leader.log.partitions)
         return leader.log
 
     def other(self, partition: TopicPartition) -> Broker:

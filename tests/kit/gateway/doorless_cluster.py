@@ -87,7 +87,7 @@ class Cluster:
 
     def leader(self, partition: TopicPartition) -> Broker:
         for broker in self.brokers:
-            if broker.leadership.session is not None and broker.leadership.log.leads(partition):
+            if broker.leadership.session is not None and partition in broker.leadership.log.partitions:
                 return broker
         raise NoLeader(f"nobody leads {partition}")
 
@@ -108,7 +108,7 @@ class Cluster:
         async with asyncio.timeout(READY_S):
             while True:
                 try:
-                    [fetched] = await self.leader(partition).leadership.log.fetch([target], bytes_max=1 << 24, bytes_min=0)
+                    [fetched] = await self.leader(partition).leadership.log.reads.fetch([target], bytes_max=1 << 24, bytes_min=0)
                     if isinstance(fetched, Fetched):
                         return records_in(fetched.batches)
                     raise fetched

@@ -22,15 +22,15 @@ from gateway.cluster.view import ClusterView
 from gateway.concurrency.shutdown import LongWaits
 from gateway.grpc.calls import Context
 from gateway.grpc.produce.open_streams import ProducerStreams
-from gateway.grpc.services.log import LogService
+from gateway.grpc.services.log import GrpcLogService
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Request
 from gateway.proto import log_pb2
 from gateway.proto.status import error_of, status_of
 from gateway.records.response_budget import AnswerRoom
-from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import Forwarding
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
 from gateway.routing.peer_channels import FORWARDED_BY, Peers
 from gateway.routing.peer_reader import PeerReads
 from gateway.settings import GatewaySettings
@@ -120,9 +120,9 @@ class Broker:
             is_stopping=lambda: False,
         )
         self.leadership.subscribe(self.forwarding.led_here)
-        self.led_here = LedHere(lambda: self.leadership.log, self.view, self.leadership.taken_over)
-        self.routed_log = RoutedLog(
-            lambda: self.leadership.log,
+        self.local_log = LocalLog(lambda: self.leadership.log, self.view, self.leadership.taken_over)
+        self.cluster_log = ClusterLog(
+            self.local_log,
             self.view,
             self.forwarding,
             PeerReads(peers),
@@ -132,8 +132,14 @@ class Broker:
             leader_wait_s=10.0,
         )
         served, waits = cast(ServedBroker, self), LongWaits()
-        self.service = LogService(served, waits, ProducerStreams())
+        self.service = GrpcLogService(served, waits, ProducerStreams())
         self._http = HttpProduce(served, AnswerRoom(SETTINGS, waits))
+
+    def is_proven(self, partition: TopicPartition) -> bool:
+        """Returns whether this broker leads the partition and takes keyed requests for it."""
+        log = self.leadership.log
+        led = log.partitions.get(partition)
+        return led is not None and log.routing.is_proven(partition, led.log.leader_epoch)
 
     def hear_no_topics(self) -> None:
         self.metadata.topics.clear()
@@ -265,7 +271,7 @@ class Cluster:
             return False
         broker = self.named(leader.broker_id)
         is_heard = broker.metadata.topics.is_set()
-        return not is_heard or (broker.leadership.log.leads(partition) and broker.leadership.log.routing.is_proven(partition))
+        return not is_heard or broker.is_proven(partition)
 
     def named(self, broker_id: str) -> Broker:
         [broker] = [broker for broker in self.brokers if broker.broker_id == broker_id]
@@ -286,7 +292,7 @@ class Cluster:
         for number in range(topic.partition_count):
             partition = TopicPartition(topic.id, Partition(number))
             target = FetchTarget(partition, 0, 1 << 24)
-            [fetched] = await self.leader(partition).leadership.log.fetch([target], bytes_max=1 << 24, bytes_min=0)
+            [fetched] = await self.leader(partition).leadership.log.reads.fetch([target], bytes_max=1 << 24, bytes_min=0)
             assert isinstance(fetched, Fetched), fetched
             found += [(number, value) for _, value in records_in(fetched.batches)]
         return found

@@ -21,7 +21,8 @@ from gateway.groups.service import BrokerGroups
 from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
 from gateway.net.ports import take_port
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
+from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import Peers
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import Metrics
@@ -39,7 +40,7 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import Trouble
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryStore
@@ -125,8 +126,9 @@ class SmallBroker:
         self.topic_cache = TopicCache(metadata)
         self.producer_ids = ProducerIds(metadata)
         self.budget = ByteBudget(segments.buffer_bytes_max)
-        self.present_log: Log | None = Log(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
-        self.led_here = self.routed_log = LedHere(lambda: self.log)
+        self.present_log: SessionLog | None = SessionLog(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
+        self.local_log = LocalLog(lambda: self.log)
+        self.cluster_log: LogService = self.local_log
         self.metrics = Metrics()
         self.tracing: Tracing | None = None
         self.guard = None
@@ -138,7 +140,7 @@ class SmallBroker:
             groups,
             Alone(self),
             self.topic_cache,
-            self.routed_log,
+            self.cluster_log,
             Peers(self.broker_id),
             self.metrics,
             broker_id=self.broker_id,
@@ -157,7 +159,7 @@ class SmallBroker:
         return self.present_log.session.id if self.present_log else None
 
     @property
-    def log(self) -> Log:
+    def log(self) -> SessionLog:
         if self.present_log is None:
             raise Stopping("the broker is shutting down")
         return self.present_log
@@ -179,7 +181,7 @@ class SmallBroker:
 
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
-        return self.log.damaged
+        return self.log.partitions.damaged
 
     def brokers(self) -> list[BrokerDescription]:
         draining = self.started and not self.serving
@@ -208,7 +210,7 @@ class SmallBroker:
         if not validate_only:
             await self.topic_cache.wait_for(topic.revision, timeout_s=60)
             for partition in range(topic.partition_count):
-                self.log.drop(TopicPartition(topic.id, Partition(partition)))
+                self.log.stop_leading(TopicPartition(topic.id, Partition(partition)))
         return topic
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
@@ -222,7 +224,7 @@ class SmallBroker:
     async def _seen(self, topic: Topic) -> Topic:
         assert await self.topic_cache.wait_for(topic.revision, timeout_s=60)
         for partition in (TopicPartition(topic.id, Partition(number)) for number in range(topic.partition_count)):
-            if not self.log.leads(partition):
+            if partition not in self.log.partitions:
                 self.log.lead(empty_partition(partition, self.segments, topic=topic.name), LeaderEpoch(7))
         return topic
 

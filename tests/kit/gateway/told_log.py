@@ -6,13 +6,14 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 
-from gateway.routing.local_log import LedHere
+from gateway.routing.local_log import LocalLog
 from metadata.errors import NoLeader, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.partition.partition_log import Bounds
-from segments.read.log_reader import Fetched, TimestampedOffset
+from segments.read.log_reader import Fetched
+from segments.read.record_lookup import TimestampedOffset
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import batch_of, stamped
 
@@ -43,7 +44,7 @@ class Topics:
         raise UnknownTopic(f"there is no topic with the id {topic_id}")
 
 
-class ToldLog(LedHere):
+class ToldLog(LocalLog):
     def __init__(self, ends: Mapping[TopicPartition, Bounds | TidelogError] | None = None) -> None:
         super().__init__(_no_log)
         self.ends = dict(ends or {})
@@ -89,7 +90,7 @@ class ToldLog(LedHere):
         return None if found is None else TimestampedOffset(Offset(found), timestamp_ms)
 
 
-def _no_log() -> Log:
+def _no_log() -> SessionLog:
     raise NoLeader("nothing is led here")
 
 

@@ -210,7 +210,7 @@ class Process:
 
     def leads(self, partition: TopicPartition) -> bool:
         try:
-            return not self.main.done() and self.leadership.log.leads(partition)
+            return not self.main.done() and partition in self.leadership.log.partitions
         except TidelogError:
             return False
 
@@ -365,10 +365,10 @@ class World:
             leader = self.leader(partition)
             if leader is not None:
                 log = leader.leadership.log
-                if len(found) == log.bounds(partition).high_watermark:
+                if len(found) == log.partitions.bounds(partition).high_watermark:
                     return found
                 target = FetchTarget(partition, Offset(len(found)), 1 << 24)
-                [fetched] = await log.fetch([target], bytes_max=1 << 24, bytes_min=0)
+                [fetched] = await log.reads.fetch([target], bytes_max=1 << 24, bytes_min=0)
                 why = fetched
                 if isinstance(fetched, Fetched):
                     found += records_in(fetched.batches, from_offset=len(found))

@@ -10,7 +10,7 @@ from typing import Any
 from metadata.errors import TidelogError
 from metadata.model import LeaderEpoch, TopicPartition
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import Acks, FetchTarget, Log, PendingAppend
+from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog, memory_bytes
 from segments.object_store.store_clock import StoreClock
 from segments.partition.partition_log import Appended
 from segments.read.log_reader import Fetched
@@ -33,6 +33,18 @@ def bucket(*, put_s: float = 0.0, puts: int = 20) -> ScriptedStore:
     return store
 
 
+class EndedLease:
+    """The guard of a session in whose place another broker may lead."""
+
+    def lease_is_valid(self) -> bool:
+        return False
+
+
+def lose_lease(log: SessionLog) -> None:
+    """From now on the lease of the log's session may have ended."""
+    log.leadership.guard = EndedLease()
+
+
 @asynccontextmanager
 async def serving(
     store: ScriptedStore,
@@ -42,11 +54,14 @@ async def serving(
     recovered: tuple[RecoveredPartition, ...] = (),
     epoch: LeaderEpoch = EPOCH,
     clock: StoreClock | None = None,
-) -> AsyncIterator[Log]:
+    on_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None,
+) -> AsyncIterator[SessionLog]:
     """A log at work that leads ORDERS and PAYMENTS, or what was recovered. At the end nothing of it may be left."""
     budget = ByteBudget(settings.buffer_bytes_max)
     clock = clock or StoreClock(virtual_loop().now_ms)
-    log = Log(store, session, settings, budget=budget, now_ms=clock.stamp_ms, expires_ms=clock.now_ms)
+    log = SessionLog(
+        store, session, settings, budget=budget, now_ms=clock.stamp_ms, expires_ms=clock.now_ms, on_deletion=on_deletion
+    )
     for partition in recovered or (empty_partition(ORDERS, settings), empty_partition(PAYMENTS, settings)):
         log.lead(partition, epoch)
     running = asyncio.create_task(log.run())
@@ -59,12 +74,14 @@ async def serving(
         await asyncio.wait((running,))
     assert running.cancelled() or running.exception() is None
     assert log.ended
-    assert list(log.led) == []
+    assert list(log.partitions.keys()) == []
     assert budget.bytes_used == 0
-    assert log.readers_waiting == 0
+    assert log.reads.readers_waiting == 0
 
 
-def with_log(store: ScriptedStore, work: Callable[[Log], Coroutine[Any, Any, None]], settings: SegmentSettings = SETTINGS) -> None:
+def with_log(
+    store: ScriptedStore, work: Callable[[SessionLog], Coroutine[Any, Any, None]], settings: SegmentSettings = SETTINGS
+) -> None:
     async def main() -> None:
         async with serving(store, settings) as log:
             await work(log)
@@ -73,21 +90,21 @@ def with_log(store: ScriptedStore, work: Callable[[Log], Coroutine[Any, Any, Non
 
 
 async def produce(
-    log: Log, batch: bytes = b"", *, partition: TopicPartition = ORDERS, acks: Acks = Acks.ALL, timeout_s: float = 30
+    log: SessionLog, batch: bytes = b"", *, partition: TopicPartition = ORDERS, acks: Acks = Acks.ALL, timeout_s: float = 30
 ) -> Appended:
     batch = batch or batch_of(b"v")
     return await log.produce(partition, batch, header_of(batch), acks=acks, timeout_s=timeout_s)
 
 
 async def append(
-    log: Log, batch: bytes, *, partition: TopicPartition = ORDERS, expected_offset: int | None = None
+    log: SessionLog, batch: bytes, *, partition: TopicPartition = ORDERS, expected_offset: int | None = None
 ) -> PendingAppend:
-    async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+    async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
         return log.append(partition, batch, header_of(batch), admission, expected_offset=expected_offset)
 
 
 async def fetch(
-    log: Log,
+    log: SessionLog,
     offset: int,
     *,
     partition: TopicPartition = ORDERS,
@@ -96,13 +113,13 @@ async def fetch(
     wait_ms_max: float = 0,
 ) -> Fetched:
     target = FetchTarget(partition, offset, bytes_max)
-    (answer,) = await log.fetch([target], bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+    (answer,) = await log.reads.fetch([target], bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
     if isinstance(answer, TidelogError):
         raise answer
     return answer
 
 
-async def values(log: Log, offset: int = 0, *, partition: TopicPartition = ORDERS) -> list[bytes | None]:
+async def values(log: SessionLog, offset: int = 0, *, partition: TopicPartition = ORDERS) -> list[bytes | None]:
     return [value for _, value in records_in((await fetch(log, offset, partition=partition)).batches, from_offset=offset)]
 
 

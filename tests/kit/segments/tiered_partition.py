@@ -18,12 +18,13 @@ from segments.history.index import History
 from segments.history.manifest import EpochStart, Manifest, no_manifest
 from segments.history.parquet_file import ParquetSettings, write_history
 from segments.object_store.interface import Buffer
-from segments.partition.leader_partitions import LedPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read.disk_cache import DiskTier
 from segments.read.log_reader import Fetched, FetchTarget, LogReader
 from segments.read.read_cache import ColdPool
+from segments.read.record_lookup import RecordLookup
 from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
 from segments.records.batch import split_batches
 from segments.records.batch_kernel import RecordTuple
@@ -94,7 +95,7 @@ class TieredPartition:
             end_offset=Offset(at),
             producers=ProducerStates(producers_max=1, expiry_ms=1),
         )
-        self.led = LedPartition(log, self.runs, History(self.manifest, TOPIC))
+        self.led = LeaderPartition(log, self.runs, History(self.manifest, TOPIC))
         newest = self.stamped[len(batches) - hot :]
         self.hot = HotPool(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in newest))
         if newest:
@@ -181,7 +182,8 @@ class TieredPartition:
                     spawn=tasks.create_task,
                     disk=disk,
                 )
-                reader = LogReader(self.hot, self.pool, decompressed_bytes_max=1 << 24, adopt_newest=self.adopt_newest)
+                reader = LogReader(self.hot, self.pool, adopt_newest=self.adopt_newest)
+                self.lookup = RecordLookup(self.hot, self.pool, self.adopt_newest, decompressed_bytes_max=1 << 24)
                 try:
                     return await work(reader)
                 except TidelogError as error:  # not through the task group, which would wrap it

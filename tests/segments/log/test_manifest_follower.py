@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,22 +15,22 @@ from segments.bucket.layout import manifest_key, segment_key
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import newest_manifest
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.wal.session import seal
 from tests.kit.segments.batches import BY, ORDERS, SESSION, TIMESTAMP_MS, led
 from tests.kit.segments.manifests import TOPIC, compacted_to, plant, writer_of
 from tests.kit.segments.scripted_store import HAPPENS_UNANSWERED, LOST_ANSWER, REFUSED, SILENCE, Act, ScriptedStore, slow
-from tests.kit.segments.serving import SETTINGS, produce, serving
+from tests.kit.segments.serving import SETTINGS, lose_lease, produce, serving
 from tests.simulation.virtual_loop import run
 
 
-def leading(store: ScriptedStore) -> AbstractAsyncContextManager[Log]:
-    return serving(store, replace(SETTINGS, linger_ms=0), recovered=(empty_partition(ORDERS, SETTINGS, topic=TOPIC),))
+def leading(store: ScriptedStore, **how: Any) -> AbstractAsyncContextManager[SessionLog]:
+    return serving(store, replace(SETTINGS, linger_ms=0), recovered=(empty_partition(ORDERS, SETTINGS, topic=TOPIC),), **how)
 
 
-async def with_records(log: Log, records: int = 5) -> None:
+async def with_records(log: SessionLog, records: int = 5) -> None:
     for _ in range(records):
         await produce(log)
 
@@ -54,12 +55,12 @@ def test_a_newer_manifest_raises_the_log_start_and_forgets_the_runs_that_it_has_
             await with_records(log)
             first = compacted_to(2)
             second = log_start_raised(compacted_to(4, before=first), Offset(1), writer=writer_of(2), now_ms=0)
-            assert log.manifest_version(ORDERS) == 0
-            assert log.adopt(second)
-            assert not log.adopt(first)
-            assert log.manifest_version(ORDERS) == second.version
-            assert (log.bounds(ORDERS).log_start_offset, log._led.at(ORDERS).runs.start_offset) == (1, 4)
-            assert not log.adopt(compacted_to(2, partition=ORDERS._replace(partition=7))), "not led here"  # type: ignore[arg-type]
+            assert log.manifests.version(ORDERS) == 0
+            assert log.manifests.adopt(second)
+            assert not log.manifests.adopt(first)
+            assert log.manifests.version(ORDERS) == second.version
+            assert (log.partitions.bounds(ORDERS).log_start_offset, log.partitions.at(ORDERS).runs.start_offset) == (1, 4)
+            assert not log.manifests.adopt(compacted_to(2, partition=ORDERS._replace(partition=7))), "not led here"  # type: ignore[arg-type]
             assert store.count("get") == 0
 
     run(scenario())
@@ -72,17 +73,17 @@ def test_a_manifest_of_records_whose_commit_is_not_known_here_yet_counts_once_it
         store = ScriptedStore()
         async with leading(store) as log:
             await with_records(log, 2)
-            store.script("create", segment_key(SESSION.id, log.committed_to), slow(0, 5))
+            store.script("create", segment_key(SESSION.id, log.writer.committed_to), slow(0, 5))
             producing = asyncio.ensure_future(produce(log))
             await asyncio.sleep(1)
             manifest = log_start_raised(compacted_to(3), Offset(3), writer=writer_of(1), now_ms=0)
-            assert log.adopt(manifest)
-            assert log.bounds(ORDERS)[:2] == (2, 2), "the log start never passes the high watermark"
+            assert log.manifests.adopt(manifest)
+            assert log.partitions.bounds(ORDERS)[:2] == (2, 2), "the log start never passes the high watermark"
             await producing
-            assert log.bounds(ORDERS)[:2] == (3, 3)
-            assert len(log._led.at(ORDERS).runs) == 0
+            assert log.partitions.bounds(ORDERS)[:2] == (3, 3)
+            assert len(log.partitions.at(ORDERS).runs) == 0
             await produce(log)
-            assert log._led.at(ORDERS).runs.start_offset == 3
+            assert log.partitions.at(ORDERS).runs.start_offset == 3
 
     run(scenario())
 
@@ -93,15 +94,15 @@ def test_all_who_meet_a_gap_at_once_read_the_newest_manifest_once() -> None:
         async with leading(store) as log:
             await with_records(log)
             plant(store, compacted_to(3))
-            assert await asyncio.gather(*(log.adopt_newest(ORDERS) for _ in range(5))) == [True] * 5
+            assert await asyncio.gather(*(log.manifests.adopt_newest(ORDERS) for _ in range(5))) == [True] * 5
             assert store.count("get", manifest_key(TOPIC, ORDERS, 1)) == 1
-            assert not await log.adopt_newest(ORDERS)
+            assert not await log.manifests.adopt_newest(ORDERS)
             store.outage = Unavailable("503")
             with pytest.raises(Unavailable):
-                await log.adopt_newest(ORDERS)
+                await log.manifests.adopt_newest(ORDERS)
             store.outage = None
-            log.drop(ORDERS)
-            assert not await log.adopt_newest(ORDERS)
+            log.stop_leading(ORDERS)
+            assert not await log.manifests.adopt_newest(ORDERS)
 
     run(scenario())
 
@@ -114,8 +115,8 @@ def test_what_was_deleted_stays_deleted_for_the_next_leader() -> None:
         store = ScriptedStore()
         async with leading(store) as log:
             await with_records(log)
-            assert await log.delete_records(ORDERS, 3) == 3
-            assert await log.delete_records(ORDERS, 2) == 3, "it never falls"
+            assert await log.manifests.delete_records(ORDERS, 3) == 3
+            assert await log.manifests.delete_records(ORDERS, 2) == 3, "it never falls"
             manifest = await newest(store)
             assert manifest is not None
             assert (manifest.version, manifest.cause, manifest.compacted_to) == (1, "delete-records", 0)
@@ -131,16 +132,16 @@ def test_a_refusal_has_written_nothing() -> None:
         async with leading(store) as log:
             await with_records(log)
             with pytest.raises(OutOfRange, match="committed up to 5") as refused:
-                await log.delete_records(ORDERS, 6)
+                await log.manifests.delete_records(ORDERS, 6)
             assert refused.value.details == {"log_start_offset": 0, "high_watermark": 5}
             with pytest.raises(InvalidArgument):
-                await log.delete_records(ORDERS, -2)
-            assert await log.delete_records(ORDERS, -1, validate_only=True) == 5
-            log.pause(ORDERS)
+                await log.manifests.delete_records(ORDERS, -2)
+            assert await log.manifests.delete_records(ORDERS, -1, validate_only=True) == 5
+            log.partitions.pause(ORDERS)
             with pytest.raises(NoLeader):
-                await log.delete_records(ORDERS, 1)
+                await log.manifests.delete_records(ORDERS, 1)
             assert await newest(store) is None
-            assert log.bounds(ORDERS).log_start_offset == 0
+            assert log.partitions.bounds(ORDERS).log_start_offset == 0
 
     run(scenario())
 
@@ -152,7 +153,7 @@ def test_a_lost_answer_is_asked_after(act: object) -> None:
         store.script("create", manifest_key(TOPIC, ORDERS, 1), act)  # type: ignore[arg-type]
         async with leading(store) as log:
             await with_records(log)
-            assert await log.delete_records(ORDERS, 3) == 3
+            assert await log.manifests.delete_records(ORDERS, 3) == 3
             manifest = await newest(store)
             assert manifest is not None
             assert manifest.version == 1
@@ -167,12 +168,11 @@ def test_a_manifest_is_told_of_where_it_may_come_to_be_and_not_where_it_surely_d
     async def scenario() -> None:
         store = ScriptedStore()
         store.script("create", manifest_key(TOPIC, ORDERS, 1), *[act] * 40)
-        async with leading(store) as log:
-            heard: list[tuple[TopicPartition, int]] = []
-            log.tell_of_deletion = lambda partition, version: heard.append((partition, version))
+        heard: list[tuple[TopicPartition, int]] = []
+        async with leading(store, on_deletion=lambda partition, version: heard.append((partition, version))) as log:
             await with_records(log)
             with pytest.raises(error):
-                await log.delete_records(ORDERS, 3)
+                await log.manifests.delete_records(ORDERS, 3)
             assert heard == told
 
     run(scenario())
@@ -182,11 +182,10 @@ def test_a_compactor_that_is_first_only_makes_it_plan_again() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         store.script("create", manifest_key(TOPIC, ORDERS, 1), slow(1))
-        async with leading(store) as log:
-            told: list[int] = []
-            log.tell_of_deletion = lambda partition, version: told.append(version)
+        told: list[int] = []
+        async with leading(store, on_deletion=lambda partition, version: told.append(version)) as log:
             await with_records(log)
-            deleting = asyncio.ensure_future(log.delete_records(ORDERS, 3))
+            deleting = asyncio.ensure_future(log.manifests.delete_records(ORDERS, 3))
             await asyncio.sleep(0.5)
             plant(store, compacted_to(4))
             store._scripts.clear()
@@ -208,9 +207,10 @@ def test_a_leader_that_was_replaced_while_it_deleted_says_that_it_does_not_know(
         store = ScriptedStore()
         async with leading(store) as log:
             await with_records(log)
-            log.surely_appointed = lambda: lease_seems_to_live
+            if not lease_seems_to_live:
+                lose_lease(log)
             store.script("create", manifest_key(TOPIC, ORDERS, 1), slow(2))
-            deleting = asyncio.ensure_future(log.delete_records(ORDERS, 3))
+            deleting = asyncio.ensure_future(log.manifests.delete_records(ORDERS, 3))
             await asyncio.sleep(1)
             found = await next_leader(store)
             assert found.log(LeaderEpoch(9)).bounds.log_start_offset == 0
@@ -229,9 +229,9 @@ def test_what_was_deleted_before_is_told_only_by_who_leads_still() -> None:
             await with_records(log)
             found = await next_leader(store)
             assert found.log(LeaderEpoch(9)).bounds.log_start_offset == 0
-            assert log.adopt(log_start_raised(compacted_to(4), Offset(3), writer=writer_of(2), now_ms=0))
+            assert log.manifests.adopt(log_start_raised(compacted_to(4), Offset(3), writer=writer_of(2), now_ms=0))
             with pytest.raises(SessionFenced):
-                await log.delete_records(ORDERS, 2)
+                await log.manifests.delete_records(ORDERS, 2)
 
     run(scenario())
 
@@ -242,9 +242,9 @@ def test_a_partition_that_was_handed_over_meanwhile_is_told_likewise() -> None:
         async with leading(store) as log:
             await with_records(log)
             store.script("create", manifest_key(TOPIC, ORDERS, 1), slow(2))
-            deleting = asyncio.ensure_future(log.delete_records(ORDERS, 3))
+            deleting = asyncio.ensure_future(log.manifests.delete_records(ORDERS, 3))
             await asyncio.sleep(1)
-            log.pause(ORDERS)
+            log.partitions.pause(ORDERS)
             with pytest.raises(OutcomeUnknown, match="handed over"):
                 await deleting
 
@@ -260,7 +260,7 @@ def test_who_is_fenced_before_it_wrote_has_written_nothing() -> None:
             with pytest.raises(SessionFenced):
                 await produce(log)
             with pytest.raises((SessionFenced, NoLeader)):
-                await log.delete_records(ORDERS, 3)
+                await log.manifests.delete_records(ORDERS, 3)
             assert await newest(store) is None
 
     run(scenario())

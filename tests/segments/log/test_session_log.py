@@ -22,7 +22,8 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import Acks, Log
+from segments.deadline import Deadline
+from segments.log.session_log import Acks, SessionLog, memory_bytes
 from segments.partition.partition_log import Appended, Dates
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
 from segments.records.batch import parse_header
@@ -51,7 +52,7 @@ from tests.simulation.virtual_loop import run, virtual_loop
 
 
 def test_a_batch_is_answered_when_it_is_committed_and_is_readable_by_then() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert await produce(log, batch_of(b"a", b"b")) == Appended(Offset(0), Offset(1), EPOCH)
         assert now_s() == 0.04
         assert await produce(log, batch_of(b"c")) == Appended(Offset(2), Offset(2), EPOCH)
@@ -61,10 +62,10 @@ def test_a_batch_is_answered_when_it_is_committed_and_is_readable_by_then() -> N
 
 
 def test_with_acks_of_the_leader_the_answer_comes_at_once_and_the_record_is_readable_when_it_is_committed() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert (await produce(log, acks=Acks.LEADER)).base_offset == 0
         assert now_s() == 0
-        assert log.bounds(ORDERS).high_watermark == 0
+        assert log.partitions.bounds(ORDERS).high_watermark == 0
         assert await values(log) == []
         await asyncio.sleep(1)
         assert await values(log) == [b"v"]
@@ -76,7 +77,7 @@ def test_nobody_reads_what_is_not_committed_even_if_it_has_landed() -> None:
     store = bucket()
     store.script("create", key_of(0), slow(5))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         first = await append(log, batch_of(b"a"))
         await asyncio.sleep(0.1)
         second = await append(log, batch_of(b"b"))
@@ -84,15 +85,15 @@ def test_nobody_reads_what_is_not_committed_even_if_it_has_landed() -> None:
         assert store.has(key_of(1))
         assert await values(log) == []
         assert isinstance(await refusal_of(fetch(log, 1)), OutOfRange)
-        assert (await log.committed(second, timeout_s=10)).base_offset == 1
-        assert (await log.committed(first, timeout_s=0)).base_offset == 0
+        assert (await second.committed(Deadline.after(10))).base_offset == 1
+        assert (await first.committed(Deadline.after(0))).base_offset == 0
         assert await values(log) == [b"a", b"b"]
 
     with_log(store, work, replace(SETTINGS, hedge_after_ms=10_000))
 
 
 def test_a_partition_that_is_not_led_here_is_refused_and_nothing_is_charged() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for refused in (produce(log, partition=partition_of(9)), fetch(log, 0, partition=partition_of(9))):
             assert isinstance(await refusal_of(refused), NoLeader)
 
@@ -100,22 +101,22 @@ def test_a_partition_that_is_not_led_here_is_refused_and_nothing_is_charged() ->
 
 
 def test_an_append_may_insist_on_the_end_of_the_log() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         pending = await append(log, batch_of(b"a"), expected_offset=0)
         assert isinstance(await refusal_of(append(log, batch_of(b"b"), expected_offset=0)), ConditionFailed)
-        await log.committed(pending, timeout_s=1)
+        await pending.committed(Deadline.after(1))
         assert await values(log) == [b"a"]
 
     with_log(bucket(), work)
 
 
 def test_log_append_time_replaces_the_producers_time() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         batch = batch_of(b"a", timestamps_ms=[5])
         await asyncio.sleep(2)
-        async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+        async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
             pending = log.append(ORDERS, batch, header_of(batch), admission, dates=Dates(by_broker=True))
-        await log.committed(pending, timeout_s=1)
+        await pending.committed(Deadline.after(1))
         (stored,) = [b"".join((await fetch(log, 0)).batches)]
         header = parse_header(stored)
         assert header.log_append_time
@@ -130,9 +131,9 @@ def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -
     store = bucket()
     store.plant(key_of(0), seal_of(SESSION.id, 0))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         pending = [await append(log, batch_of(b"%d" % number)) for number in range(20)]
-        refusals = await asyncio.gather(*[refusal_of(log.committed(one, timeout_s=10)) for one in pending])
+        refusals = await asyncio.gather(*[refusal_of(one.committed(Deadline.after(10))) for one in pending])
         assert {type(refusal) for refusal in refusals} == {SessionFenced}
         assert len({id(refusal) for refusal in refusals}) == 20
         assert len({len(traceback.extract_tb(refusal.__traceback__)) for refusal in refusals}) == 1
@@ -142,9 +143,9 @@ def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -
 
 
 def test_each_reader_of_a_partition_that_is_refused_has_an_error_of_its_own() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         damaged = partition_of(9)
-        log.refuse(damaged, Corrupt("its segment is gone", key=key_of(0)))
+        log.partitions.mark_damaged(damaged, Corrupt("its segment is gone", key=key_of(0)))
         first, second = [await refusal_of(fetch(log, 0, partition=damaged)) for _ in range(2)]
         assert first is not second
         assert (first.message, first.details) == (second.message, second.details) == ("its segment is gone", {"key": key_of(0)})
@@ -159,12 +160,12 @@ def test_the_repeat_of_a_batch_that_is_on_its_way_waits_for_the_same_commit() ->
     store = bucket()
     store.script("create", key_of(0), slow(1))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         batch = sequenced_batch(1, 0)
         first, repeat = await append(log, batch), await append(log, batch)
         assert repeat.appended == first.appended._replace(duplicate=True)
         assert repeat.segment is first.segment is not None
-        await log.committed(repeat, timeout_s=10)
+        await repeat.committed(Deadline.after(10))
         assert now_s() == 1
         assert await values(log) == [b"p1-s0"]
 
@@ -173,11 +174,11 @@ def test_the_repeat_of_a_batch_that_is_on_its_way_waits_for_the_same_commit() ->
 
 
 def test_the_repeat_of_a_committed_batch_is_answered_at_once_with_the_offsets_of_the_first_time() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         first = await produce(log, sequenced_batch(1, 0))
         assert await produce(log, sequenced_batch(1, 0)) == first._replace(duplicate=True)
-        assert log.bounds(ORDERS).end_offset == 2
+        assert log.partitions.bounds(ORDERS).end_offset == 2
 
     with_log(bucket(), work)
 
@@ -186,7 +187,7 @@ def test_a_repeat_after_a_timeout_tells_what_became_of_the_first() -> None:
     store = bucket()
     store.script("create", key_of(0), slow(5), SILENCE)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 0), timeout_s=1)), OutcomeUnknown)
         assert await produce(log, sequenced_batch(1, 0)) == Appended(Offset(0), Offset(0), EPOCH, duplicate=True)
         assert now_s() == 5
@@ -195,7 +196,7 @@ def test_a_repeat_after_a_timeout_tells_what_became_of_the_first() -> None:
 
 
 def test_a_gap_in_the_sequence_is_refused() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
         assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 2))), OutOfOrderSequence)
 
@@ -205,13 +206,13 @@ def test_a_gap_in_the_sequence_is_refused() -> None:
 def test_what_all_partitions_remember_of_producers_is_bounded_together() -> None:
     """A request with an Idempotency-Key is a producer of its own: a bound of each partition alone is none of the broker."""
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for producer, partition in ((1, ORDERS), (2, ORDERS), (3, PAYMENTS)):
             await produce(log, sequenced_batch(producer, 0), partition=partition)
             await asyncio.sleep(1)
         assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 1))), UnknownProducer)
         assert (await produce(log, sequenced_batch(2, 1))).base_offset == 2
-        log.drop(PAYMENTS)
+        log.stop_leading(PAYMENTS)
         await produce(log, sequenced_batch(4, 0))
         assert (await produce(log, sequenced_batch(2, 2))).base_offset == 4
 
@@ -222,7 +223,7 @@ def test_what_all_partitions_remember_of_producers_is_bounded_together() -> None
 
 
 def test_a_producer_that_hangs_up_does_not_stop_the_others() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         gone, stays = asyncio.create_task(produce(log)), asyncio.create_task(produce(log))
         await asyncio.sleep(0.5)
         gone.cancel()
@@ -237,7 +238,7 @@ def test_when_the_buffer_is_full_producers_wait_for_room_and_are_throttled_in_th
     batch = batch_of(b"x" * 1000)
     room = 2 * (len(batch) + BATCH_MEMORY_BYTES)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         producers = [asyncio.create_task(refusal_of(produce(log, batch, timeout_s=timeout_s))) for timeout_s in (99, 99, 1)]
         await asyncio.sleep(0)
         fourth = asyncio.create_task(produce(log, batch, timeout_s=99))
@@ -251,7 +252,7 @@ def test_when_the_buffer_is_full_producers_wait_for_room_and_are_throttled_in_th
 
 
 def test_a_batch_larger_than_the_buffer_is_refused() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert isinstance(await refusal_of(produce(log, batch_of(b"x" * 2000))), TooLarge)
 
     with_log(bucket(), work, replace(SETTINGS, buffer_bytes_max=1000, segment_bytes_max=1000))
@@ -266,8 +267,8 @@ def test_memory_stays_within_the_buffer_with_a_hundred_producers_against_a_slow_
             batches = [batch_of(b"x" * 5000, b"%d" % number) for number in range(100)]
             for _ in range(3):
                 await asyncio.gather(*[produce(log, batch, timeout_s=1000) for batch in batches])
-            assert log._budget.bytes_used_peak <= settings.buffer_bytes_max
-            assert log.bounds(ORDERS).high_watermark == 600
+            assert log.budget.bytes_used_peak <= settings.buffer_bytes_max
+            assert log.partitions.bounds(ORDERS).high_watermark == 600
 
     run(main())
 
@@ -279,22 +280,22 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
     store = bucket()
     store.script("create", key_of(1), slow(1))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         polling = asyncio.create_task(refusal_of(fetch(log, 1, wait_ms_max=60_000)))
         in_flight = await append(log, batch_of(b"a"))
         await asyncio.sleep(0.1)
         buffered = await append(log, batch_of(b"b"))
         other = await append(log, batch_of(b"p"), partition=PAYMENTS)
-        log.drop(ORDERS)
+        log.stop_leading(ORDERS)
         assert isinstance(await polling, NoLeader)
         assert now_s() == 0.1
-        assert not log.leads(ORDERS)
+        assert ORDERS not in log.partitions
         assert isinstance(await refusal_of(append(log, batch_of(b"c"))), NoLeader)
         for pending in (in_flight, buffered, other):
-            await log.committed(pending, timeout_s=10)
+            await pending.committed(Deadline.after(10))
         assert await values(log, partition=PAYMENTS) == [b"p"]
-        assert log._reads._hot.start_offset(ORDERS) is None
+        assert log.reads._hot.start_offset(ORDERS) is None
 
     with_log(store, work, replace(SETTINGS, linger_ms=10_000))
     found = run(recover(store, {ORDERS: [led(SESSION.id)]}, by=BY, settings=SETTINGS, now_ms=lambda: 0))[ORDERS]
@@ -303,25 +304,25 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
 
 
 def test_a_batch_of_an_earlier_epoch_that_is_committed_late_is_not_the_present_leaders() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         earlier = await append(log, batch_of(b"a"))
         await asyncio.sleep(0.1)
-        log.drop(ORDERS)
+        log.stop_leading(ORDERS)
         log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 1))
-        assert (await log.committed(earlier, timeout_s=10)).leader_epoch == EPOCH
-        assert log.bounds(ORDERS) == (0, 0, 0, EPOCH + 1)
+        assert (await earlier.committed(Deadline.after(10))).leader_epoch == EPOCH
+        assert log.partitions.bounds(ORDERS) == (0, 0, 0, EPOCH + 1)
 
     with_log(bucket(put_s=0.5), work)
 
 
 def test_a_damaged_partition_answers_what_is_wrong_with_it_until_it_is_dropped() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         broken = partition_of(5)
-        log.refuse(broken, Corrupt("wal/1/2 does not end with the trailer of a segment", key="wal/1/2"))
-        for request in (produce(log, partition=broken), fetch(log, 0, partition=broken), log.explain(broken, 0)):
+        log.partitions.mark_damaged(broken, Corrupt("wal/1/2 does not end with the trailer of a segment", key="wal/1/2"))
+        for request in (produce(log, partition=broken), fetch(log, 0, partition=broken), log.reads.explain(broken, 0)):
             assert isinstance(await refusal_of(request), Corrupt)
         await produce(log)
-        log.drop(broken)
+        log.stop_leading(broken)
         assert isinstance(await refusal_of(fetch(log, 0, partition=broken)), NoLeader)
 
     with_log(bucket(), work)
@@ -383,7 +384,7 @@ def test_when_the_log_is_cancelled_its_producers_and_readers_are_told() -> None:
 
     async def main() -> None:
         budget = ByteBudget(SETTINGS.buffer_bytes_max)
-        log = Log(store, SESSION, replace(SETTINGS, tail_cache_bytes_max=1), budget=budget, now_ms=virtual_loop().now_ms)
+        log = SessionLog(store, SESSION, replace(SETTINGS, tail_cache_bytes_max=1), budget=budget, now_ms=virtual_loop().now_ms)
         log.lead(empty_partition(ORDERS, SETTINGS), EPOCH)
         running = asyncio.create_task(log.run())
         await produce(log)
@@ -421,7 +422,7 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
     store.script("get", key_of(0), slow(3))
     store.script("create", key_of(2), slow(9))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"a"))
         await produce(log, batch_of(b"b"))
         reading = asyncio.create_task(values(log))
@@ -429,7 +430,7 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
         await asyncio.sleep(1)
         store.plant(key_of(3), seal_of(SESSION.id, 3))
         assert isinstance(await refusal_of(produce(log)), SessionFenced)
-        log._reads._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
+        log.reads._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
         assert await reading == [b"a"]
         assert now_s() == 3
         assert isinstance(await refusal_of(fetch(log, 1)), Unavailable)
@@ -444,7 +445,7 @@ def test_an_answer_that_was_lost_on_the_way_back_is_no_loss() -> None:
     store = bucket()
     store.script("create", key_of(0), LOST_ANSWER, REFUSED)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert (await produce(log)).base_offset == 0
         assert await values(log) == [b"v"]
 

@@ -22,8 +22,8 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch
 from segments.bucket.layout import session_prefix
-from segments.log.append_result import DoubtedRefusal, decide
-from segments.log.session_log import FetchTarget, Log
+from segments.log.append_result import UnverifiedRejection, resolve_all
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.log_reader import Fetched
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
@@ -50,6 +50,7 @@ from tests.kit.segments.serving import (
     append,
     bucket,
     fetch,
+    lose_lease,
     now_s,
     produce,
     refusal_of,
@@ -62,19 +63,19 @@ from tests.simulation.virtual_loop import run, virtual_loop
 LIST = session_prefix(SESSION.id)
 
 
-async def fetch_in(log: Log, *epochs: int | None, wait_ms_max: float = 0, offset: int = 0) -> list[Fetched | TidelogError]:
+async def fetch_in(log: SessionLog, *epochs: int | None, wait_ms_max: float = 0, offset: int = 0) -> list[Fetched | TidelogError]:
     """Of ORDERS, PAYMENTS, … as a reader that knows these epochs."""
     targets = [
         FetchTarget(partition, offset, EVERYTHING, epoch) for partition, epoch in zip((ORDERS, PAYMENTS), epochs, strict=False)
     ]
-    return await log.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=wait_ms_max)
+    return await log.reads.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=wait_ms_max)
 
 
 # ── the epoch that a reader names ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_reader_that_names_another_epoch_is_refused_in_its_place_and_the_others_are_served() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"a"))
         await produce(log, batch_of(b"p"), partition=PAYMENTS)
         for current, kind in ((EPOCH - 1, FencedLeaderEpoch), (0, FencedLeaderEpoch), (EPOCH + 1, UnknownLeaderEpoch)):
@@ -93,7 +94,7 @@ def test_a_reader_that_names_another_epoch_is_refused_in_its_place_and_the_other
 def test_an_offset_beyond_the_end_is_told_only_by_the_leader_that_the_reader_knows() -> None:
     """The range in the refusal holds a high watermark as well."""
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         [known] = await fetch_in(log, EPOCH, offset=9)
         [unknown] = await fetch_in(log, EPOCH + 1, offset=9)
         assert isinstance(known, OutOfRange)
@@ -103,10 +104,10 @@ def test_an_offset_beyond_the_end_is_told_only_by_the_leader_that_the_reader_kno
 
 
 def test_a_long_poll_ends_when_its_partition_is_led_in_another_epoch() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(fetch_in(log, EPOCH, wait_ms_max=60_000))
         await asyncio.sleep(1)
-        log.drop(ORDERS)
+        log.stop_leading(ORDERS)
         log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 2))
         [answer] = await polling
         assert isinstance(answer, FencedLeaderEpoch)
@@ -120,25 +121,25 @@ def test_a_long_poll_ends_when_its_partition_is_led_in_another_epoch() -> None:
 
 
 def test_the_present_epoch_ends_at_the_high_watermark_and_not_at_what_is_only_buffered() -> None:
-    async def work(log: Log) -> None:
-        assert log.end_of_epoch(ORDERS, EPOCH) == (EPOCH, 0)
-        assert log.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
+    async def work(log: SessionLog) -> None:
+        assert log.reads.end_of_epoch(ORDERS, EPOCH) == (EPOCH, 0)
+        assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
         await produce(log, batch_of(b"a", b"b"))
         await append(log, batch_of(b"c"))
-        assert log.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH) == (EPOCH, 2)
+        assert log.reads.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH) == (EPOCH, 2)
 
     with_log(bucket(put_s=0.1), work)
 
 
 def test_an_epoch_above_the_leader_s_is_not_known_to_it() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         with pytest.raises(UnknownLeaderEpoch):
-            log.end_of_epoch(ORDERS, EPOCH + 1)
+            log.reads.end_of_epoch(ORDERS, EPOCH + 1)
         with pytest.raises(UnknownLeaderEpoch):
-            log.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH + 1)
+            log.reads.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH + 1)
         with pytest.raises(FencedLeaderEpoch):
-            log.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH - 1)
+            log.reads.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH - 1)
 
     with_log(bucket(), work)
 
@@ -153,11 +154,11 @@ def test_earlier_epochs_end_where_they_ended_whoever_leads_later() -> None:
         found = (await recover(store, spans, by=BY, settings=SETTINGS, now_ms=virtual_loop().now_ms))[ORDERS]
         assert isinstance(found, RecoveredPartition)
         async with serving(store, session=Session(BY.id, BY.writer), recovered=(found,), epoch=LeaderEpoch(EPOCH + 3)) as log:
-            assert log.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 2), "it has written nothing yet"
+            assert log.reads.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 2), "it has written nothing yet"
             await produce(log, batch_of(b"c"))
-            assert log.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 3)
-            assert [log.end_of_epoch(ORDERS, epoch) for epoch in (EPOCH, EPOCH + 2)] == [(EPOCH, 2)] * 2
-            assert log.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
+            assert log.reads.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 3)
+            assert [log.reads.end_of_epoch(ORDERS, epoch) for epoch in (EPOCH, EPOCH + 2)] == [(EPOCH, 2)] * 2
+            assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
 
     run(main())
 
@@ -166,20 +167,20 @@ def test_earlier_epochs_end_where_they_ended_whoever_leads_later() -> None:
 
 
 def test_a_partition_whose_handover_is_on_its_way_is_read_no_more_until_that_is_taken_back() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         polling = asyncio.create_task(refusal_of(fetch(log, 1, wait_ms_max=1000)))
         await asyncio.sleep(0.1)
-        log.pause(ORDERS)
+        log.partitions.pause(ORDERS)
         assert await values(log) == [b"v"]
-        log.withhold([ORDERS])
+        log.partitions.stop_reads([ORDERS])
         assert isinstance(await refusal_of(fetch(log, 0)), NoLeader)
-        assert [type(bounds) for bounds in await log.bounds_of([ORDERS])] == [NoLeader]
+        assert [type(bounds) for bounds in await log.reads.bounds_of([ORDERS])] == [NoLeader]
         with pytest.raises(NoLeader):
-            log.end_of_epoch(ORDERS, EPOCH)
+            log.reads.end_of_epoch(ORDERS, EPOCH)
         assert isinstance(await polling, NoLeader)
-        assert log.bounds(ORDERS).high_watermark == 1, "the handover itself still knows"
-        log.resume(ORDERS)
+        assert log.partitions.bounds(ORDERS).high_watermark == 1, "the handover itself still knows"
+        log.partitions.resume(ORDERS)
         assert await values(log) == [b"v"]
 
     with_log(bucket(), work)
@@ -188,18 +189,18 @@ def test_a_partition_whose_handover_is_on_its_way_is_read_no_more_until_that_is_
 def test_while_another_may_lead_readers_are_answered_after_a_look_for_the_seal() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         assert store.count("list", LIST) == 0
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, slow(0.2))
         assert await values(log) == [b"v"]
         assert (now_s(), store.count("list", LIST)) == (0.2, 1)
-        [bounds] = await log.bounds_of([ORDERS])
+        [bounds] = await log.reads.bounds_of([ORDERS])
         assert not isinstance(bounds, TidelogError)
         store.plant(key_of(1), seal_of(SESSION.id, 1))
         assert isinstance(await refusal_of(fetch(log, 0)), SessionFenced)
-        assert isinstance(await refusal_of(log.check_appointed()), SessionFenced)
+        assert isinstance(await refusal_of(log.leadership.verify()), SessionFenced)
 
     with_log(store, work)
 
@@ -208,16 +209,16 @@ def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_le
     """A reader that is told so goes on at the end, which the next leader tells: it would step over what that one has committed."""
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"v", timestamps_ms=[TIMESTAMP_MS]))
-        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
         assert store.count("list", LIST) == 0
-        log.surely_appointed = lambda: False
-        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
+        lose_lease(log)
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
         assert store.count("list", LIST) == 1
         store.plant(key_of(1), seal_of(SESSION.id, 1))
-        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "whoever leads, that is the first"
-        assert isinstance(await refusal_of(log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1)), SessionFenced)
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "whoever leads, that is the first"
+        assert isinstance(await refusal_of(log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1)), SessionFenced)
 
     with_log(store, work)
 
@@ -226,16 +227,16 @@ def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_le
 def test_where_a_partition_is_given_up_while_a_time_is_looked_up_it_is_not_told_that_there_is_none(comes_back: bool) -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"0", b"1", timestamps_ms=[TIMESTAMP_MS, TIMESTAMP_MS - 9]))
-        assert await log.delete_records(ORDERS, 1) == 1
+        assert await log.manifests.delete_records(ORDERS, 1) == 1
         store.script("get", key_of(0), slow(1))
-        looking = asyncio.create_task(refusal_of(log.offset_for_timestamp(ORDERS, TIMESTAMP_MS)))
+        looking = asyncio.create_task(refusal_of(log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS)))
         await asyncio.sleep(0.5)
-        log.pause(ORDERS)
-        log.withhold([ORDERS])
+        log.partitions.pause(ORDERS)
+        log.partitions.stop_reads([ORDERS])
         if comes_back:
-            log.drop(ORDERS)
+            log.stop_leading(ORDERS)
             log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 2))
         assert isinstance(await looking, NoLeader)
 
@@ -249,10 +250,10 @@ def test_where_a_partition_is_given_up_while_a_time_is_looked_up_it_is_not_told_
 def test_a_long_poll_looks_for_the_seal_when_it_ends_and_not_when_it_begins() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(refusal_of(fetch(log, 0, wait_ms_max=5_000)))
         await asyncio.sleep(1)
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.plant(key_of(0), seal_of(SESSION.id, 0))
         assert isinstance(await polling, SessionFenced)
         assert now_s() == 5
@@ -263,9 +264,9 @@ def test_a_long_poll_looks_for_the_seal_when_it_ends_and_not_when_it_begins() ->
 def test_readers_that_come_together_share_a_look_that_began_after_all_of_them() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, slow(0, 1.0), slow(0, 1.0))
         first = asyncio.create_task(values(log))
         await asyncio.sleep(0.5)
@@ -281,14 +282,14 @@ def test_readers_that_come_together_share_a_look_that_began_after_all_of_them() 
 def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, REFUSED, SILENCE)
         refused = await refusal_of(fetch(log, 0))
         assert type(refused) is Unavailable
         assert "the bucket does not tell" in refused.message
-        assert type(await refusal_of(log.bounds_of([ORDERS]))) is Unavailable
+        assert type(await refusal_of(log.reads.bounds_of([ORDERS]))) is Unavailable
         assert now_s() == 2
         assert await values(log) == [b"v"]
         leaving = asyncio.create_task(values(log))
@@ -303,14 +304,14 @@ def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> No
 # ── what producers are refused with by a leader that may be one of before ───────────────────────────────────────────────
 
 
-async def refusals(log: Log) -> list[DoubtedRefusal]:
+async def refusals(log: SessionLog) -> list[UnverifiedRejection]:
     """Of a gap in a producer's sequence, of a producer that is not known, and of an end that is not the expected one."""
     found = [
         await refusal_of(append(log, sequenced_batch(1, 5))),
         await refusal_of(append(log, sequenced_batch(2, 5))),
         await refusal_of(append(log, batch_of(b"v"), expected_offset=7)),
     ]
-    doubted = [refusal for refusal in found if isinstance(refusal, DoubtedRefusal)]
+    doubted = [refusal for refusal in found if isinstance(refusal, UnverifiedRejection)]
     assert len(doubted) == len(found)
     return doubted
 
@@ -318,17 +319,17 @@ async def refusals(log: Log) -> list[DoubtedRefusal]:
 def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, slow(0.2), slow(0.2), slow(0.2))
-        true = [await doubted.decided() for doubted in await refusals(log)]
+        true = [await doubted.resolve() for doubted in await refusals(log)]
         assert [type(error) for error in true] == [OutOfOrderSequence, UnknownProducer, ConditionFailed]
         assert now_s() == pytest.approx(0.6)
-        assert log.bounds(ORDERS).end_offset == 1
+        assert log.partitions.bounds(ORDERS).end_offset == 1
         doubted = await refusals(log)
         store.plant(key_of(1), seal_of(SESSION.id, 1))
-        assert [type(await each.decided()) for each in doubted] == [SessionFenced] * 3
+        assert [type(await each.resolve()) for each in doubted] == [SessionFenced] * 3
         assert log.ended
 
     with_log(store, work)
@@ -337,17 +338,17 @@ def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
 def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, sequenced_batch(1, 0))
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         store.script("list", LIST, REFUSED)
         doubted, *_ = await refusals(log)
         assert (doubted.retryable, doubted.nothing_was_written) == (True, True), "who does not ask further errs on the safe side"
-        assert type(await doubted.decided()) is Unavailable
-        assert type(await doubted.decided()) is Unavailable, "it is asked once"
+        assert type(await doubted.resolve()) is Unavailable
+        assert type(await doubted.resolve()) is Unavailable, "it is asked once"
         assert store.count("list", LIST) == 1
         copied = own_copy(doubted)
-        assert type(await copied.decided()) is OutOfOrderSequence
+        assert type(await copied.resolve()) is OutOfOrderSequence
 
     with_log(store, work)
 
@@ -355,15 +356,15 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
 def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         gap = await refusal_of(append(log, sequenced_batch(1, 5)))
-        assert isinstance(gap, DoubtedRefusal)
+        assert isinstance(gap, UnverifiedRejection)
         assert isinstance(await refusal_of(append(log, batch_of(b"v"), expected_offset=7)), ConditionFailed)
         assert store.count("list", LIST) == 0
         assert type(await refusal_of(produce(log, sequenced_batch(1, 5)))) is UnknownProducer
         assert store.count("list", LIST) == 1
         store.plant(key_of(0), seal_of(SESSION.id, 0))
-        assert type(await gap.decided()) is SessionFenced
+        assert type(await gap.resolve()) is SessionFenced
 
     with_log(store, work)
 
@@ -371,10 +372,10 @@ def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> No
 def test_what_is_refused_together_shares_a_look() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         doubted = [refusal for _ in range(9) for refusal in [await refusal_of(append(log, sequenced_batch(1, 5)))]]
-        await decide(refusal for refusal in doubted if isinstance(refusal, DoubtedRefusal))
-        assert [type(refusal.told) for refusal in doubted if isinstance(refusal, DoubtedRefusal)] == [UnknownProducer] * 9
+        await resolve_all(refusal for refusal in doubted if isinstance(refusal, UnverifiedRejection))
+        assert [type(refusal.resolved) for refusal in doubted if isinstance(refusal, UnverifiedRejection)] == [UnknownProducer] * 9
         assert store.count("list", LIST) == 1
 
     with_log(store, work)
@@ -383,9 +384,9 @@ def test_what_is_refused_together_shares_a_look() -> None:
 def test_a_repeat_and_an_old_epoch_of_a_producer_need_no_look() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         first = await produce(log, sequenced_batch(1, 0, producer_epoch=1))
-        log.surely_appointed = lambda: False
+        lose_lease(log)
         assert (await produce(log, sequenced_batch(1, 0, producer_epoch=1))) == first._replace(duplicate=True)
         assert type(await refusal_of(append(log, sequenced_batch(1, 1)))) is ProducerFenced
         assert store.count("list", LIST) == 0

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, NoLeader, OutOfRange, TidelogError, Unavailable
 from metadata.model import TopicPartition
-from segments.log.session_log import FetchTarget, Log
+from segments.deadline import Deadline
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.log_reader import Fetched
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
 from segments.recovery.recovered_partition import empty_partition
@@ -24,13 +25,13 @@ FETCHES_MAX = 500
 """One each 0.1 s, and what it waits for: a history is read a run of 3 s at a time, beside others in their turns."""
 
 
-async def fetched_at(log: Log, offset: int, **how: Any) -> tuple[float, list[bytes | None]]:
+async def fetched_at(log: SessionLog, offset: int, **how: Any) -> tuple[float, list[bytes | None]]:
     fetched = await fetch(log, offset, **how)
     return now_s(), [value for _, value in records_in(fetched.batches, from_offset=offset)]
 
 
 def test_a_long_poll_is_answered_when_the_record_is_committed() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(fetched_at(log, 0, wait_ms_max=60_000))
         await asyncio.sleep(3)
         await produce(log, batch_of(b"late"))
@@ -40,14 +41,14 @@ def test_a_long_poll_is_answered_when_the_record_is_committed() -> None:
 
 
 def test_a_long_poll_ends_empty_at_its_time() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert await fetched_at(log, 0, wait_ms_max=2500) == (2.5, [])
 
     with_log(bucket(), work)
 
 
 def test_a_long_poll_waits_for_bytes_min_but_not_beyond_its_time() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         size = len(batch_of(b"v"))
         enough = asyncio.create_task(fetched_at(log, 0, bytes_min=3 * size, wait_ms_max=60_000))
         too_many = asyncio.create_task(fetched_at(log, 0, bytes_min=99 * size, wait_ms_max=10_000))
@@ -63,7 +64,7 @@ def test_a_long_poll_waits_for_bytes_min_but_not_beyond_its_time() -> None:
 def test_more_records_than_the_answer_may_hold_are_not_waited_with() -> None:
     """The reader asked for more than it allows: with what it allows it is answered at once."""
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for _ in range(3):
             await produce(log)
         size = len(batch_of(b"v"))
@@ -74,9 +75,9 @@ def test_more_records_than_the_answer_may_hold_are_not_waited_with() -> None:
 
 
 def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_bytes() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         targets = [FetchTarget(ORDERS, 0, EVERYTHING), FetchTarget(PAYMENTS, 0, EVERYTHING)]
-        polling = asyncio.create_task(log.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=60_000))
+        polling = asyncio.create_task(log.reads.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=60_000))
         await asyncio.sleep(1)
         await produce(log, batch_of(b"p"), partition=PAYMENTS)
         orders, payments = await polling
@@ -84,7 +85,7 @@ def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_b
         assert isinstance(payments, Fetched)
         assert (orders.batches, records_in(payments.batches)) == ([], [(0, b"p")])
         await produce(log, batch_of(b"o"))
-        orders, payments = await log.fetch(targets, bytes_max=1)
+        orders, payments = await log.reads.fetch(targets, bytes_max=1)
         assert isinstance(orders, Fetched)
         assert isinstance(payments, Fetched)
         assert (records_in(orders.batches), payments.batches, payments.more) == ([(0, b"o")], [], True)
@@ -93,10 +94,10 @@ def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_b
 
 
 def test_the_error_of_one_partition_stands_in_its_place_and_is_not_waited_with() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log)
         targets = [FetchTarget(partition_of(9), 0, 100), FetchTarget(ORDERS, 0, 100), FetchTarget(PAYMENTS, 7, 100)]
-        answers = await log.fetch(targets, bytes_max=1 << 20, bytes_min=1 << 20, wait_ms_max=60_000)
+        answers = await log.reads.fetch(targets, bytes_max=1 << 20, bytes_min=1 << 20, wait_ms_max=60_000)
         assert [type(answer) for answer in answers] == [NoLeader, Fetched, OutOfRange]
         assert now_s() == 0
 
@@ -104,13 +105,13 @@ def test_the_error_of_one_partition_stands_in_its_place_and_is_not_waited_with()
 
 
 def test_a_reader_that_hangs_up_leaves_nothing_behind() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         polling = asyncio.create_task(fetch(log, 0, wait_ms_max=60_000))
         await asyncio.sleep(1)
-        assert log.readers_waiting == 1
+        assert log.reads.readers_waiting == 1
         polling.cancel()
         await asyncio.wait((polling,))
-        assert log.readers_waiting == 0
+        assert log.reads.readers_waiting == 0
 
     with_log(bucket(), work)
 
@@ -118,14 +119,14 @@ def test_a_reader_that_hangs_up_leaves_nothing_behind() -> None:
 def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for number in range(10):
             await produce(log, batch_of(b"%d" % number))
         assert await values(log) == [b"%d" % number for number in range(10)]
         assert store.count("get") == 8
-        assert (await log.explain(ORDERS, 3)).in_hot_pool is False
-        assert (await log.explain(ORDERS, 9)).in_hot_pool is True
-        assert await log.offset_for_timestamp(ORDERS, 0) is not None
+        assert (await log.reads.explain(ORDERS, 3)).in_hot_pool is False
+        assert (await log.reads.explain(ORDERS, 9)).in_hot_pool is True
+        assert await log.reads.offset_for_timestamp(ORDERS, 0) is not None
 
     with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=2 * (len(batch_of(b"0")) + BATCH_MEMORY_BYTES)))
 
@@ -133,16 +134,16 @@ def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
 def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> None:
     store = bucket()
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for number in range(3):
             appends = [await append(log, batch_of(b"%d%d" % (number, at))) for at in range(3)]
-            await log.committed(appends[-1], timeout_s=10)
+            await appends[-1].committed(Deadline.after(10))
             await produce(log, batch_of(b"%d" % number), partition=PAYMENTS)
-        damaged = await log.explain(ORDERS, 4)
+        damaged = await log.reads.explain(ORDERS, 4)
         body = bytearray(store.content(damaged.object_key))
         body[damaged.range_end - 1] ^= 1
         store.plant(damaged.object_key, bytes(body))
-        log._reads._cold._held.clear()
+        log.reads._cold._held.clear()
         assert await values(log, 0) == [b"00", b"01", b"02", b"10"]
         for _ in range(2):
             error = await refusal_of(fetch(log, 4))
@@ -164,7 +165,7 @@ ONE_BATCH = replace(SETTINGS, tail_cache_bytes_max=len(batch_of(b"o0")) + BATCH_
 class Consumer:
     """Reads several partitions by one fetch after the other, as a client does: who brought records goes last the next time."""
 
-    def __init__(self, log: Log, offsets: dict[TopicPartition, int]) -> None:
+    def __init__(self, log: SessionLog, offsets: dict[TopicPartition, int]) -> None:
         self._log = log
         self._next = offsets
         self.read: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in offsets}
@@ -173,7 +174,7 @@ class Consumer:
     async def fetch(self, *, bytes_max: int = EVERYTHING, bytes_min: int = 1, wait_ms_max: float = 0) -> dict[TopicPartition, int]:
         """How many records came of each partition that brought some, or an error (-1)."""
         targets = [FetchTarget(partition, offset, bytes_max) for partition, offset in self._next.items()]
-        answers = await self._log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+        answers = await self._log.reads.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
         came: dict[TopicPartition, int] = {}
         for target, answer in zip(targets, answers, strict=True):
             if isinstance(answer, TidelogError):
@@ -188,7 +189,7 @@ class Consumer:
         return came
 
 
-async def history_and_tail(log: Log, records: int = 1) -> None:
+async def history_and_tail(log: SessionLog, records: int = 1) -> None:
     """Segments 0, 1, … hold the history of ORDERS; the newest batch, the only hot one, is of PAYMENTS."""
     for number in range(records):
         await produce(log, batch_of(b"o%d" % number))
@@ -199,7 +200,7 @@ def test_a_slow_read_of_history_does_not_hold_up_the_tail_of_others() -> None:
     store = bucket()
     store.script("get", key_of(0), slow(3))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await history_and_tail(log)
         began_s = now_s()
         consumer = Consumer(log, {ORDERS: 0, PAYMENTS: 0})
@@ -227,7 +228,7 @@ def test_what_was_left_out_comes_with_the_first_fetch_after_it_was_read_also_whe
     for seq in range(3):
         store.script("get", key_of(seq), slow(0.5), slow(0.5))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await history_and_tail(log, records=3)
         consumer = Consumer(log, {PAYMENTS: 0, ORDERS: 0})
         for number in range(1, 20):
@@ -248,7 +249,7 @@ def test_the_error_of_a_read_that_was_left_out_comes_with_the_next_fetch() -> No
     store = bucket()
     store.script("get", key_of(0), fails(Unavailable("500 InternalError"), after_s=1))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await history_and_tail(log)
         consumer = Consumer(log, {ORDERS: 0, PAYMENTS: 0})
         assert await consumer.fetch() == {PAYMENTS: 1}
@@ -265,7 +266,7 @@ def test_a_bucket_that_hangs_holds_up_the_tail_at_no_fetch() -> None:
     store = bucket()
     store.script("get", key_of(0), *[SILENCE] * 10)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await history_and_tail(log)
         consumer = Consumer(log, {ORDERS: 0, PAYMENTS: 0})
         assert await consumer.fetch() == {PAYMENTS: 1}
@@ -288,7 +289,7 @@ def test_history_is_waited_for_where_there_is_nothing_else_to_answer_with() -> N
     store.script("get", key_of(0), slow(3))
     store.script("get", key_of(1), slow(5))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"o0"))
         await produce(log, batch_of(b"q0"), partition=PAYMENTS)
         await produce(log, batch_of(b"o1"))
@@ -306,7 +307,7 @@ def test_history_is_waited_for_until_there_are_the_bytes_that_the_reader_asks_fo
     store = bucket()
     store.script("get", key_of(0), slow(3))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         await history_and_tail(log)
         size, began_s = len(batch_of(b"p0")), now_s()
         in_time = Consumer(log, {ORDERS: 0, PAYMENTS: 0})
@@ -325,7 +326,7 @@ def test_a_reader_of_one_partition_gets_its_history_as_a_whole() -> None:
     for seq in range(10):
         store.script("get", key_of(seq), slow(seq / 10))
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for number in range(10):
             await produce(log, batch_of(b"%d" % number))
         assert await values(log) == [b"%d" % number for number in range(10)]
@@ -338,7 +339,7 @@ def test_of_many_partitions_with_a_history_each_is_read_in_its_turn() -> None:
     store = bucket()
     partitions = [partition_of(number, topic=3) for number in range(8)]
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for partition in partitions:
             log.lead(empty_partition(partition, SETTINGS), EPOCH)
         for number in range(4):
@@ -372,7 +373,7 @@ def test_whatever_the_bucket_does_the_tail_is_never_held_up_and_every_history_is
     partitions = [partition_of(number, topic=3) for number in range(len(histories))]
     one_is_hot = replace(SETTINGS, tail_cache_bytes_max=len(batch_of(b"tail")) + BATCH_MEMORY_BYTES)
 
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         for partition, records in zip(partitions, histories, strict=True):
             log.lead(empty_partition(partition, SETTINGS), EPOCH)
             for number in range(records):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metadata.errors import StaleRouting
-from metadata.model import Offset, ProducerId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.log.keyed_routing import AnyRouting
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from segments.object_store.store_clock import StoreClock
 from segments.partition.producer_state import ONE_SHOT, SequencedBatch
 from segments.recovery.recover import recover
@@ -21,7 +21,7 @@ ASKED = (ORDERS, PAYMENTS, ELSEWHERE)
 
 
 def test_a_batch_is_found_from_its_append_on_and_partitions_led_elsewhere_are_not_asked() -> None:
-    async def work(log: Log) -> None:
+    async def work(log: SessionLog) -> None:
         assert log.written_once(ASKED, KEY) == {}
         await append(log, sequenced_batch(KEY, 0x55, b"a", b"b", producer_epoch=3))
         found = log.written_once(ASKED, KEY)
@@ -30,7 +30,7 @@ def test_a_batch_is_found_from_its_append_on_and_partitions_led_elsewhere_are_no
         assert log.written_once(ASKED, ProducerId(KEY + 1)) == {}
         await append(log, sequenced_batch(KEY, 0x55, b"c", producer_epoch=3), partition=PAYMENTS)
         assert log.written_once(ASKED, KEY).keys() == {ORDERS, PAYMENTS}
-        log.drop(PAYMENTS)
+        log.stop_leading(PAYMENTS)
         assert log.written_once(ASKED, KEY).keys() == {ORDERS}
 
     with_log(bucket(), work)
@@ -53,7 +53,7 @@ def test_a_successor_finds_what_was_committed() -> None:
 class _Grown(AnyRouting):
     """What a leader knows once the topic has more partitions than keyed requests were routed over."""
 
-    def check(self, partition: TopicPartition, partition_count: int) -> None:
+    def check(self, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
         raise StaleRouting(f"it was routed over {partition_count} partitions")
 
 

@@ -8,31 +8,31 @@ import pytest
 
 from metadata.errors import Corrupt, NoLeader, SessionFenced, TidelogError
 from metadata.model import LeaderEpoch, TopicPartition
-from segments.partition.leader_partitions import LedPartition, LedPartitions
+from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
 from segments.recovery.recovered_partition import empty_partition
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import ORDERS, PAYMENTS
 
 
-def led_partition(partition: TopicPartition = ORDERS) -> LedPartition:
+def led_partition(partition: TopicPartition = ORDERS) -> LeaderPartition:
     empty = empty_partition(partition, SegmentSettings())
-    return LedPartition(empty.log(LeaderEpoch(1)), empty.runs)
+    return LeaderPartition(empty.log(LeaderEpoch(1)), empty.runs)
 
 
 def open_session() -> None:
     pass
 
 
-def leading(check_open: Callable[[], None] = open_session) -> LedPartitions:
-    led = LedPartitions(check_open=check_open)
+def leading(check_open: Callable[[], None] = open_session) -> LeaderPartitions:
+    led = LeaderPartitions(check_open=check_open)
     led.add(ORDERS, led_partition())
     return led
 
 
-def served(led: LedPartitions) -> tuple[bool, bool]:
+def served(led: LeaderPartitions) -> tuple[bool, bool]:
     """Whether ORDERS is written, and read."""
 
-    def is_served(at: Callable[[TopicPartition], LedPartition]) -> bool:
+    def is_served(at: Callable[[TopicPartition], LeaderPartition]) -> bool:
         try:
             at(ORDERS)
         except TidelogError:
@@ -42,24 +42,24 @@ def served(led: LedPartitions) -> tuple[bool, bool]:
     return is_served(led.writable), is_served(led.readable)
 
 
-def test_what_is_paused_is_read_and_what_is_withheld_is_not_until_it_is_resumed() -> None:
+def test_what_is_paused_is_read_and_what_has_its_reads_stopped_is_not_until_it_is_resumed() -> None:
     led = leading()
     assert served(led) == (True, True)
     led.pause(ORDERS)
     assert served(led) == (False, True)
-    led.withhold([ORDERS])
+    led.stop_reads([ORDERS])
     assert served(led) == (False, False)
     led.resume(ORDERS)
     assert served(led) == (True, True)
 
 
 def test_what_was_paused_before_it_was_led_is_paused_and_a_drop_forgets_it() -> None:
-    led = LedPartitions(check_open=open_session)
+    led = LeaderPartitions(check_open=open_session)
     led.pause(ORDERS)
     led.add(ORDERS, led_partition())
     assert served(led) == (False, True)
-    assert led.drop(ORDERS)
-    assert not led.drop(ORDERS)
+    assert led.remove(ORDERS)
+    assert not led.remove(ORDERS)
     led.add(ORDERS, led_partition())
     assert served(led) == (True, True)
 
@@ -67,13 +67,13 @@ def test_what_was_paused_before_it_was_led_is_paused_and_a_drop_forgets_it() -> 
 def test_whoever_asks_for_a_damaged_partition_gets_a_copy_of_what_is_wrong_with_it() -> None:
     led = leading()
     damage = Corrupt("a segment is missing", key="wal/7/3")
-    led.refuse(PAYMENTS, damage)
+    led.mark_damaged(PAYMENTS, damage)
     for _ in range(2):
         with pytest.raises(Corrupt, match="a segment is missing") as told:
             led.readable(PAYMENTS)
         assert told.value is not damage
     assert set(led.damaged) == {PAYMENTS}
-    led.drop(PAYMENTS)
+    led.remove(PAYMENTS)
     with pytest.raises(NoLeader):
         led.at(PAYMENTS)
 

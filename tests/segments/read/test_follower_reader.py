@@ -79,9 +79,7 @@ def paired(partition: TieredPartition, scenario: Callable[[Pair], Awaitable[None
     async def work(leader: LogReader) -> None:
         pair = Pair(partition, leader)
         async with asyncio.TaskGroup() as tasks:
-            pair.located = LocatedReads(
-                partition.store, partition.pool, spawn=tasks.create_task, decompressed_bytes_max=1 << 24, read_timeout_s=1000
-            )
+            pair.located = LocatedReads(partition.store, partition.pool, spawn=tasks.create_task, read_timeout_s=1000)
             await scenario(pair)
 
     partition.with_reader(work)

@@ -14,12 +14,14 @@ from metadata.errors import Corrupt, OutOfRange, TidelogError, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId
 from segments.bucket.layout import segment_key
 from segments.byte_budget import ByteBudget
+from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read import log_reader
 from segments.read.fetch_plan import FetchPart, plan_fetch
-from segments.read.log_reader import Explanation, Fetched, FetchTarget, LedPartition, LogReader, TimestampedOffset
+from segments.read.log_reader import Fetched, FetchTarget, LogReader
 from segments.read.read_cache import ColdPool
+from segments.read.record_lookup import Explanation, RecordLookup, TimestampedOffset
 from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
 from segments.records.batch import parse_header, with_log_append_time
 from segments.wal.run_index import RunIndex
@@ -60,7 +62,7 @@ class Partition:
             producers=ProducerStates(producers_max=1, expiry_ms=1),
         )
         log.end_offset = Offset(self.end + 5)  # buffered, not committed
-        self.led = LedPartition(log, runs)
+        self.led = LeaderPartition(log, runs)
         self.batches = batches
         self.hot_start = batches[len(batches) - hot_batches].base_offset if hot_batches else self.end
         self.hot = HotPool(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in batches[len(batches) - hot_batches :]))
@@ -86,7 +88,8 @@ class Partition:
                     self.store, bytes_max=1 << 20, reads=ByteBudget(1 << 20), read_timeout_s=10, spawn=tasks.create_task
                 )
                 try:
-                    return await work(LogReader(self.hot, cold, decompressed_bytes_max=1 << 20))
+                    self.lookup = RecordLookup(self.hot, cold, None, decompressed_bytes_max=1 << 20)
+                    return await work(LogReader(self.hot, cold))
                 except TidelogError as error:  # not through the task group, which would wrap it
                     failed.append(error)
             raise failed[0]
@@ -111,10 +114,10 @@ class Partition:
         return answer
 
     def first_at(self, timestamp_ms: int) -> TimestampedOffset | None:
-        return self.with_reader(lambda reader: reader.first_at(self.led, timestamp_ms))
+        return self.with_reader(lambda _: self.lookup.first_at(self.led, timestamp_ms))
 
     def explain(self, offset: int) -> Explanation:
-        return self.with_reader(lambda reader: reader.explain(self.led, offset))
+        return self.with_reader(lambda _: self.lookup.explain(self.led, offset))
 
 
 A, B, C, D = batch_of(b"a1", b"a2"), batch_of(b"b"), batch_of(b"c1", b"c2", b"c3"), batch_of(b"d")

@@ -157,7 +157,7 @@ def test_the_log_start_may_lie_above_files_and_within_a_row_group() -> None:
     assert tuples_in(partition.read(11).batches, from_offset=11) == partition.records[11:]
     with pytest.raises(OutOfRange):
         partition.read(10)
-    found = partition.with_reader(lambda reader: reader.first_at(partition.led, 0))
+    found = partition.with_reader(lambda _: partition.lookup.first_at(partition.led, 0))
     assert found is not None
     assert found.offset == 11
 
@@ -271,9 +271,9 @@ def test_times_and_offsets_are_looked_up_again_where_a_file_is_gone() -> None:
             partition.store.remove(key)
 
     async def work(reader: LogReader) -> None:
-        found = await reader.first_at(partition.led, TIMESTAMP_MS)
+        found = await partition.lookup.first_at(partition.led, TIMESTAMP_MS)
         assert found == (0, TIMESTAMP_MS)
-        assert (await reader.explain(partition.led, 20)).object_key == merged.file_keys[0]
+        assert (await partition.lookup.explain(partition.led, 20)).object_key == merged.file_keys[0]
 
     partition.with_reader(work)
 
@@ -321,7 +321,7 @@ def test_the_first_record_at_or_after_a_time_is_found_on_every_tier(
     async def work(reader: LogReader) -> None:
         for time in range(TIMESTAMP_MS - 1, TIMESTAMP_MS + 32):
             expected = next(((offset, found) for offset, found, *_ in stored if found >= time), None)
-            assert await reader.first_at(partition.led, time) == expected
+            assert await partition.lookup.first_at(partition.led, time) == expected
 
     partition.with_reader(work)
 
@@ -337,7 +337,7 @@ def test_what_is_compacted_while_a_time_is_looked_up_is_not_stepped_over() -> No
     partition.store.script("get", next(partition.runs.between(0, 1)).key, slow(2))
 
     async def work(reader: LogReader) -> None:
-        looking = asyncio.ensure_future(reader.first_at(partition.led, t + 5))
+        looking = asyncio.ensure_future(partition.lookup.first_at(partition.led, t + 5))
         await asyncio.sleep(1)
         partition.led.history = later.led.history
         partition.led.runs.drop_below(later.compacted_to)
@@ -349,7 +349,7 @@ def test_what_is_compacted_while_a_time_is_looked_up_is_not_stepped_over() -> No
 def test_only_the_row_group_that_holds_the_time_is_read() -> None:
     batches = [batch_of(b"v", timestamps_ms=[TIMESTAMP_MS + number]) for number in range(20)]
     partition = TieredPartition(batches, compacted=20, file_batches=10, group_bytes=1)
-    found = partition.with_reader(lambda reader: reader.first_at(partition.led, TIMESTAMP_MS + 19))
+    found = partition.with_reader(lambda _: partition.lookup.first_at(partition.led, TIMESTAMP_MS + 19))
     assert found == (19, TIMESTAMP_MS + 19)
     assert partition.store.count("get") == 1
 
@@ -359,7 +359,7 @@ def test_only_the_row_group_that_holds_the_time_is_read() -> None:
 
 def test_an_offset_in_parquet_is_explained_by_its_file_and_row_group() -> None:
     partition = TieredPartition(V, compacted=10, hot=1, file_batches=5, epoch_batches=3)
-    told = partition.with_reader(lambda reader: reader.explain(partition.led, 13))
+    told = partition.with_reader(lambda _: partition.lookup.explain(partition.led, 13))
     file = partition.manifest.files[1]
     (number,) = [at for at, group in enumerate(file.row_groups) if group.base_offset <= 13 <= group.last_offset]
     group = file.row_groups[number]
@@ -372,16 +372,16 @@ def test_an_offset_in_parquet_is_explained_by_its_file_and_row_group() -> None:
     assert (told.range_start, told.range_end, told.crc32c) == (group.start, group.end, group.crc32c)
     assert (told.base_offset, told.last_offset) == (group.base_offset, group.last_offset)
     assert (told.leader_epoch, told.session, told.in_hot_pool) == (EPOCH + 2, None, False)
-    of_segment = partition.with_reader(lambda reader: reader.explain(partition.led, 21))
+    of_segment = partition.with_reader(lambda _: partition.lookup.explain(partition.led, 21))
     assert (of_segment.tier, of_segment.row_group, of_segment.in_hot_pool) == ("segment", None, False)
 
 
 def test_an_offset_that_key_compaction_left_away_holds_no_record() -> None:
     partition = TieredPartition(V, compacted=10, keeps=lambda offset: offset % 4 == 1, group_bytes=1 << 20)
-    assert partition.with_reader(lambda reader: reader.explain(partition.led, 5)).tier == "parquet"
+    assert partition.with_reader(lambda _: partition.lookup.explain(partition.led, 5)).tier == "parquet"
     for offset in (0, 6, 19):
         with pytest.raises(OutOfRange, match=f"has offset {offset}$") as refused:
-            partition.with_reader(lambda reader, offset=offset: reader.explain(partition.led, offset))  # type: ignore[misc]
+            partition.with_reader(lambda _, offset=offset: partition.lookup.explain(partition.led, offset))  # type: ignore[misc]
         assert refused.value.hint == "The record with this offset was removed by key compaction."
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from segments.read.read_path import WaitingReaders
+from segments.read.read_path import ReaderNotifier
 from tests.kit.segments.batches import ORDERS, PAYMENTS
 
 
 def test_news_of_a_partition_wake_those_who_wait_for_it_and_no_other() -> None:
-    waiting = WaitingReaders()
+    waiting = ReaderNotifier()
     with waiting.at([ORDERS, PAYMENTS]) as both, waiting.at([ORDERS]) as one:
         waiting.wake(PAYMENTS)
         assert (both.is_set(), one.is_set()) == (True, False)
@@ -17,7 +17,7 @@ def test_news_of_a_partition_wake_those_who_wait_for_it_and_no_other() -> None:
 
 
 def test_nothing_is_kept_of_those_who_have_gone_whatever_they_asked_for_twice() -> None:
-    waiting = WaitingReaders()
+    waiting = ReaderNotifier()
     with waiting.at([ORDERS, ORDERS]):
         assert len(waiting) == 1
     assert len(waiting) == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metadata.errors import Corrupt, OutOfRange
 from metadata.model import LeaderEpoch, Offset
 from segments.history.index import History
-from segments.partition.leader_partitions import LedPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, plan_fetch
 from segments.read.record_locations import Located, Told, located, partition_told
 from segments.wal.run_index import RunIndex
@@ -88,7 +88,7 @@ def test_nothing_is_readable_behind_what_was_told_nor_beyond_the_high_watermark(
 
 
 def test_the_log_starts_where_the_leader_says_or_a_newer_manifest_does() -> None:
-    def starts(*, of_leader: int, of_manifest: int, high_watermark: int = 60) -> LedPartition:
+    def starts(*, of_leader: int, of_manifest: int, high_watermark: int = 60) -> LeaderPartition:
         manifest = msgspec.structs.replace(history().manifest, log_start_offset=Offset(of_manifest))
         places = Located(1, tuple(index_of(20, start_offset=COMPACTED_TO).from_timestamp(-1)))
         asked = told(places, high_watermark=high_watermark, log_start_offset=of_leader)

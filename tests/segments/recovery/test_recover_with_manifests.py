@@ -15,7 +15,7 @@ from segments.bucket.layout import claim_key, manifest_key, segment_key, trimmed
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.object_store.interface import ListPage, Tail
-from segments.read.log_reader import LedPartition
+from segments.partition.leader_partitions import LeaderPartition
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition
@@ -147,7 +147,7 @@ def test_the_ends_of_epochs_are_told_across_what_was_compacted() -> None:
             bucket.compact(compacted, epochs=starts)
             bucket.trim(compacted)
         found = bucket.recover(*(led(1, epoch) for epoch in sorted(set(epochs))))
-        partition = LedPartition(found.log(LeaderEpoch(9)), found.runs, found.history)
+        partition = LeaderPartition(found.log(LeaderEpoch(9)), found.runs, found.history)
         ends = {asked: tuple(partition.end_of_epoch(asked)) for asked in range(10)}
         assert ends == {
             0: tuple(NO_EPOCH_END),

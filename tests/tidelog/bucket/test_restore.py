@@ -569,7 +569,7 @@ def test_what_was_compacted_and_trimmed_is_known_after_a_restore_and_goes_on(tmp
             async with cluster_of(bucket, empty, ["b1"]) as cluster:
                 await cluster.until_led((await cluster.topics.list()).topics[0])
                 for partition, start in zip(partitions, (8, 5, 0), strict=True):
-                    assert cluster.leader(partition).leadership.log.bounds(partition)[:2] == (start, 8)
+                    assert cluster.leader(partition).leadership.log.partitions.bounds(partition)[:2] == (start, 8)
                     assert await cluster.produce(partition, producer_id, 7) == 7, "a repeat"
                     assert await cluster.produce(partition, producer_id, 8) == 8
         assert session < restored.plan.next_session

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tidelog
-from gateway.routing.local_log import EpochQuestion
+from gateway.routing.log_service import EpochQuestion
 from metadata.errors import (
     Denied,
     InstanceFenced,
@@ -51,7 +51,7 @@ async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
     async with log.consume("orders", group=GROUP) as consumer:
         await take(consumer, RECORDS)
     [epoch] = {found.leader_epoch for found in await log.groups.offsets(GROUP)}
-    told = broker.routed_log.ends_of_epochs
+    told = broker.cluster_log.ends_of_epochs
 
     async def ends(questions: Sequence[EpochQuestion], *, wait_s: float = math.inf) -> list[EpochEnd | TidelogError]:
         return [
@@ -59,7 +59,7 @@ async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
             for asked, end in zip(questions, await told(questions), strict=True)
         ]
 
-    broker.routed_log.ends_of_epochs = ends  # type: ignore[method-assign]
+    broker.cluster_log.ends_of_epochs = ends  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])

@@ -17,7 +17,7 @@ from gateway.groups.admin.lag import (
     first_timestamp_ms,
 )
 from gateway.proto.status import error_of
-from gateway.routing.local_log import LedHere
+from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -174,7 +174,7 @@ def test_thousands_of_partitions_are_asked_for_by_parts_and_what_nobody_leads_is
     async def main() -> None:
         log = NobodyLeads()
         partitions = [TopicPartition(TOPIC_ID, Partition(number)) for number in range(2 * PART + 500)]
-        found: list[Any] = [*await bounds_by_parts(cast(LedHere, log), partitions)]
+        found: list[Any] = [*await bounds_by_parts(cast(LogService, log), partitions)]
         assert found == list(range(2 * PART + 500)), "in order"
         assert log.asked == [(PART, BOUNDS_WAIT_S), (PART, LATER_PART_S), (500, LATER_PART_S)]
 

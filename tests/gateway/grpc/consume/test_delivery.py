@@ -75,7 +75,7 @@ class World:
             under_way=lambda *_: lambda: None,
         )
         self.pusher = Pusher(
-            cast(Broker, SimpleNamespace(routed_log=log)),
+            cast(Broker, SimpleNamespace(cluster_log=log)),
             cast(GrpcFetch, fetch),
             cast(Context, SimpleNamespace(write=self._write)),
             TERMS,

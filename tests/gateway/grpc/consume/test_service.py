@@ -21,7 +21,7 @@ from gateway.proto import groups_pb2, log_pb2
 from gateway.proto.status import error_of
 from gateway.records.batch_decoder import open_records
 from gateway.records.response_budget import AnswerRoom
-from gateway.routing.local_log import EpochQuestion
+from gateway.routing.log_service import EpochQuestion
 from gateway.settings import GatewaySettings
 from metadata.errors import (
     Corrupt,
@@ -361,7 +361,7 @@ def test_where_the_log_was_cut_below_what_is_committed_a_member_goes_on_at_the_c
         async def ends(questions: Sequence[EpochQuestion], *, wait_s: float) -> list[EpochEnd]:
             return [EpochEnd(LeaderEpoch(1), Offset(1))] * len(questions)
 
-        monkeypatch.setattr(broker.routed_log, "ends_of_epochs", ends)
+        monkeypatch.setattr(broker.cluster_log, "ends_of_epochs", ends)
         policy = log_pb2.AutoOffsetReset.Value(f"AUTO_OFFSET_RESET_{reset}")
         again = await begun(channel, "single", group="billing", auto_offset_reset=policy)
         if reset == "EARLIEST":

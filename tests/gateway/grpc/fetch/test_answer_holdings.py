@@ -18,9 +18,9 @@ from gateway.proto import log_pb2
 from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
-from segments.log.session_log import Log
 from segments.object_store.interface import Buffer
 from segments.read.log_reader import Fetched
+from segments.read.read_path import ReadPath
 from segments.settings import KIB
 from tests.kit.gateway.http_client import Client, serve
 from tests.kit.gateway.small_broker import SmallBroker, until
@@ -40,9 +40,9 @@ class Batches(list[Buffer]):
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Batches]]:
     """The batches that were handed out, in the order of their reading."""
     handed_out: list[weakref.ref[Batches]] = []
-    as_it_is = Log.fetch
+    as_it_is = ReadPath.fetch
 
-    async def watched(self: Log, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
+    async def watched(self: ReadPath, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
         found: list[Fetched | TidelogError] = []
         for answer in await as_it_is(self, *arguments, **options):
             assert isinstance(answer, Fetched)
@@ -51,7 +51,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Batches]]:
             found.append(answer._replace(batches=batches))
         return found
 
-    monkeypatch.setattr(Log, "fetch", watched)
+    monkeypatch.setattr(ReadPath, "fetch", watched)
     return handed_out
 
 
@@ -96,7 +96,7 @@ def test_who_waits_for_room_over_grpc_holds_no_batches(
         with door.room.place() as place:
             with ExitStack() as others:
                 await fill_up(door.room, others)
-                fetching = asyncio.ensure_future(door._fetch(fetch_of(form), place, broker.led_here))
+                fetching = asyncio.ensure_future(door._fetch(fetch_of(form), place, broker.local_log))
                 await until(lambda: door.room.readers_waiting == 1)
                 assert looked_at
                 assert not any(batches() for batches in looked_at)
@@ -111,7 +111,7 @@ def test_an_answer_over_grpc_gives_back_what_it_does_not_need(tmp_path: Path, fo
         door = GrpcFetch(broker, LongWaits())
         await produce(client)
         with door.room.place() as place:
-            message = await door._fetch(fetch_of(form), place, broker.led_here)
+            message = await door._fetch(fetch_of(form), place, broker.local_log)
             assert door.room.bytes_used == place.bytes_held == COPIES * len(message)
             assert door.room.bytes_used_peak > place.bytes_held, "it had no more than it needed from the beginning"
 

@@ -27,7 +27,7 @@ from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotLea
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.bucket.layout import segment_key
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.object_store.memory import MemoryStore
 from segments.partition.partition_log import Bounds
 from tests.gateway.cluster.test_session_manager import one_broker, partition_of
@@ -223,7 +223,7 @@ async def led_elsewhere(cluster: Cluster, topic: Topic, number: int, leaving: Br
     for broker in cluster.brokers:
         await until(lambda broker=broker: (led := broker.leader(place)) is not None and led.broker_id != leaving.broker_id)  # type: ignore[misc]
     leader = cluster.leader(place)
-    await until(lambda: leader.log.leads(place))
+    await until(lambda: place in leader.log.partitions)
     return leader
 
 
@@ -292,15 +292,15 @@ def test_a_question_for_an_epoch_waits_while_its_partition_is_between_two_leader
         topic, number, broker = await made(cluster)
         place = partition_of(topic, number)
         leader = cluster.leader(place)
-        await until(lambda: leader.log.leads(place))
-        leader.log.pause(place)
-        leader.log.withhold([place])
+        await until(lambda: place in leader.log.partitions)
+        leader.log.partitions.pause(place)
+        leader.log.partitions.stop_reads([place])
         async with channel_to(broker) as channel:
             others = [at for at in range(topic.partition_count) if at != number]
             assert await ends(log_stub(channel), *(epoch_query(0, at) for at in others)) == [(0, 0)] * len(others)
             asked = asyncio.create_task(ends(log_stub(channel), epoch_query(0, number), epoch_query(0, others[0])))
             assert not (await asyncio.wait((asked,), timeout=0.2))[0]
-            leader.log.resume(place)
+            leader.log.partitions.resume(place)
             assert await asked == [(0, 0), (0, 0)]
 
     with_cluster(tmp_path, scenario)
@@ -313,7 +313,7 @@ def test_what_a_leader_of_before_has_answered_is_not_told_by_a_broker_that_knows
     place = TopicPartition(TopicId("0" * 32), Partition(0))
     state = None if known is None else SimpleNamespace(leader_epoch=known)
     view = SimpleNamespace(partitions=SimpleNamespace(get=lambda _: state, subscribe=lambda _: None))
-    leaders = Leaders(cast(Callable[[], Log], None), cast(ClusterView, view), broker_id="broker-1")
+    leaders = Leaders(cast(Callable[[], SessionLog], None), cast(ClusterView, view), broker_id="broker-1")
     bounds = Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(answered))
     told_on = leaders.unless_of_before(place, bounds)
     assert told_on is bounds if is_told else isinstance(told_on, NotLeader)
@@ -335,14 +335,18 @@ def test_epochs_end_where_they_ended_after_a_restart(tmp_path: Path, killed: boo
             await broker.produce(partition_of(topic), b"a", b"b")
         for _ in range(2):  # the second leader writes nothing
             async with one_broker(bucket, tmp_path / "m", killed=killed) as broker:
-                last = broker.leadership.log.bounds(partition_of(topic)).leader_epoch
+                last = broker.leadership.log.partitions.bounds(partition_of(topic)).leader_epoch
                 log = broker.leadership.log
-                assert log.end_of_epoch(partition_of(topic), last) == (last, 2)
-                assert log.end_of_epoch(partition_of(topic), 0) == log.end_of_epoch(partition_of(topic), last - 1) == (0, 2)
+                assert log.reads.end_of_epoch(partition_of(topic), last) == (last, 2)
+                assert (
+                    log.reads.end_of_epoch(partition_of(topic), 0)
+                    == log.reads.end_of_epoch(partition_of(topic), last - 1)
+                    == (0, 2)
+                )
         async with one_broker(bucket, tmp_path / "m") as broker:
             await broker.produce(partition_of(topic), b"c")
             log = broker.leadership.log
-            assert [log.end_of_epoch(partition_of(topic), epoch) for epoch in (0, 2, 3)] == [(0, 2), (0, 2), (3, 3)]
+            assert [log.reads.end_of_epoch(partition_of(topic), epoch) for epoch in (0, 2, 3)] == [(0, 2), (0, 2), (3, 3)]
 
     asyncio.run(main())
 
@@ -359,12 +363,14 @@ def test_a_broker_whose_lease_may_have_ended_answers_readers_only_where_its_sess
             topic = await broker.create("orders")
             await broker.produce(partition_of(topic), b"a")
             session_log = broker.leadership.log
-            assert session_log.surely_appointed()
+            assert session_log.leadership.guard.lease_is_valid()
             monkeypatch.setattr(Membership, "sure", property(lambda _: False))
-            assert not session_log.surely_appointed()
+            assert not session_log.leadership.guard.lease_is_valid()
             assert await broker.read(partition_of(topic)) == [b"a"]
             session = session_log.session.id
-            await bucket.create(segment_key(session, session_log.committed_to), [seal_of(session, session_log.committed_to)])
+            await bucket.create(
+                segment_key(session, session_log.writer.committed_to), [seal_of(session, session_log.writer.committed_to)]
+            )
             with pytest.raises(SessionFenced):
                 await broker.read(partition_of(topic))
 
@@ -378,7 +384,7 @@ def test_nobody_reads_from_the_old_leader_once_it_has_sent_that_another_leads(
         topic, number, _ = await made(cluster)
         place = partition_of(topic, number)
         leaving = cluster.leader(place)
-        await until(lambda: leaving.log.leads(place))
+        await until(lambda: place in leaving.log.partitions)
         sent, go = asyncio.Event(), asyncio.Event()
         as_it_is = leadership.write
 
@@ -392,10 +398,10 @@ def test_nobody_reads_from_the_old_leader_once_it_has_sent_that_another_leads(
             log = leaving.log
             leaving.stop()
             await sent.wait()
-            assert log.leads(place)
-            [answer] = await log.fetch([FetchTarget(place, 0, 1)], bytes_max=1, bytes_min=0)
+            assert place in log.partitions
+            [answer] = await log.reads.fetch([FetchTarget(place, 0, 1)], bytes_max=1, bytes_min=0)
             assert isinstance(answer, NoLeader)
             go.set()
-        await until(lambda: not log.leads(place))
+        await until(lambda: place not in log.partitions)
 
     with_cluster(tmp_path, scenario)

@@ -19,8 +19,9 @@ from gateway.records import response_budget
 from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import Corrupt, TidelogError
-from segments.log.session_log import FetchTarget, Log
+from segments.log.session_log import FetchTarget
 from segments.read.log_reader import Fetched
+from segments.read.read_path import ReadPath
 from segments.records.batch import parse_header, split_batches
 from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import encode_records
@@ -394,10 +395,10 @@ def test_calls_that_take_nothing_leave_room_for_others_and_give_theirs_back_when
 def test_an_error_that_is_told_once_is_not_lost_between_the_look_and_the_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_it_is = Log.fetch
+    as_it_is = ReadPath.fetch
     told: list[int] = []
 
-    async def telling_once(self: Log, targets: list[FetchTarget], **options: Any) -> list[Fetched | TidelogError]:
+    async def telling_once(self: ReadPath, targets: list[FetchTarget], **options: Any) -> list[Fetched | TidelogError]:
         answers = await as_it_is(self, targets, **options)
         if not told:
             told.append(len(targets))
@@ -406,7 +407,7 @@ def test_an_error_that_is_told_once_is_not_lost_between_the_look_and_the_fetch(
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a"), partition=1)
-        monkeypatch.setattr(Log, "fetch", telling_once)
+        monkeypatch.setattr(ReadPath, "fetch", telling_once)
         damaged, sound = (await stub.Fetch(fetch_of(0, 0))).partitions
         assert reason(damaged.error) == "CORRUPT"
         assert records_in([sound.record_batches]) == [(0, b"a")]

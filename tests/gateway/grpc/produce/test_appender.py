@@ -100,7 +100,7 @@ def test_a_producer_with_a_wrong_clock_or_a_gap_holds_up_no_other_whose_batches_
 def test_what_refused_one_for_a_while_is_told_to_those_behind_it(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         topic = broker.topic_cache.get("orders")
-        broker.log.drop(partition_of(topic, 0))
+        broker.log.stop_leading(partition_of(topic, 0))
         response = await stub.Produce(request(ready(batch_of(b"a")), ready(batch_of(b"b")), ready(batch_of(b"c"), partition=1)))
         assert reasons(response) == ["NO_LEADER", "NO_LEADER", ""]
 

@@ -23,6 +23,7 @@ from segments.settings import KIB, MIB, SegmentSettings
 from tests.kit.gateway.small_broker import FAST, NOW_MS, SmallBroker, until, with_broker
 from tests.kit.gateway.stubs import log_stub
 from tests.kit.segments.batches import batch_of, seal_of, sequenced_batch
+from tests.kit.segments.serving import lose_lease
 
 pytestmark = pytest.mark.slow
 
@@ -264,7 +265,7 @@ def test_a_broker_that_may_lead_no_more_calls_a_sequence_wrong_only_after_a_look
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         producer_id = (await stub.InitProducer(log_pb2.InitProducerRequest())).producer_id
         gap = request(ready(sequenced_batch(producer_id, 5, b"c")), ready(batch_of(b"d")))
-        broker.log.surely_appointed = lambda: False
+        lose_lease(broker.log)
         told = await stub.Produce(gap)
         assert reasons(told) == ["UNKNOWN_PRODUCER", "UNAVAILABLE"]
         elsewhere = [ready(sequenced_batch(producer_id, 5, b"c"), partition=number) for number in range(3)]
@@ -381,7 +382,7 @@ def test_a_producer_that_hangs_up_does_not_stop_the_others_and_its_batches_remai
 def end_offset(broker: SmallBroker, partition: int = 0) -> int:
     from gateway.topics.names import partition_of
 
-    return broker.log.bounds(partition_of(broker.topic_cache.get("orders"), partition)).end_offset
+    return broker.log.partitions.bounds(partition_of(broker.topic_cache.get("orders"), partition)).end_offset
 
 
 def test_a_stream_that_is_not_answered_is_read_up_to_its_window_and_no_further(tmp_path: Path) -> None:

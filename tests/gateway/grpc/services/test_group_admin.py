@@ -317,7 +317,7 @@ def test_where_one_partition_can_not_be_told_nothing_is_moved_and_the_dry_run_sa
         await admin.produce(1_000, 2_000)
         await answered(admin.members.commit(offset(1), offset(0, partition=1)))
         orders = admin.broker.topic_cache.get("orders")
-        admin.broker.log.drop(TopicPartition(orders.id, Partition(1)))
+        admin.broker.log.stop_leading(TopicPartition(orders.id, Partition(1)))
         request = groups_pb2.SeekGroupRequest(group="billing", latest=True, validate_only=True)
         told = await answered(admin.members.stub.SeekGroup(request))
         assert [(row.partition, row.HasField("error")) for row in told.moved] == [(0, False), (1, True)]

@@ -529,8 +529,10 @@ def test_a_broker_that_refuses_damaged_partitions_stays_ready_and_says_which_and
     async def scenario(broker: SmallBroker, client: Client) -> None:
         orders = broker.topic_cache.get("orders")
         hurt = partition_of(orders, 1)
-        broker.log.drop(hurt)
-        broker.log.refuse(hurt, Corrupt(f"wal/1/2, which may hold records of {hurt}, is damaged", hint="Restore it."))
+        broker.log.stop_leading(hurt)
+        broker.log.partitions.mark_damaged(
+            hurt, Corrupt(f"wal/1/2, which may hold records of {hurt}, is damaged", hint="Restore it.")
+        )
         ready = await client.get("/readyz")
         assert (ready.status, ready.json["status"]) == (200, "damaged partitions")
         assert ready.json["refused_partitions"] == [

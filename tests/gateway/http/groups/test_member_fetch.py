@@ -13,7 +13,7 @@ from gateway.api import Broker
 from gateway.groups.admin.lag import LATER_PART_S
 from gateway.http.groups.cursor import Cursor, Place
 from gateway.http.groups.member_fetch import PART, MemberReading
-from gateway.routing.local_log import EpochQuestion
+from gateway.routing.log_service import EpochQuestion
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, UnknownTopic
 from metadata.group_member.start_offsets import StartPolicy
@@ -63,7 +63,7 @@ def topic(name: str) -> Topic:
 
 
 def reading_of(logs: Logs, cursor: Cursor = BEGINNING, *, from_latest: bool = False) -> MemberReading:
-    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=logs)
+    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), cluster_log=logs)
     policy = StartPolicy.LATEST if from_latest else StartPolicy.EARLIEST
     return MemberReading(cast(Broker, broker), ASSIGNED, cursor, group="billing", policy=policy)
 
@@ -184,7 +184,7 @@ def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> Non
 
 
 def test_topics_that_are_unknown_are_told_of_each_partition() -> None:
-    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=Logs(set()))
+    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), cluster_log=Logs(set()))
     reading = MemberReading(
         cast(Broker, broker), [("gone", 0), ("gone", 1), ("orders", 5_000)], BEGINNING, group="billing", policy=StartPolicy.EARLIEST
     )

@@ -301,7 +301,7 @@ def test_a_partition_that_nobody_leads_holds_up_no_other(tmp_path: Path) -> None
         lost = partition_of(topic, 1)
         member = HttpMember(client, "g")
         await member.join()
-        broker.log.drop(lost)
+        broker.log.stop_leading(lost)
         answer = (await member.read()).json
         assert {record["partition"] for record in answer["records"]} == {0, 2}
         [error] = answer["errors"]
@@ -325,7 +325,7 @@ def test_where_no_partition_is_led_a_read_may_be_tried_again(tmp_path: Path) -> 
         member = HttpMember(client, "g")
         await member.join()
         for number in range(3):
-            broker.log.drop(partition_of(topic, number))
+            broker.log.stop_leading(partition_of(topic, number))
         answer = await member.read(wait_ms=50)
         assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "NO_LEADER", "1")
         assert "orders" in answer.json["detail"]

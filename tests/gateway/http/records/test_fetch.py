@@ -17,9 +17,9 @@ from gateway.records import response_budget
 from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
-from segments.log.session_log import Log
 from segments.object_store.interface import Buffer
 from segments.read.log_reader import Fetched
+from segments.read.read_path import ReadPath
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
 from segments.settings import KIB, MIB
@@ -410,9 +410,9 @@ def test_an_answer_on_its_way_does_not_keep_the_batches_that_it_was_made_from(
         """That may be watched going."""
 
     watched: list[weakref.ref[Batches]] = []
-    as_it_is = Log.fetch
+    as_it_is = ReadPath.fetch
 
-    async def watching(self: Log, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
+    async def watching(self: ReadPath, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
         found: list[Fetched | TidelogError] = []
         for answer in await as_it_is(self, *arguments, **options):
             assert isinstance(answer, Fetched)
@@ -421,7 +421,7 @@ def test_an_answer_on_its_way_does_not_keep_the_batches_that_it_was_made_from(
             found.append(answer._replace(batches=batches))
         return found
 
-    monkeypatch.setattr(Log, "fetch", watching)
+    monkeypatch.setattr(ReadPath, "fetch", watching)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await fill_widely(client)

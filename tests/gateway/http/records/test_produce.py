@@ -33,7 +33,7 @@ BATCH = "application/vnd.tidelog.record-batch"
 async def records(broker: SmallBroker, topic: str = "single", partition: int = 0) -> list[RecordTuple]:
     """What is committed, straight from the log."""
     place = partition_of(broker.topic_cache.get(topic), partition)
-    (answer,) = await broker.log.fetch([FetchTarget(place, 0, 64 * MIB)], bytes_max=64 * MIB)
+    (answer,) = await broker.log.reads.fetch([FetchTarget(place, 0, 64 * MIB)], bytes_max=64 * MIB)
     assert isinstance(answer, Fetched)
     batches = split_batches(b"".join(answer.batches))
     return [record for batch in batches for record in iterate_records(batch, decompressed_bytes_max=64 * MIB)]
@@ -380,7 +380,7 @@ def test_who_waits_for_a_bucket_that_takes_no_writes_is_told_why(tmp_path: Path)
         assert unknown.json["hint"].startswith("Free disk space. Read back before you retry")
         wrong = await client.produce(SINGLE, [{"partition": 9}])
         assert "bucket" not in wrong.json["detail"]
-        broker.log.drop(partition_of(broker.topic_cache.get("orders"), 1))
+        broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
         half = client.produce(f"{ORDERS}?timeout_ms=20", [{"partition": 1}, {"partition": 1}, {"partition": 0}])
         told = [result["error"] for result in (await half).json["results"]]
         assert [error["code"] for error in told] == ["NO_LEADER", "NO_LEADER", "OUTCOME_UNKNOWN"]
@@ -417,7 +417,7 @@ def test_without_a_session_a_produce_is_a_503(tmp_path: Path) -> None:
 
 def test_a_partition_that_fails_shows_in_its_places_and_the_others_are_written(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        broker.log.drop(partition_of(broker.topic_cache.get("orders"), 1))
+        broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
         sent = [{"value": number, "partition": number % 3} for number in range(5)]
         answer = await client.produce(ORDERS, sent)
         told = answer.json["results"]

@@ -133,6 +133,9 @@ def test_a_producer_that_takes_too_little_of_its_answer_loses_its_connection_and
                     stalled.recv(64)  # now and then a few bytes
                 await asyncio.sleep(0.01)
             await until(lambda: not broker.http._state.tasks)
-        assert broker.log.bounds(TopicPartition(broker.topic_cache.get("single").id, Partition(0))).high_watermark == 200_000
+        assert (
+            broker.log.partitions.bounds(TopicPartition(broker.topic_cache.get("single").id, Partition(0))).high_watermark
+            == 200_000
+        )
 
     serve(tmp_path, scenario, settings=GatewaySettings(answer_timeout_ms=200))

@@ -16,7 +16,8 @@ from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.topics.names import partition_of
 from metadata.errors import SessionFenced
-from segments.log.session_log import Log
+from segments.log.leadership_check import LeadershipCheck
+from segments.log.session_log import SessionLog
 from segments.settings import KIB
 from tests.gateway.http.records.test_produce import ARROW, NDJSON, arrow, values
 from tests.kit.gateway.http_client import Answer, Client, serve
@@ -196,14 +197,14 @@ def test_what_the_next_leader_may_have_taken_is_not_refused_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        async def sealed(_: Log) -> None:
+        async def sealed(_: SessionLog) -> None:
             raise SessionFenced("another leads")
 
         records = [{"value": "x" * 6000, "timestamp": 2**42, "partition": 0}]
         await broker.alter_topic("orders", settings={"message.timestamp.after.max.ms": str(2**62)} | {limit: "2048"})
         refused = await client.produce(ORDERS, records, idempotency_key="k")
         assert refused.json["code"] in {"TOO_LARGE", "INVALID_TIMESTAMP"}
-        monkeypatch.setattr(Log, "check_not_sealed", sealed)
+        monkeypatch.setattr(LeadershipCheck, "check_not_sealed", sealed)
         again = await client.produce(ORDERS, records, idempotency_key="k")
         assert (again.status, again.json["code"]) == (503, "SESSION_FENCED")
 
@@ -261,12 +262,12 @@ def test_whose_answer_does_not_come_in_time_is_told_how_to_ask_again(tmp_path: P
 def test_a_repeat_completes_what_was_half_written(tmp_path: Path, grown_to: int) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         lost = partition_of(broker.topic_cache.get("orders"), 1)
-        broker.log.pause(lost)
+        broker.log.partitions.pause(lost)
         first = await client.produce(ORDERS, KEYED, idempotency_key="k")
         failed = ["error" in result for result in first.json["results"]]
         assert {result["partition"] for result, bad in zip(first.json["results"], failed, strict=True) if bad} == {1}
         assert {result["partition"] for result, bad in zip(first.json["results"], failed, strict=True) if not bad} == {0, 2}
-        broker.log.resume(lost)
+        broker.log.partitions.resume(lost)
         if grown_to > 3:
             await grow(broker, grown_to)
         second = await client.produce(ORDERS, KEYED, idempotency_key="k")
@@ -285,9 +286,9 @@ def test_a_repeat_completes_what_was_half_written(tmp_path: Path, grown_to: int)
 def test_what_was_half_written_is_completed_by_the_same_request_only(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         lost = partition_of(broker.topic_cache.get("orders"), 1)
-        broker.log.pause(lost)
+        broker.log.partitions.pause(lost)
         await client.produce(ORDERS, [{"value": 1, "partition": 0}, {"value": 1, "partition": 1}], idempotency_key="k")
-        broker.log.resume(lost)
+        broker.log.partitions.resume(lost)
         assert await client.refused(client.produce(ORDERS, [{"value": 1, "partition": 1}], idempotency_key="k")) == (
             422,
             "IDEMPOTENCY_KEY_REUSED",
@@ -309,7 +310,7 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
                 client = Client(session)
                 await broker.create_topic("orders", 3)
                 whole = await client.produce(ORDERS, KEYED, idempotency_key="whole")
-                broker.log.pause(partition_of(broker.topic_cache.get("orders"), 1))
+                broker.log.partitions.pause(partition_of(broker.topic_cache.get("orders"), 1))
                 half = await client.produce(f"{ORDERS}?timeout_ms=500", KEYED, idempotency_key="half")
                 assert 1 in {result["partition"] for result in half.json["results"] if "error" in result}, "others may be late, too"
             async with running(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
@@ -324,7 +325,7 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
                     assert new["partition"] == old["partition"]
                     assert ("duplicate" in new) == (old["partition"] != 1)
                 topic = broker.topic_cache.get("orders")
-                ends = [broker.log.bounds(partition_of(topic, partition)).end_offset for partition in range(8)]
+                ends = [broker.log.partitions.bounds(partition_of(topic, partition)).end_offset for partition in range(8)]
                 assert sum(ends) == 2 * len(KEYED)
 
     uvloop.run(run())

@@ -246,7 +246,7 @@ def test_a_stream_that_can_not_go_on_tells_why(tmp_path: Path) -> None:
             await produce(client, 0)
             await stream.next()
             await lines.content.readline()
-            broker.log.drop(partition_of(broker.topic_cache.get("orders"), 1))
+            broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
             told = await stream.next()
             assert (told["code"], told["detail"]) == ("NO_LEADER", "this broker does not lead orders/1")
             assert await stream.next() is None
@@ -345,7 +345,7 @@ def test_a_partition_that_was_added_and_trimmed_before_the_stream_heard_of_it_is
             topic = await broker.alter_topic("orders", partition_count=4)
             for number in range(3):
                 await produce(client, 30 + number, partition=3)
-            assert await broker.routed_log.delete_records(partition_of(topic, 3), 2) == 2
+            assert await broker.cluster_log.delete_records(partition_of(topic, 3), 2) == 2
             await produce(client, 1)
             assert sorted(values(await stream.take(2))) == [1, 32]
 

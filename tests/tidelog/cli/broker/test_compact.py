@@ -61,7 +61,7 @@ def records(directory: Path, partition: TopicPartition) -> list[tuple[int, bytes
         async with running(load_settings({"data_dir": str(directory), **FREE}, {})) as broker:
             found: list[tuple[int, bytes | None]] = []
             while len(found) < 10:
-                (answer,) = await broker.log.fetch([FetchTarget(partition, len(found), 1 << 20)], bytes_max=1 << 20)
+                (answer,) = await broker.log.reads.fetch([FetchTarget(partition, len(found), 1 << 20)], bytes_max=1 << 20)
                 assert isinstance(answer, Fetched), answer
                 found += records_in(answer.batches, from_offset=len(found))
             return found

@@ -28,12 +28,12 @@ LATER = {
 """When each is loaded."""
 SERVE = """
 import gc, json, sys
-from segments.log.session_log import Log
+from segments.log.session_log import SessionLog
 from tidelog.cli import main
 from tidelog.cli.broker import serve
 
 def ready(broker, settings):
-    logs = sum(isinstance(found, Log) for found in gc.get_objects())
+    logs = sum(isinstance(found, SessionLog) for found in gc.get_objects())
     print(json.dumps([list(sys.modules), gc.get_freeze_count(), logs]))
     broker.stop()
 

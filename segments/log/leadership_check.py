@@ -1,0 +1,61 @@
+"""Verifies that no other broker leads in place of this session: by the lease, or by a look for a seal on the bucket.
+
+A new leader seals the session before it serves. So where the lease is valid, or where the bucket shows no seal, no other broker had
+committed records of the session's partitions before the check was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from segments.log.seal_check import Outcome, SealCheck
+from segments.wal.segment_writer import SegmentWriter
+
+
+class LeadershipGuard(Protocol):
+    """Knows the lease of a session. The owner of a SessionLog provides it."""
+
+    def lease_is_valid(self) -> bool:
+        """Returns whether no other broker can have been appointed in this session's place yet."""
+        ...
+
+
+class SoleLeader:
+    """The guard of a session without competitors: its lease never ends."""
+
+    def lease_is_valid(self) -> bool:
+        return True
+
+
+class LeadershipCheck:
+    """Verifies the leadership of one session on behalf of readers and producers."""
+
+    def __init__(
+        self,
+        writer: SegmentWriter,
+        guard: LeadershipGuard,
+        spawn: Callable[[Coroutine[Any, Any, Outcome]], asyncio.Task[Outcome]],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """`spawn` owns the tasks of the checks; `timeout_s` bounds one check."""
+        self.guard = guard
+        self._writer = writer
+        self._seal_check = SealCheck(writer.look_for_seal, spawn, timeout_s=timeout_s)
+
+    async def verify(self) -> None:
+        """Returns when it is certain that no other broker led in this session's place before this was called.
+
+        Raises SessionFenced where another may lead, and Unavailable where the bucket does not answer.
+        """
+        if not self.guard.lease_is_valid():
+            await self.check_not_sealed()
+
+    async def check_not_sealed(self) -> None:
+        """Like `verify`, but always checks the bucket: the lease still looks valid after an operator removed the registration."""
+        if not self._writer.ended:
+            await self._seal_check.check()
+        if self._writer.ended:
+            self._writer.check_open()

@@ -67,7 +67,8 @@ _NO_CREDENTIALS = (
     boto.LoginError,
 )
 _OUR_OPERATIONS = {"PutObject", "GetObject", "ListObjectsV2", "DeleteObject"}
-_RETRY_AFTER_MAX_S = 60.0
+# Some servers name 60 or 120 s in every 503. Callers that wait at most 15 s, as for a seal, would then not repeat at all.
+_RETRY_AFTER_MAX_S = 5.0
 
 
 def translated(error: Exception, *, doing: str, url: str, key: str, writes: bool) -> TidelogError:

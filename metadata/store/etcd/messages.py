@@ -32,9 +32,11 @@ def key_range(prefix: str) -> tuple[bytes, bytes]:
 def transaction(compares: Sequence[Compare], operations: Sequence[Operation]) -> etcd_pb2.TxnRequest:
     """InvalidArgument and TooLarge where etcd, with its default limits, would refuse it."""
     check_transaction(compares, operations)
-    return etcd_pb2.TxnRequest(
-        compare=[_compare(compare) for compare in compares], success=[_operation(done) for done in operations]
-    )
+    success = [_operation(done) for done in operations]
+    if compares and not operations:
+        # Without an operation a member compares with what it has applied so far, which may be old. A read makes it ask the leader.
+        success = [etcd_pb2.RequestOp(request_range=etcd_pb2.RangeRequest(key=encode_key(compares[0].key), limit=1))]
+    return etcd_pb2.TxnRequest(compare=[_compare(compare) for compare in compares], success=success)
 
 
 def transaction_result(response: etcd_pb2.TxnResponse) -> TransactionResult:

@@ -161,7 +161,7 @@ def test_a_dry_run_makes_nothing_in_a_data_directory_that_is_not_there(
 def test_metadata_that_are_there_are_left_alone(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir)]) == 0
     assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir)]) == 1
-    assert "are not empty: cluster_id (1)" in capsys.readouterr().err
+    assert "are not empty: appointments (1), cluster_id (1)" in capsys.readouterr().err
 
 
 def test_damage_stops_it_with_its_own_exit_code(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

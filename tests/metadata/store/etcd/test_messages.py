@@ -36,6 +36,13 @@ def test_a_compare_is_of_the_mod_revision(relation: Any, result: int) -> None:
     assert (compare.key, compare.mod_revision, compare.target, compare.result) == (b"/a", 7, etcd_pb2.Compare.MOD, result)
 
 
+def test_a_transaction_that_only_compares_reads_so_that_a_member_which_lags_does_not_answer_it_alone() -> None:
+    (read,) = transaction([Compare("/a", 7), Compare("/b", 0)], []).success
+    assert read.request_range == etcd_pb2.RangeRequest(key=b"/a", limit=1)
+    (put,) = transaction([Compare("/a", 7)], [Put("/a", b"1")]).success
+    assert put.HasField("request_put")
+
+
 def test_operations_keep_their_order() -> None:
     put, delete, prefix = transaction([], [Put("/a", b"1", LeaseId(5)), Delete("/b"), DeletePrefix("/c/")]).success
     assert put.request_put == etcd_pb2.PutRequest(key=b"/a", value=b"1", lease=5)

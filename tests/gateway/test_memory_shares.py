@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compaction.settings import CompactionSettings
@@ -67,7 +67,21 @@ def test_parts_that_do_not_fit_are_refused_with_what_to_change() -> None:
     loaded(read_cache_bytes_max="768MiB", memory_bytes_max="1176MiB").check_memory()
 
 
-@given(st.dictionaries(st.sampled_from(sorted(PARTS)), st.integers(64 * MIB, 1 << 40)), st.integers(1, 1 << 40), st.booleans())
+@example(
+    chosen={
+        "buffer_bytes_max": 64 * MIB,
+        "footer_cache_bytes_max": 64 * MIB,
+        "grpc_waiting_bytes_max": 64 * MIB,
+        "history_read_bytes_max": 507 * MIB + 1,
+    },
+    memory_bytes_max=1,
+    compacts=False,
+)
+@given(
+    chosen=st.dictionaries(st.sampled_from(sorted(PARTS)), st.integers(64 * MIB, 1 << 40)),
+    memory_bytes_max=st.integers(1, 1 << 40),
+    compacts=st.booleans(),
+)
 def test_a_hint_can_be_followed(chosen: dict[str, int], memory_bytes_max: int, compacts: bool) -> None:
     def start(memory_bytes_max: int) -> None:
         parts = memory_shares(memory_bytes_max, chosen=chosen, least={}, compacts=compacts)
@@ -77,8 +91,8 @@ def test_a_hint_can_be_followed(chosen: dict[str, int], memory_bytes_max: int, c
     try:
         start(memory_bytes_max)
     except InvalidArgument as error:
-        named = error.hint.removeprefix("Set memory_bytes_max to ").partition("MiB")[0]
-        start(int(named) * MIB)
+        named = error.hint.removeprefix("Set memory_bytes_max to ").partition(" ")[0]
+        start(int(named[:-3]) * {"MiB": MIB, "GiB": 1024 * MIB}[named[-3:]])
 
 
 def test_each_process_counts_what_it_holds() -> None:

@@ -35,7 +35,7 @@ class CompactionCounters:
 
 @dataclass(slots=True)
 class CompactionState:
-    """What the last look at the bucket found."""
+    """Holds what the compactor found at its last poll of the bucket."""
 
     bytes_pending: int = gauge("tidelog_compaction_pending_bytes", "Batches in segments that are in no Parquet file yet.")
     # When the oldest batch that waits was written; 0 where none waits.

@@ -1,7 +1,8 @@
-"""Tells brokers which partitions have a newer manifest: one key of the metadata for all that a look has done, under a lease.
+"""Notifies brokers which partitions have a newer manifest. One key of the metadata, under a lease, names all of a poll.
 
-It saves brokers the asking, and nothing depends on it. What a compactor can't tell in a moment it leaves: who leads a partition
-finds the manifest when a segment of before is gone. Leaders try again what they deleted (gateway/cluster/manifest_watch.py).
+A notice saves brokers requests to the bucket, and nothing depends on it: a compactor does not repeat one that fails. The leader
+finds the newer manifest when a segment that it reads is gone. Leaders repeat notices of DeleteRecords
+(gateway/cluster/manifest_watch.py).
 """
 
 from __future__ import annotations

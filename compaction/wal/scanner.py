@@ -19,7 +19,7 @@ MARKERS_LOOKED_MS: Final = 60_000
 
 
 class WalView:
-    """What waits in segments, as of the last look. Its owner makes one call at a time."""
+    """Holds the runs in segments that are not compacted yet, as of the last poll. Its owner makes one call at a time."""
 
     def __init__(self, store: ObjectStore, *, runs_max: int, reads_max: int) -> None:
         self._store = store

@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from metadata.backup.restore_state import RESTORE_COMMAND, read_restoration
@@ -40,6 +41,7 @@ from metadata.controller.appointments import (
 )
 from metadata.errors import AlreadyExists, Corrupt, Fenced, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.model import Revision, TopicId, TopicPartition
+from metadata.retry import RetryPauses, retry
 from metadata.store.interface import Compare, MetadataStore, Put
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import decode_topic
@@ -193,7 +195,7 @@ class AppointmentLog:
                 raise await self._ended_by(found[0], known)
             key = appointments_key(number)
             try:
-                body = await self._patiently(lambda key=key: self._bucket.get(key))  # type: ignore[misc]
+                body = await self._patiently(partial(self._bucket.get, key))
             except NotFound:  # collected by another copy, which has written later ones
                 continue
             batch = decode_batch(body, number=number, key=key)
@@ -217,9 +219,7 @@ class AppointmentLog:
         found: list[int] = []
         start_after = appointments_key(number)
         while len(found) < 2:
-            page = await self._patiently(
-                lambda start_after=start_after: self._bucket.list(APPOINTMENTS, start_after=start_after, limit=2)  # type: ignore[misc]
-            )
+            page = await self._patiently(partial(self._bucket.list, APPOINTMENTS, start_after=start_after, limit=2))
             parsed = (parse_appointments_key(info.key) for info in page.objects)
             found += [number for number in parsed if number is not None]
             if not page.more or not page.objects:
@@ -251,20 +251,16 @@ class AppointmentLog:
 
     async def _patiently(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Returns what the bucket answers; what it refuses is sent again for PATIENCE_S."""
-        now_s = asyncio.get_running_loop().time
-        until_s = now_s() + PATIENCE_S
-        while True:
-            try:
-                async with asyncio.timeout_at(until_s):
-                    return await request()
-            except TimeoutError as error:
-                self._gave_up()
-                raise OutcomeUnknown(f"{self._bucket.url} did not answer within {PATIENCE_S:g} s") from error
-            except (Unavailable, OutcomeUnknown):
-                if now_s() + PAUSE_S >= until_s:
-                    self._gave_up()
-                    raise
-                await asyncio.sleep(PAUSE_S)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                pauses = RetryPauses(PAUSE_S, PAUSE_S)
+                return await retry(request, on=(Unavailable, OutcomeUnknown), pauses=pauses, for_s=PATIENCE_S - PAUSE_S)
+        except TimeoutError as error:
+            self._gave_up()
+            raise OutcomeUnknown(f"{self._bucket.url} did not answer within {PATIENCE_S:g} s") from error
+        except (Unavailable, OutcomeUnknown):
+            self._gave_up()
+            raise
 
     # ── what is in the metadata ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,9 +3,10 @@ metadata/backup/snapshot.py.
 
     metadata/snapshot-9001   …   metadata/snapshot-9760        the newest SNAPSHOTS_KEPT are kept
 
-Of the controller, while it is it, and once more when it ends in order. None is written when nothing has changed. Whoever writes
-one writes the truth of its revision, so a controller that was replaced and does not know it does no harm. A snapshot that fails is
-told in the log and tried again at its next time: the cluster goes on without.
+The controller writes a snapshot at each interval and once more when it ends in order, unless nothing has changed. A controller
+that was replaced by another one of the same metadata does no harm: its snapshot is true of its revision. A controller of a
+second copy of the metadata may do harm, since revisions of two copies cannot be compared (docs/known-gaps.md). A snapshot that
+fails is logged and tried again at the next interval.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
                                              └─▶ forgotten      those that nobody leads
 
 Invariants: a partition is given away only when it has no leader, or its leader's session is known to be sealed; a leader that
-lives is asked, never overruled; to whom it hands over is never changed, since another copy of the metadata may know that it has
-done so. Where the leader dies, that session is appointed, or sealed before another is. What was planned on an old view is not
-written.
+lives is asked, never overruled; the session that it is asked to hand over to is never replaced by another one, since a copy of the
+metadata may know that the handover has happened. Only the deletion of the topic ends that request. Where the leader dies, that
+session is appointed, or it is sealed before another one is appointed. What was planned on an old view is not written.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 def quantity_bytes(quantity: str) -> int:
     """Returns what the kubelet makes of an amount of memory, such as 2Gi."""
-    number, unit = re.fullmatch(r"(\d+)(Ki|Mi|Gi)?", quantity).groups()  # type: ignore[union-attr]
+    parts = re.fullmatch(r"(\d+)(Ki|Mi|Gi)?", quantity)
+    assert parts is not None, f"{quantity} is no amount of memory that the chart writes"
+    number, unit = parts.groups()
     return int(number) * {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}[unit]
 
 

@@ -40,7 +40,7 @@ class StructRoute(APIRoute):
             endpoint = _encoded(endpoint, status)
         parameters = inspect.signature(endpoint).parameters.values()
         typed = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
-        endpoint.__signature__ = inspect.Signature(typed)  # type: ignore[attr-defined]
+        endpoint.__signature__ = inspect.Signature(typed)  # type: ignore[attr-defined]  # FastAPI reads it; functions have none declared
         super().__init__(path, endpoint, **options | {"response_model": None})
 
 

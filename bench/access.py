@@ -21,9 +21,9 @@ from bench.grpc_client import produce
 from bench.http_client import post, post_request
 from bench.load import Load, Outcome
 from bench.run import ROUNDS, Run, alternate
-from gateway.access.authentication import Authentication
+from gateway.access.authentication import Authenticator
 from gateway.access.authorization import check_topic
-from gateway.access.guard import Guard
+from gateway.access.guard import AccessGuard
 from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from gateway.http.guard import HttpGuard
@@ -31,7 +31,7 @@ from gateway.http.request import Message, Receive, Send
 from metadata.access.acl import Acl
 from metadata.access.api_key import KEY_ID_BYTES, SECRET_BYTES, new_key
 from metadata.access.cache import AccessCache
-from metadata.access.registry import AccessRecords
+from metadata.access.registry import AccessRegistry
 from metadata.store.sqlite.store import SqliteStore
 from tidelog import connect_sync
 
@@ -126,15 +126,15 @@ def _guard_us() -> float:
 
     async def least() -> float:
         store = SqliteStore(Path(":memory:"))
-        records, cache = AccessRecords(store), AccessCache(store)
+        records, cache = AccessRegistry(store), AccessCache(store)
         made = await records.create_key("bench")
         for number in range(ACLS):
             await records.add_acl(Acl(principal="bench", operation="write", resource="topic", name=f"other-{number}"))
         await records.add_acl(Acl(principal="bench", operation="write", resource="topic", name="records"))
         following = asyncio.ensure_future(cache.run())
         await cache.read(timeout_s=30)
-        authentication = Authentication(AccessSettings(), cache, now_ms=_now_ms)
-        guard = Guard(cache, authentication, PrincipalQuotas(cache, time.monotonic), None, None, now_ms=_now_ms)
+        authentication = Authenticator(AccessSettings(), cache, now_ms=_now_ms)
+        guard = AccessGuard(cache, authentication, PrincipalQuotas(cache, time.monotonic), None, None, now_ms=_now_ms)
         door, shown = HttpGuard(guard), f"Bearer {made.text.reveal()}".encode()
         rounds = [await _round_us(door, shown) for _ in range(ROUNDS)]
         following.cancel()

@@ -23,10 +23,10 @@ from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.store.etcd.store import EtcdStore
 from metadata.store.interface import Event, KeyValue, Put
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 from tidelog import connect_sync
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 from tidelog.testing.broker_process import BrokerProcess
 
 BROKERS = ("b1", "b2", "b3")
@@ -39,7 +39,7 @@ LIKE_S3 = ("--linger-ms", "100", "--puts-per-second-max", "20")
 
 class ServedCluster:
     def __init__(self, name: str, brokers: dict[str, BrokerProcess], etcd: Etcd, bucket: Path) -> None:
-        self.layout = EtcdLayout(name)
+        self.layout = KeyLayout(name)
         self.brokers = brokers
         self.etcd = etcd
         self.bucket = bucket
@@ -94,7 +94,7 @@ def cluster(
 class ClusterWatch:
     """What etcd's watchers learn of the cluster, and when: `watched` runs it."""
 
-    def __init__(self, store: EtcdStore, layout: EtcdLayout) -> None:
+    def __init__(self, store: EtcdStore, layout: KeyLayout) -> None:
         self.store = store
         self.layout = layout
         self.view = ClusterView(store, layout)
@@ -109,7 +109,7 @@ class ClusterWatch:
         self._registered: Set[str] = frozenset()
         self._leaders: dict[TopicPartition, SessionId] = {}
         self._changed = asyncio.Event()
-        self._holder = WatchedRange(store, layout.controller, replace=self._controller_is, apply=self._controller_changed)
+        self._holder = RangeWatch(store, layout.controller, replace=self._controller_is, apply=self._controller_changed)
         self.view.partitions.subscribe(self._partitions_changed)
         self.view.brokers.subscribe(self._brokers_changed)
 
@@ -191,7 +191,7 @@ class ClusterWatch:
 async def watched(served: ServedCluster) -> AsyncIterator[ClusterWatch]:
     store = EtcdStore(EtcdSettings(etcd=served.etcd.url))
     try:
-        async with OwnedTasks() as tasks:
+        async with ClientTasks() as tasks:
             watch = ClusterWatch(store, served.layout)
             tasks.start(store.run(), name="etcd")
             tasks.start(watch.run(), name="watches")

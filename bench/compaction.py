@@ -23,19 +23,19 @@ from bench.figures import Figure, Target, median, spread
 from bench.run import Run
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifest_cache import Manifests
-from compaction.notifier import Notices
+from compaction.manifest_cache import ManifestCache
+from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from segments.bucket.layout import index_key, segment_key
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import Buffer, ListPage, Tail
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.records.batch import parse_whole, stamp
 from segments.records.columns import encode_batch
 from segments.settings import MIB, SegmentSettings
@@ -55,7 +55,7 @@ PUT_DOLLARS, GET_DOLLARS = 0.005 / 1000, 0.0004 / 1000
 MIB_PER_SECOND: Final = 100
 
 
-class CountingStore(MemoryStore):
+class CountingStore(MemoryObjectStore):
     """S3's two classes of requests, as S3 counts them."""
 
     def __init__(self) -> None:
@@ -101,24 +101,24 @@ async def _round(directory: Path) -> tuple[float, float, Counter[str]]:
     """GiB of batches, seconds of CPU, requests."""
     store = CountingStore()
     metadata = SqliteStore(directory / "metadata.sqlite")
-    layout = EtcdLayout()
+    layout = KeyLayout()
     topics = TopicCache(metadata, layout)
     async with asyncio.TaskGroup() as tasks:
         following = [tasks.create_task(metadata.run()), tasks.create_task(topics.run())]
-        topic = await Topics(metadata, layout).create("bench", PARTITIONS, {"retention.ms": "-1"})
+        topic = await TopicRegistry(metadata, layout).create("bench", PARTITIONS, {"retention.ms": "-1"})
         await topics.wait_for(Revision(topic.revision), timeout_s=10)
         written = await _write(store, topic.id)
         numbers = itertools.count(1)
         context = CompactionContext(
             store,
             topics,
-            Manifests(store, bytes_max=MIB),
+            ManifestCache(store, bytes_max=MIB),
             CompactionSettings(scratch_bytes_max=SCRATCH_BYTES, compaction_threads=1, delete_grace_ms=0),
             lambda: TIMESTAMP_MS,
             lambda size: f"{next(numbers):0{2 * size}x}",
             lambda name: True,
         )
-        compactor = Compactor(context, Notices(metadata, layout), told=lambda text: None)
+        compactor = Compactor(context, ManifestNotifier(metadata, layout), told=lambda text: None)
         begun_s = time.process_time()
         report = await compactor.tick()
         cpu_s = time.process_time() - begun_s
@@ -132,7 +132,7 @@ async def _round(directory: Path) -> tuple[float, float, Counter[str]]:
     return written / (1024 * MIB), cpu_s, store.requests
 
 
-async def _write(store: MemoryStore, topic_id: TopicId) -> int:
+async def _write(store: MemoryObjectStore, topic_id: TopicId) -> int:
     """Segments and indexes as a broker writes them, until the scratch space is full; answers the bytes of batches."""
     times = np.full(RECORDS, TIMESTAMP_MS, np.int64)
     batch = encode_batch(pa.nulls(RECORDS, pa.binary()), values(RECORDS), timestamps_ms=times)

@@ -18,7 +18,7 @@ from bench.run import Run, alternate
 from metadata.model import LeaderEpoch, Offset
 from segments.history.manifest import EpochStart
 from segments.history.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, read_columns, verify_history
-from segments.history.row_group_batches import encode_history
+from segments.history.row_group_batches import encode_row_group
 from segments.records.checksum import as_text, checksum_of_opened
 from segments.records.columns import decode_batches, decode_opened, encode_batch, open_batches
 from segments.records.compression import Codec
@@ -133,7 +133,7 @@ def _bare(columns: pa.Table) -> pa.Buffer:
 def _read_back(written: WrittenFile) -> list[Figure]:
     def ours() -> None:
         for columns in read_columns(written.body, written.file):
-            encode_history(columns, epochs=EPOCHS)
+            encode_row_group(columns, epochs=EPOCHS)
 
     def bare() -> None:
         file = pq.ParquetFile(pa.BufferReader(written.body))

@@ -17,7 +17,7 @@ from bench.run import Run
 from gateway.cluster.view import partitions_of
 from metadata.cluster.broker_registry import write_draining
 from metadata.cluster.leadership import read_all
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from tidelog import connect
 
@@ -146,7 +146,9 @@ async def _kill(served: ServedCluster, watch: ClusterWatch, topic_name: str) -> 
     await asyncio.sleep(1.0)  # what the election has begun comes to its end
     killed_s = time.monotonic()
     served.brokers[DOOMED].kill()
-    topic = await Topics(watch.store, watch.layout).create(topic_name, FRESH_PARTITIONS)  # nobody is there to appoint its leaders
+    topic = await TopicRegistry(watch.store, watch.layout).create(
+        topic_name, FRESH_PARTITIONS
+    )  # nobody is there to appoint its leaders
     await watch.until(lambda: watch.controller not in (None, DOOMED) and _led(watch, topic), f"{topic_name} has leaders")
     ended_s = watch.left_at_s[DOOMED]
     planned_s = max(watch.led_at_s[partition] for partition in partitions_of(topic))

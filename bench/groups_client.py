@@ -24,7 +24,7 @@ from bench.http2_calls import CallRefused, UnaryConnection, method
 from bench.load import Until
 from gateway.proto import groups_pb2
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_assignment, encode_subscription
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 
 COMMIT_EVERY_S = 5.0
 SESSION_TIMEOUT_MS = 45_000
@@ -182,7 +182,7 @@ def beat_at_full_speed(addresses: Sequence[str], *, seconds: float) -> float:
 
     async def run() -> float:
         heartbeat, answered = _any_heartbeat(), 0
-        async with _connected(addresses) as brokers, OwnedTasks() as tasks:
+        async with _connected(addresses) as brokers, ClientTasks() as tasks:
 
             async def keep_beating(connection: UnaryConnection) -> None:
                 nonlocal answered
@@ -221,7 +221,7 @@ async def _by_the_clock(
                 turn += 1
             await asyncio.sleep(TICK_S)
 
-    async with OwnedTasks() as tasks:
+    async with ClientTasks() as tasks:
         tasks.start(pace(), name="pace")
         yield
 
@@ -234,7 +234,7 @@ async def _connected(addresses: Sequence[str]) -> AsyncIterator[_Connections]:
         every = [connection for connections in brokers.values() for connection in connections]
         for connection in every:
             parts.enter_context(closing(connection))
-        tasks = await parts.enter_async_context(OwnedTasks())
+        tasks = await parts.enter_async_context(ClientTasks())
         tasks.start(_give_up(every), name="deadlines")
         yield brokers
 

@@ -24,7 +24,7 @@ from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store.etcd.messages import transaction
 from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.interface import Compare, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 COMMIT_MS_MAX = 250.0
 OF_ALONE_MAX = 0.5
@@ -87,7 +87,7 @@ def transact_alone(target: str, groups: int, each: int, *, seconds: float) -> fl
     """Transactions a second, of `each` commits. In the client's process."""
 
     async def run() -> float:
-        layout = EtcdLayout("groups-commit-alone")
+        layout = KeyLayout("groups-commit-alone")
         async with grpc.aio.insecure_channel(target) as channel:
             guards = [layout.group(f"group-{number:05}") for number in range(groups)]
             revisions: dict[str, Revision] = {}

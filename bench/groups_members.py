@@ -18,9 +18,9 @@ from metadata.group_member.member import GroupMember
 from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from tidelog.group.coordinator_client import GrpcGroupCalls
+from tidelog.group.coordinator_client import GrpcCoordinatorClient
 from tidelog.settings import ClientSettings
-from tidelog.tasks import OwnedTasks, all_of
+from tidelog.tasks import ClientTasks, all_of
 from tidelog.transport.connection import Connection
 
 STABLE_S_MAX = 60.0
@@ -51,7 +51,7 @@ class Round(NamedTuple):
 class _Calls:
     """A member's calls, which tell when they were made."""
 
-    def __init__(self, calls: GrpcGroupCalls, changed: Callable[[], None]) -> None:
+    def __init__(self, calls: GrpcCoordinatorClient, changed: Callable[[], None]) -> None:
         self._calls = calls
         self._changed = changed
         self.joined_s = 0.0
@@ -136,7 +136,7 @@ async def _round(connections: Sequence[Connection], group: str, topic: str, part
     changed = asyncio.Event()
 
     def make(number: int) -> _Member:
-        calls = _Calls(GrpcGroupCalls(connections[number], ClientSettings()), changed.set)
+        calls = _Calls(GrpcCoordinatorClient(connections[number], ClientSettings()), changed.set)
         reader = _Reader({topic: partitions}, changed.set)
         member = GroupMember(calls, reader, MemberSettings(), group=group)
         member.polls()
@@ -144,7 +144,7 @@ async def _round(connections: Sequence[Connection], group: str, topic: str, part
 
     live = {number: make(number) for number in range(members)}
 
-    async with OwnedTasks() as tasks:
+    async with ClientTasks() as tasks:
 
         def start(number: int) -> None:
             tasks.start(live[number].member.run(), name=f"member {number}")

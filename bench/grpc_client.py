@@ -18,11 +18,11 @@ import uvloop
 from bench.load import Load, Outcome
 from bench.thrown_away_tls import ThrownAwayTls, TlsFiles
 from gateway.proto import log_pb2
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 
 WARM_UP_ROUNDS = 5
 
-_PRODUCE_STREAM = "/tidelog.v1.Log/ProduceStream"
+_PRODUCE_STREAM = "/tidelog.v1.Log/Sender"
 OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
@@ -40,7 +40,7 @@ def produce(
     as_with_tls: TlsFiles | None = None,
     key: str = "",
 ) -> Outcome:
-    """One ProduceStream for each connection, each sending the requests in turn from another one on.
+    """One Sender for each connection, each sending the requests in turn from another one on.
 
     All of them together send at most `requests_per_second`, unless it is 0. With `ca`, over TLS; with `as_with_tls`, in
     plain, at the cost of TLS (see thrown_away_tls.py); with `key`, as the principal of this API key. Raises when a batch is
@@ -132,7 +132,7 @@ def acks_beside_puts(
     async def run() -> tuple[list[float], list[float]]:
         acks_s: list[float] = []
         puts_s: list[float] = []
-        store = await DirectoryStore.open(directory, make_root=True)
+        store = await DirectoryObjectStore.open(directory, make_root=True)
         body = [bytes(put_bytes)]
         async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
             call: Any = channel.stream_stream(_PRODUCE_STREAM)()

@@ -20,14 +20,14 @@ from bench.run import Run
 from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.cluster.identity import identify_cluster
-from gateway.net.ports import take_ports
+from gateway.net.ports import reserve_ports
 from gateway.settings import BrokerSettings
 from metadata.model import Partition, TopicPartition
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import Buffer, ListPage, Tail
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.records.batch import parse_whole
 
 PARTITIONS_PER_TOPIC: Final = 100
@@ -40,7 +40,7 @@ PER_MINUTE_MAX: Final = 20
 """A compactor looks every 10 s, at the sessions and into the open one."""
 
 
-class CountingStore(MemoryStore):
+class CountingStore(MemoryObjectStore):
     """By what is asked, and of which part of the bucket."""
 
     def __init__(self) -> None:
@@ -123,13 +123,13 @@ async def _idle(directory: Path, topics: int, seconds: float) -> Idle:
     metadata = SqliteStore(directory / "metadata.sqlite")
     compaction = CompactionSettings(compact=True, compaction_due_age_ms=1_000)
     settings = BrokerSettings(directory, http="127.0.0.1:0", grpc="127.0.0.1:0", compaction=compaction)
-    layout = EtcdLayout(settings.cluster)
+    layout = KeyLayout(settings.cluster)
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(metadata.run())
         identity = await identify_cluster(bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms())
         broker = Broker(settings, bucket, metadata, layout, cluster_id=identity)
         ready = asyncio.Event()
-        serving = tasks.create_task(broker.run(await take_ports(http=settings.http, grpc=settings.grpc), ready))
+        serving = tasks.create_task(broker.run(await reserve_ports(http=settings.http, grpc=settings.grpc), ready))
         await ready.wait()
         for number in range(topics):
             topic = await broker.create_topic(f"topic-{number:04d}", PARTITIONS_PER_TOPIC)

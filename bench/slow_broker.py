@@ -19,7 +19,7 @@ import uvloop
 from gateway.broker import Broker
 from gateway.process.broker_process import serve
 from gateway.settings import load_settings
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import Buffer
 
 ROOT = Path(__file__).parents[1]
@@ -49,9 +49,9 @@ def main(data_dir: str, put_s: str, *flags: str) -> None:
     given = dict(flag.split("=", 1) for flag in flags)
     settings = load_settings({"data_dir": data_dir, "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", **given}, {})
     serves = False
-    create = DirectoryStore.create
+    create = DirectoryObjectStore.create
 
-    async def slow_create(store: DirectoryStore, key: str, body: Sequence[Buffer], **how: Any) -> None:
+    async def slow_create(store: DirectoryObjectStore, key: str, body: Sequence[Buffer], **how: Any) -> None:
         if serves:
             await asyncio.sleep(float(put_s))
         await create(store, key, body, **how)
@@ -61,7 +61,7 @@ def main(data_dir: str, put_s: str, *flags: str) -> None:
         serves = True
         print(broker.grpc_address, flush=True)
 
-    with patch.object(DirectoryStore, "create", slow_create):
+    with patch.object(DirectoryObjectStore, "create", slow_create):
         uvloop.run(serve(settings, on_ready))
 
 

@@ -14,8 +14,7 @@ from bench import sdk_client
 from bench.compacted_history import TOPIC, VALUE_BYTES, History, compacted_history
 from bench.figures import Figure, Target, median, spread
 from bench.run import Run
-from spark.replay.plan import Asked
-from spark.replay.plan import Target as ReplayTarget
+from spark.replay.plan import ReplayRequest, ReplayTarget
 from spark.replay.replay import Running, replay, target_partitions
 from spark.runtime.session import spark_session
 
@@ -56,7 +55,7 @@ def _round(run: Run, spark: SparkSession, history: History, number: int) -> tupl
     for topic in (replayed, streamed, produced):
         served.create_topic(topic, PARTITIONS)
     url = f"file://{served.bucket}"
-    asked = Asked((TOPIC,), url, "earliest", "latest", ReplayTarget.TOPIC, replayed)
+    asked = ReplayRequest((TOPIC,), url, "earliest", "latest", ReplayTarget.TOPIC, replayed)
     running = Running(checkpoint=str(checkpoints / replayed), brokers=served.http_url)
     started_s = time.perf_counter()
     verdict = replay(spark, asked, running, partitions=target_partitions(asked, running))

@@ -6,11 +6,11 @@ import sys
 from typing import Any
 
 import gateway.grpc.server
-from gateway.http.app import Answer, HttpApp
+from gateway.http.app import HttpApp, ResponseWriter
 from gateway.http.request import Receive, Scope, Send, request_id_of
 from gateway.telemetry.traffic import ListenerTraffic
 from metadata.measurements import CallMeter, Histogram
-from segments.object_store.health import BucketHealth
+from segments.object_store.health import StoreHealth
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -18,7 +18,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 async def _answered(app: HttpApp, scope: Scope, receive: Receive, send: Send) -> None:
-    await app._answered(scope, receive, Answer(send, request_id_of(scope)))
+    await app._answered(scope, receive, ResponseWriter(send, request_id_of(scope)))
 
 
 def _as_it_is(handler: Any, *_: object) -> Any:
@@ -29,7 +29,7 @@ def main() -> int:
     for kind, names in (
         (Histogram, ["observe"]),
         (CallMeter, ["ended"]),
-        (BucketHealth, ["ended"]),
+        (StoreHealth, ["ended"]),
         (ListenerTraffic, ["produced", "fetched", "fetch_took", "refused"]),
     ):
         for name in names:

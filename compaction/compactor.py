@@ -19,16 +19,16 @@ from typing import TypeVar
 
 from compaction.context import CompactionContext
 from compaction.conversion.compact_unit import UnitReport, compact_unit
-from compaction.conversion.planner import DueRule, Unit, plan_unit, straddling
-from compaction.gc.collector import Collector
+from compaction.conversion.planner import CompactionTrigger, CompactionUnit, plan_unit, straddling
+from compaction.gc.collector import GarbageCollector
 from compaction.gc.deleted_topics import DeletedTopics
-from compaction.gc.pending_deletions import HeardDeletions
-from compaction.gc.wal_trim import run_trim, session_name
-from compaction.maintenance.maintainer import Keeping
+from compaction.gc.pending_deletions import PendingDeletions
+from compaction.gc.wal_trim import session_name, trim_wal
+from compaction.maintenance.maintainer import HistoryMaintainer
 from compaction.metrics import CompactionState
-from compaction.notifier import Notices
-from compaction.wal.scanner import WalView
-from metadata.cluster.manifest_notice import CompactionNotice
+from compaction.notifier import ManifestNotifier
+from compaction.wal.scanner import WalBacklog
+from metadata.cluster.manifest_notice import ManifestNotice
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, SessionId, TopicPartition
 from segments.history.manifest import Manifest
@@ -65,21 +65,25 @@ class Compactor:
     """Its owner runs `run()` as a task, or calls `tick` by itself."""
 
     def __init__(
-        self, context: CompactionContext, notices: Notices, *, told: Callable[[str], None] = lambda text: log.info("%s", text)
+        self,
+        context: CompactionContext,
+        notices: ManifestNotifier,
+        *,
+        told: Callable[[str], None] = lambda text: log.info("%s", text),
     ) -> None:
         """`told` is given a line for people after each unit."""
         self._context = context
         self._notices = notices
         self._told = told
         settings = context.settings
-        self.view = WalView(context.store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
+        self.view = WalBacklog(context.store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
         self._deleted = DeletedTopics(context, self.view.state)
-        self._keeping = Keeping(context, pending_bytes=self._pending_bytes)
-        self._collector = Collector(context)
-        self._rule = DueRule(
+        self._keeping = HistoryMaintainer(context, pending_bytes=self._pending_bytes)
+        self._collector = GarbageCollector(context)
+        self._rule = CompactionTrigger(
             settings.compaction_due_bytes, settings.compaction_due_age_ms, settings.scratch_bytes_max, settings.pending_runs_max
         )
-        self._deletions = HeardDeletions()
+        self._deletions = PendingDeletions()
         self._begun_ms: int | None = None
         self._anew_after_ms = ANEW_MS
         self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
@@ -91,7 +95,7 @@ class Compactor:
         """Partitions that are not compacted, and why."""
         return self.view.state.damaged | {where: error for where, (error, _) in self._blocked.items()}
 
-    def hear(self, notices: Iterable[CompactionNotice]) -> None:
+    def hear(self, notices: Iterable[ManifestNotice]) -> None:
         """What leaders have deleted is seen to at the next look. What other compactors did is theirs to look after."""
         self._deletions.hear(notices, now_ms=self._context.now_ms())
 
@@ -219,7 +223,7 @@ class Compactor:
             self._block(where, error)
         while True:
 
-            def plan() -> Unit | None:
+            def plan() -> CompactionUnit | None:
                 return plan_unit(
                     state, self._rule, now_ms=self._context.now_ms(), may=self._may, blocked=self._blocked, everything=everything
                 )
@@ -266,7 +270,7 @@ class Compactor:
         await self._keeping.run()
 
     async def _trim(self) -> None:
-        await run_trim(self._context, self.view.state)
+        await trim_wal(self._context, self.view.state)
 
     async def _collect(self) -> None:
         await self._collector.run()
@@ -284,7 +288,7 @@ class Compactor:
             log.error("%s is not compacted for now: %s", where, error)
         self._blocked[where] = error, self._context.now_ms() + BLOCKED_MS
 
-    def _tell(self, unit: Unit, done: UnitReport, bytes_in: int, bytes_out: int) -> None:
+    def _tell(self, unit: CompactionUnit, done: UnitReport, bytes_in: int, bytes_out: int) -> None:
         counters = self._context.counters
         self._told(
             f"compacted: partitions {len(unit.partitions)}, segments {len(unit.segments)}, manifests {done.manifests}; "

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Protocol, TypeVar
 
-from compaction.deleter import Deletions
-from compaction.manifest_cache import Manifests
+from compaction.deleter import ObjectDeleter
+from compaction.manifest_cache import ManifestCache
 from compaction.metrics import CompactionCounters
 from compaction.settings import CompactionSettings
 from metadata.errors import UnknownTopic
@@ -39,7 +39,7 @@ class KnownTopics(Protocol):
 class CompactionContext:
     store: ObjectStore
     topics: KnownTopics
-    manifests: Manifests
+    manifests: ManifestCache
     settings: CompactionSettings
     now_ms: Callable[[], int]
     """The time by which things are due: `clock.now_ms`, or the wall clock where the store tells no time."""
@@ -56,12 +56,12 @@ class CompactionContext:
     clock: StoreClock = field(init=False)
     """What the store tells of the time. While it `is_doubted`, nothing expires and nothing is deleted; what is written is dated by
     `stamp_ms`."""
-    deletions: Deletions = field(init=False)
+    deletions: ObjectDeleter = field(init=False)
     """The one way to delete objects: what the bucket denies is told once, whoever wanted it."""
 
     def __post_init__(self, store_clock: StoreClock | None) -> None:
         object.__setattr__(self, "clock", store_clock or StoreClock(self.now_ms))
-        object.__setattr__(self, "deletions", Deletions(self.store, now_ms=self.now_ms, clock=self.clock))
+        object.__setattr__(self, "deletions", ObjectDeleter(self.store, now_ms=self.now_ms, clock=self.clock))
 
     async def retry(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Repeats `call` while the bucket fails, for as long as the settings say (metadata/retry.py)."""

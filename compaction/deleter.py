@@ -22,7 +22,7 @@ DENIED_PAUSE_MS: Final = 3_600_000
 log = logging.getLogger(__name__)
 
 
-class Deletions:
+class ObjectDeleter:
     def __init__(self, store: ObjectStore, *, now_ms: Callable[[], int], clock: StoreClock | None = None) -> None:
         """`clock`: where a doubt of it puts deletes off; left out by those who delete nothing for its age."""
         self._store = store

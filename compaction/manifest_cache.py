@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from metadata.cluster.manifest_notice import CompactionNotice
+from metadata.cluster.manifest_notice import ManifestNotice
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from segments.history.manifest import Manifest, no_manifest
@@ -25,7 +25,7 @@ _GROUP_BYTES: Final = 150
 _PRODUCER_BYTES: Final = 600
 
 
-class Manifests:
+class ManifestCache:
     def __init__(self, store: ObjectStore, *, bytes_max: int, reads_max: int = 16, timeout_s: float = 60.0) -> None:
         self._store = store
         self._bytes_max = bytes_max
@@ -89,10 +89,10 @@ class Manifests:
         if manifest is not None:
             self._bytes -= _size_of(manifest)
 
-    def changed(self) -> list[CompactionNotice]:
+    def changed(self) -> list[ManifestNotice]:
         """What was committed since the last call, for whom it concerns."""
         changed, self._changed = self._changed, {}
-        return [CompactionNotice(where.topic_id, where.partition, version) for where, version in changed.items()]
+        return [ManifestNotice(where.topic_id, where.partition, version) for where, version in changed.items()]
 
     def _keep(self, topic: str, manifest: Manifest, *, committed: bool = False) -> None:
         before = self._kept.get(manifest.place)

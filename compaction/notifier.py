@@ -11,22 +11,22 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from metadata.cluster.manifest_notice import NOTICE_KEPT_S, CompactionNotice, encode_notices
+from metadata.cluster.manifest_notice import NOTICE_KEPT_S, ManifestNotice, encode_notices
 from metadata.errors import TidelogError
 from metadata.store.interface import LeaseLost, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 TIMEOUT_S = 10.0
 
 log = logging.getLogger(__name__)
 
 
-class Notices:
-    def __init__(self, store: MetadataStore, layout: EtcdLayout) -> None:
+class ManifestNotifier:
+    def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
         self._store = store
         self._layout = layout
 
-    async def tell(self, unit: str, changed: Sequence[CompactionNotice]) -> bool:
+    async def tell(self, unit: str, changed: Sequence[ManifestNotice]) -> bool:
         """Whether all of it was told. `unit` names it, once and for all."""
         if not changed:
             return True

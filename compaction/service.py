@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from compaction.compactor import Compactor, TickReport
 from compaction.context import CompactionContext
-from compaction.manifest_cache import Manifests
+from compaction.manifest_cache import ManifestCache
 from compaction.metrics import times
-from compaction.notifier import Notices
+from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
 from compaction.work_sharing import CompactorMembership
-from metadata.cluster.manifest_notices import NoticeCache
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.cache import TopicCache
 from segments.object_store.interface import ObjectStore
 from segments.object_store.store_clock import StoreClock
@@ -35,9 +35,9 @@ class CompactionService:
         self,
         store: ObjectStore,
         metadata: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         topics: TopicCache,
-        notices: NoticeCache,
+        notices: ManifestNoticeCache,
         settings: CompactionSettings,
         segments: SegmentSettings,
         *,
@@ -54,7 +54,7 @@ class CompactionService:
         context = CompactionContext(
             store,
             topics,
-            Manifests(store, bytes_max=MANIFESTS_BYTES_MAX),
+            ManifestCache(store, bytes_max=MANIFESTS_BYTES_MAX),
             settings,
             clock.now_ms,
             secrets.token_hex,
@@ -62,7 +62,7 @@ class CompactionService:
             segments,
             store_clock=clock,
         )
-        self.compactor = Compactor(context, Notices(metadata, layout), told=told)
+        self.compactor = Compactor(context, ManifestNotifier(metadata, layout), told=told)
         self._heard = notices
         self._counters = context.counters
         self._clock = clock

@@ -35,7 +35,7 @@ async def upload(context: CompactionContext, topic: str, partition: TopicPartiti
     await context.retry(create)
 
 
-async def take_back(context: CompactionContext, topic: str, partition: TopicPartition, name: str) -> None:
+async def discard(context: CompactionContext, topic: str, partition: TopicPartition, name: str) -> None:
     """For whoever uploaded it, and has not tried to create a manifest that names it."""
     await context.deletions.delete([history_file_key(topic, partition, name)])
 
@@ -48,4 +48,4 @@ async def take_back_unnamed(context: CompactionContext, topic: str, partition: T
     newest = await context.retry(lambda: context.manifests.read_one(topic, partition))
     named = {one.name for one in newest.files} | {one.name for one in newest.retired}
     if newest.version >= version and name not in named:
-        await take_back(context, topic, partition, name)
+        await discard(context, topic, partition, name)

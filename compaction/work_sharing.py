@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from metadata.errors import TidelogError
 from metadata.rendezvous import Rendezvous
 from metadata.store.interface import NO_LEASE, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 
 PAUSE_S = 1.0
 LEAVE_TIMEOUT_S = 2.0
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class CompactorMembership:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, store: MetadataStore, layout: EtcdLayout, compactor_id: str, *, version: str, ttl_s: float) -> None:
+    def __init__(self, store: MetadataStore, layout: KeyLayout, compactor_id: str, *, version: str, ttl_s: float) -> None:
         self._store = store
         self._layout = layout
         self._id = compactor_id
@@ -38,7 +38,7 @@ class CompactorMembership:
         self._lease = NO_LEASE
         self.joined = asyncio.Event()
         """Set once the others know of this one, and it knows of them."""
-        self._watched = WatchedRange(store, layout.compactors, replace=self._replace, apply=self._apply)
+        self._watched = RangeWatch(store, layout.compactors, replace=self._replace, apply=self._apply)
 
     @property
     def compactors(self) -> frozenset[str]:

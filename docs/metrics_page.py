@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
 
 PAGE = Path(__file__).with_name("metrics.md")
@@ -44,7 +44,7 @@ async def page() -> str:
     """Of a broker that compacts, and of one that has an etcd: what only etcd tells is described, too."""
     with tempfile.TemporaryDirectory() as directory:
         given = {"data_dir": directory, "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "compact": True}
-        async with running(load_settings(given, {})) as broker:
+        async with run_broker(load_settings(given, {})) as broker:
             summary, detail = broker.metrics.families(), broker.metrics.families(detailed=True)
     ours = [family for family in summary if not family.name.startswith(OF_THE_PROCESS)]
     process = [family for family in summary if family.name.startswith(OF_THE_PROCESS)]

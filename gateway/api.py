@@ -13,27 +13,27 @@ from gateway.cluster.view import BrokerDescription, DrainState
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.log.session_log import SessionLog
-from segments.object_store.health_tracking import Trouble
+from segments.object_store.health_tracking import StoreTrouble
 
 if TYPE_CHECKING:  # they ask what stands below
-    from gateway.access.admin import AccessAdministration
-    from gateway.access.guard import Guard
-    from gateway.groups.admin.admin import GroupOperations
+    from gateway.access.admin import AccessAdmin
+    from gateway.access.guard import AccessGuard
+    from gateway.groups.admin.admin import GroupAdmin
     from gateway.groups.coordinator import GroupCoordinator
-    from gateway.groups.router import RoutedGroups
-    from gateway.telemetry.registry import Metrics
-    from gateway.telemetry.request_context import Tracing
+    from gateway.groups.router import GroupRouter
+    from gateway.telemetry.registry import MetricsRegistry
+    from gateway.telemetry.request_context import Tracer
 
 
-class Broker(Protocol):
+class BrokerApi(Protocol):
     @property
     def cluster_id(self) -> str: ...
     @property
@@ -57,7 +57,7 @@ class Broker(Protocol):
         ...
 
     @property
-    def bucket_trouble(self) -> Trouble | None:
+    def bucket_trouble(self) -> StoreTrouble | None:
         """Why the bucket takes no writes, while it takes none."""
         ...
 
@@ -79,7 +79,7 @@ class Broker(Protocol):
         """The log of the whole cluster, for requests of clients."""
         ...
 
-    def leader(self, partition: TopicPartition) -> Registration | None:
+    def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
         """Who leads the partition, as far as is known here."""
         ...
 
@@ -97,7 +97,7 @@ class Broker(Protocol):
         ...
 
     @property
-    def metadata_trouble(self) -> Trouble | None:
+    def metadata_trouble(self) -> StoreTrouble | None:
         """Why nothing can be changed, while that is so."""
         ...
 
@@ -107,7 +107,7 @@ class Broker(Protocol):
         ...
 
     @property
-    def groups(self) -> RoutedGroups:
+    def groups(self) -> GroupRouter:
         """The consumer groups of the whole cluster, for calls of clients."""
         ...
 
@@ -117,32 +117,32 @@ class Broker(Protocol):
         ...
 
     @property
-    def group_operations(self) -> GroupOperations:
+    def group_operations(self) -> GroupAdmin:
         """What operators ask of the consumer groups of the whole cluster."""
         ...
 
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> AccessGuard | None:
         """What stands before each call; None where authentication is off."""
         ...
 
     @property
-    def access(self) -> AccessAdministration:
+    def access(self) -> AccessAdmin:
         """API keys, ACLs and quotas, as operators ask for them."""
         ...
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> MetricsRegistry:
         """What this broker tells Prometheus."""
         ...
 
     @property
-    def tracing(self) -> Tracing | None:
+    def tracing(self) -> Tracer | None:
         """Where calls are traced."""
         ...
 
     @property
-    def topics(self) -> Topics: ...
+    def topics(self) -> TopicRegistry: ...
     @property
     def topic_cache(self) -> TopicCache: ...
     @property

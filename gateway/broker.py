@@ -18,52 +18,52 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.access.admin import AccessAdministration
+from gateway.access.admin import AccessAdmin
 from gateway.access.audit_log import AuditCounts
 from gateway.access.authorization import may_suggest_topic, note_validate_only
-from gateway.access.bootstrap import NO_ACCESS, Access
+from gateway.access.bootstrap import NO_ACCESS, BrokerAccess
 from gateway.broker_metrics import register_broker
 from gateway.cluster.drain import set_draining
-from gateway.cluster.identity import stay_in_cluster
+from gateway.cluster.identity import watch_identity
 from gateway.cluster.members import describe_brokers
-from gateway.cluster.session_manager import Leadership
+from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.view import BrokerDescription, ClusterView, DrainState
-from gateway.groups.service import BrokerGroups
+from gateway.groups.service import GroupService
 from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
-from gateway.net.connection_limiter import OpenConnections
+from gateway.net.connection_limiter import ConnectionLimiter
 from gateway.net.ports import Ports
 from gateway.routing.cluster_log import ClusterLog
-from gateway.routing.forwarder import Forwarding
+from gateway.routing.forwarder import ProduceForwarder
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import LogService
-from gateway.routing.peer_channels import Peers
-from gateway.routing.peer_reader import PeerReads
+from gateway.routing.peer_channels import PeerChannels
+from gateway.routing.peer_reader import PeerReader
 from gateway.settings import BrokerSettings, GatewaySettings
-from gateway.telemetry.process_metrics import LoopLag
-from gateway.telemetry.registry import Metrics
-from gateway.telemetry.request_context import Tracing
+from gateway.telemetry.process_metrics import EventLoopLag
+from gateway.telemetry.registry import MetricsRegistry
+from gateway.telemetry.request_context import Tracer
 from gateway.telemetry.store_metrics import register_stores
-from gateway.topics.admin import ServedTopics
-from metadata.access.registry import AccessRecords
-from metadata.cluster.broker_registry import Registration
+from gateway.topics.admin import TopicAdmin
+from metadata.access.registry import AccessRegistry
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.groups.model import MemberId
 from metadata.model import SessionId, TopicPartition
 from metadata.store.instrumented import InstrumentedMetadataStore
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.topics.registry import Topics
+from metadata.store.keys import KeyLayout
+from metadata.topics.registry import TopicRegistry
 from segments.log.session_log import SessionLog
-from segments.object_store.health_tracking import HealthTrackingObjectStore, Trouble
+from segments.object_store.health_tracking import HealthTrackingObjectStore, StoreTrouble
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.store_clock import StoreClock
-from segments.read.disk_cache import DiskTier
+from segments.read.disk_cache import DiskCache
 
 if TYPE_CHECKING:
     from compaction.service import CompactionService
-    from gateway.net.tls.identity import TlsFiles
+    from gateway.net.tls.identity import TlsReloader
 
 TOPICS_TIMEOUT_S = 60.0
 """For the first reading of the topics, at the start."""
@@ -94,14 +94,14 @@ class Broker:
         settings: BrokerSettings,
         metered: InstrumentedObjectStore,
         store: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         *,
         cluster_id: str,
         has_peers: bool = False,
-        access: Access = NO_ACCESS,
-        tls: TlsFiles | None = None,
-        tracing: Tracing | None = None,
-        disk: DiskTier | None = None,
+        access: BrokerAccess = NO_ACCESS,
+        tls: TlsReloader | None = None,
+        tracing: Tracer | None = None,
+        disk: DiskCache | None = None,
         clock: StoreClock | None = None,
     ) -> None:
         """`has_peers`: whether other brokers may use the same metadata, as with etcd. `access`: the guard of the doors, and what
@@ -110,7 +110,7 @@ class Broker:
         bucket = HealthTrackingObjectStore(metered)
         metadata = InstrumentedMetadataStore(store)
         self.guard = access.guard
-        self.access = AccessAdministration(AccessRecords(metadata, layout), self.guard.cache if self.guard is not None else None)
+        self.access = AccessAdmin(AccessRegistry(metadata, layout), self.guard.cache if self.guard is not None else None)
         self.cluster_id = cluster_id
         self.broker_id = settings.broker_id
         self.version = VERSION
@@ -125,17 +125,19 @@ class Broker:
         self.started = False
         self.view = ClusterView(metadata, layout, may_suggest=may_suggest_topic)
         self.topic_cache = self.view.topics
-        self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max, may_suggest=may_suggest_topic)
+        self.topics = TopicRegistry(
+            metadata, layout, max_message_bytes=settings.gateway.message_bytes_max, may_suggest=may_suggest_topic
+        )
         self.producer_ids = ProducerIds(metadata, layout)
         self.stopping = asyncio.Event()
-        self._leadership = Leadership(
+        self._leadership = SessionManager(
             bucket,
             metadata,
             self.view,
             settings.segments,
             settings.membership,
             layout=layout,
-            registration=Registration(
+            registration=BrokerRegistration(
                 broker_id=settings.broker_id, session=SessionId(0), rack=settings.membership.rack, version=VERSION
             ),
             new_writer=lambda: secrets.token_bytes(16),
@@ -146,13 +148,13 @@ class Broker:
         )
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
         leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S
-        served = ServedTopics(self.topics, self.topic_cache, self._leadership, ready_s=self._ready_s, leader_wait_s=leader_wait_s)
+        served = TopicAdmin(self.topics, self.topic_cache, self._leadership, ready_s=self._ready_s, leader_wait_s=leader_wait_s)
         self.create_topic, self.alter_topic, self.delete_topic = served.create, served.alter, served.delete
         self.tls = tls
-        peers = Peers(settings.broker_id, self.tls, call_metadata=access.peer_metadata)
+        peers = PeerChannels(settings.broker_id, self.tls, call_metadata=access.peer_metadata)
         if self.tls is not None:
             self.tls.subscribe(peers.renew)
-        self._forwarding = Forwarding(
+        self._forwarding = ProduceForwarder(
             lambda: self.log,
             self.view,
             peers,
@@ -160,13 +162,13 @@ class Broker:
             budget=self._leadership.budget,
             is_stopping=self.stopping.is_set,
         )
-        self._leadership.subscribe(self._forwarding.led_here)
-        self.local_log = LocalLog(lambda: self.log, self.view, self._leadership.taken_over)
+        self._leadership.subscribe(self._forwarding.local_log)
+        self.local_log = LocalLog(lambda: self.log, self.view, self._leadership.await_takeover)
         cluster_log = ClusterLog(
             self.local_log,
             self.view,
             self._forwarding,
-            PeerReads(peers),
+            PeerReader(peers),
             broker_id=settings.broker_id,
             settings=settings.segments,
             budget=self._leadership.budget,
@@ -176,13 +178,13 @@ class Broker:
         )
         self.cluster_log: LogService = cluster_log
         self.tracing = tracing
-        self.metrics = Metrics()
-        self._lag = LoopLag()
+        self.metrics = MetricsRegistry()
+        self._lag = EventLoopLag()
         register_broker(self, settings, self._leadership, self._lag, disk)
         register_stores(self.metrics, bucket, metered, metadata, settings.observability)
         audited = self.guard.audit.counts if self.guard is not None and self.guard.audit is not None else AuditCounts()
         self.metrics.register(lambda: (audited, cluster_log.racks.counters, cluster_log.preferred.counters))
-        self._groups = BrokerGroups(
+        self._groups = GroupService(
             metadata,
             layout,
             settings.groups,
@@ -247,7 +249,7 @@ class Broker:
         return self._leadership.left_to_hand_over
 
     @property
-    def bucket_trouble(self) -> Trouble | None:
+    def bucket_trouble(self) -> StoreTrouble | None:
         """Why the bucket takes no writes, while it takes none."""
         return self._bucket.trouble
 
@@ -262,7 +264,7 @@ class Broker:
         return self.tls.refused_count if self.tls is not None else 0
 
     @property
-    def http_connections(self) -> OpenConnections:
+    def http_connections(self) -> ConnectionLimiter:
         """At the HTTP door."""
         return self._http.connections
 
@@ -271,7 +273,7 @@ class Broker:
         """The log of the present session; raises NoLeader or Stopping while there is none."""
         return self._leadership.log
 
-    def leader(self, partition: TopicPartition) -> Registration | None:
+    def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
         return self.view.leader(partition)
 
     def leader_epoch(self, partition: TopicPartition) -> int:
@@ -286,12 +288,12 @@ class Broker:
         return round(1000 * self._metadata.idle_s)
 
     @property
-    def metadata_trouble(self) -> Trouble | None:
-        silent_s = self._metadata.idle_s
-        if 1000 * silent_s < self._cluster.session_timeout_ms:
+    def metadata_trouble(self) -> StoreTrouble | None:
+        idle_s = self._metadata.idle_s
+        if 1000 * idle_s < self._cluster.session_timeout_ms:
             return None
-        return Trouble(
-            f"the metadata store has not answered for {silent_s:.0f} s: topics and brokers are told as they were, and can't change",
+        return StoreTrouble(
+            f"the metadata store has not answered for {idle_s:.0f} s: topics and brokers are told as they were, and can't change",
             self._metadata_remedy,
         )
 
@@ -320,7 +322,7 @@ class Broker:
             grouping = background.create_task(self._groups.run(), name="groups")
             certified = background.create_task(self._follow_certificates(), name="certificates")
             staying = background.create_task(
-                stay_in_cluster(self._metadata, self._layout, self.cluster_id, set_back=lambda: self.view.partitions.set_back),
+                watch_identity(self._metadata, self._layout, self.cluster_id, set_back=lambda: self.view.partitions.set_back),
                 name="identity",
             )
             guarding = background.create_task(self._run_guard(), name="access")
@@ -395,7 +397,7 @@ class Broker:
         """By producers. Returns at once where nobody else could lead."""
         ends_s = asyncio.get_running_loop().time() + timeout_s
         await self._forwarding.until_quiet(quiet_s=QUIET_S, timeout_s=timeout_s)
-        if self._forwarding.why_nobody() is None:
+        if self._forwarding.no_leader_reason() is None:
             left_s = max(0.0, ends_s - asyncio.get_running_loop().time())
             await self._grpc.producers.until_left(in_use_s=IN_USE_S, timeout_s=left_s)
 

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.cluster.view import ClusterView
 from gateway.readiness import ProbedBroker, readiness
 from gateway.telemetry.log_metrics import LogMetrics, PartitionMetrics
-from gateway.telemetry.process_metrics import LoopLag, build_info
+from gateway.telemetry.process_metrics import EventLoopLag, build_info
 from metadata.errors import TidelogError
 from metadata.measurements import ByLabel, counter, gauge
 
 if TYPE_CHECKING:
-    from gateway.cluster.session_manager import Leadership
-    from gateway.net.connection_limiter import OpenConnections
+    from gateway.cluster.session_manager import SessionManager
+    from gateway.net.connection_limiter import ConnectionLimiter
     from gateway.settings import BrokerSettings
-    from gateway.telemetry.registry import Metrics
+    from gateway.telemetry.registry import MetricsRegistry
     from metadata.errors import Corrupt
     from metadata.model import TopicPartition
     from metadata.topics.cache import TopicCache
     from segments.log.session_log import SessionLog
-    from segments.read.disk_cache import DiskTier
+    from segments.read.disk_cache import DiskCache
 
 
 class ObservedBroker(ProbedBroker, Protocol):
@@ -45,7 +45,7 @@ class ObservedBroker(ProbedBroker, Protocol):
     @property
     def topic_cache(self) -> TopicCache: ...
     @property
-    def metrics(self) -> Metrics: ...
+    def metrics(self) -> MetricsRegistry: ...
     @property
     def log(self) -> SessionLog: ...
     @property
@@ -59,11 +59,11 @@ class ObservedBroker(ProbedBroker, Protocol):
     @property
     def tls_refused_count(self) -> int: ...
     @property
-    def http_connections(self) -> OpenConnections: ...
+    def http_connections(self) -> ConnectionLimiter: ...
 
 
 def register_broker(
-    broker: ObservedBroker, settings: BrokerSettings, leadership: Leadership, lag: LoopLag, disk: DiskTier | None
+    broker: ObservedBroker, settings: BrokerSettings, leadership: SessionManager, lag: EventLoopLag, disk: DiskCache | None
 ) -> None:
     """Registers all metrics of a broker but those of parts that register their own (stores, groups, compaction, racks)."""
     of_broker = BrokerMetrics(broker, broker.view, cluster=settings.cluster, rack=settings.membership.rack)

@@ -108,68 +108,68 @@ class BodyTooSlow(Rejected):
     default_hint = "Send smaller requests over a slow line."
 
 
-class WireCodes(NamedTuple):
+class ErrorCodes(NamedTuple):
     grpc: StatusCode
     http: int
     kafka: int
 
 
-WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
-    TidelogError: WireCodes(StatusCode.INTERNAL, 500, -1),  # UNKNOWN_SERVER_ERROR
-    Rejected: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
-    InvalidArgument: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
-    InvalidName: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 17),  # INVALID_TOPIC_EXCEPTION
-    InvalidRecord: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 87),  # INVALID_RECORD
-    InvalidTimestamp: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 32),  # INVALID_TIMESTAMP
-    InvalidGroupName: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 24),  # INVALID_GROUP_ID
-    InconsistentProtocol: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 23),  # INCONSISTENT_GROUP_PROTOCOL
-    NotFound: WireCodes(StatusCode.NOT_FOUND, 404, 42),  # INVALID_REQUEST: its clients know topics and partitions only
-    UnknownTopic: WireCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
-    UnknownPartition: WireCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
-    UnknownGroup: WireCodes(StatusCode.NOT_FOUND, 404, 69),  # GROUP_ID_NOT_FOUND
-    AlreadyExists: WireCodes(StatusCode.ALREADY_EXISTS, 409, 36),  # TOPIC_ALREADY_EXISTS
-    TooLarge: WireCodes(StatusCode.INVALID_ARGUMENT, 413, 10),  # MESSAGE_TOO_LARGE
-    OutOfRange: WireCodes(StatusCode.OUT_OF_RANGE, 416, 1),  # OFFSET_OUT_OF_RANGE
-    ConditionFailed: WireCodes(StatusCode.ABORTED, 412, 42),  # INVALID_REQUEST
-    OutOfOrderSequence: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 45),  # OUT_OF_ORDER_SEQUENCE_NUMBER
-    UnknownProducer: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 59),  # UNKNOWN_PRODUCER_ID
-    IdempotencyKeyReused: WireCodes(StatusCode.FAILED_PRECONDITION, 422, 42),  # INVALID_REQUEST
-    Denied: WireCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
-    Unauthenticated: WireCodes(StatusCode.UNAUTHENTICATED, 401, 58),  # SASL_AUTHENTICATION_FAILED
-    NotAuthorized: WireCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
-    MemberIdRequired: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 79),  # MEMBER_ID_REQUIRED
-    GroupFull: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 81),  # GROUP_MAX_SIZE_REACHED
-    GroupNotEmpty: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 68),  # NON_EMPTY_GROUP
-    Unavailable: WireCodes(StatusCode.UNAVAILABLE, 503, 56),  # KAFKA_STORAGE_ERROR
-    Throttled: WireCodes(StatusCode.RESOURCE_EXHAUSTED, 429, 89),  # THROTTLING_QUOTA_EXCEEDED
-    NotLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
-    NoLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
-    StaleRouting: WireCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
-    FencedLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 74),  # FENCED_LEADER_EPOCH
-    UnknownLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 75),  # UNKNOWN_LEADER_EPOCH
-    Stopping: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER: its partitions move to another broker
-    NotCoordinator: WireCodes(StatusCode.UNAVAILABLE, 503, 16),  # NOT_COORDINATOR
-    NoCoordinator: WireCodes(StatusCode.UNAVAILABLE, 503, 15),  # COORDINATOR_NOT_AVAILABLE
-    OutcomeUnknown: WireCodes(StatusCode.DEADLINE_EXCEEDED, 504, 7),  # REQUEST_TIMED_OUT
-    Fenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 77),  # STALE_BROKER_EPOCH: FENCED_LEADER_EPOCH would be retried
-    SessionFenced: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
-    ProducerFenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 90),  # PRODUCER_FENCED
-    InstanceFenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 82),  # FENCED_INSTANCE_ID
-    StaleMember: WireCodes(StatusCode.ABORTED, 409, 25),  # UNKNOWN_MEMBER_ID; its members join again, and then decide
-    UnknownMember: WireCodes(StatusCode.ABORTED, 409, 25),  # UNKNOWN_MEMBER_ID
-    StaleGeneration: WireCodes(StatusCode.ABORTED, 409, 22),  # ILLEGAL_GENERATION
-    RebalanceInProgress: WireCodes(StatusCode.ABORTED, 409, 27),  # REBALANCE_IN_PROGRESS
-    Corrupt: WireCodes(StatusCode.DATA_LOSS, 500, -1),  # UNKNOWN_SERVER_ERROR: CORRUPT_MESSAGE would be retried for ever
-    UnknownRoute: WireCodes(StatusCode.UNIMPLEMENTED, 404, 35),  # UNSUPPORTED_VERSION; this row and those below come from HTTP
-    MethodNotAllowed: WireCodes(StatusCode.UNIMPLEMENTED, 405, 42),
-    NotAcceptable: WireCodes(StatusCode.INVALID_ARGUMENT, 406, 42),
-    UnsupportedMediaType: WireCodes(StatusCode.INVALID_ARGUMENT, 415, 42),
-    BodyTooSlow: WireCodes(StatusCode.UNAVAILABLE, 408, 7),
+WIRE_CODES: Final[dict[type[TidelogError], ErrorCodes]] = {
+    TidelogError: ErrorCodes(StatusCode.INTERNAL, 500, -1),  # UNKNOWN_SERVER_ERROR
+    Rejected: ErrorCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
+    InvalidArgument: ErrorCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
+    InvalidName: ErrorCodes(StatusCode.INVALID_ARGUMENT, 400, 17),  # INVALID_TOPIC_EXCEPTION
+    InvalidRecord: ErrorCodes(StatusCode.INVALID_ARGUMENT, 400, 87),  # INVALID_RECORD
+    InvalidTimestamp: ErrorCodes(StatusCode.INVALID_ARGUMENT, 400, 32),  # INVALID_TIMESTAMP
+    InvalidGroupName: ErrorCodes(StatusCode.INVALID_ARGUMENT, 400, 24),  # INVALID_GROUP_ID
+    InconsistentProtocol: ErrorCodes(StatusCode.INVALID_ARGUMENT, 400, 23),  # INCONSISTENT_GROUP_PROTOCOL
+    NotFound: ErrorCodes(StatusCode.NOT_FOUND, 404, 42),  # INVALID_REQUEST: its clients know topics and partitions only
+    UnknownTopic: ErrorCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
+    UnknownPartition: ErrorCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
+    UnknownGroup: ErrorCodes(StatusCode.NOT_FOUND, 404, 69),  # GROUP_ID_NOT_FOUND
+    AlreadyExists: ErrorCodes(StatusCode.ALREADY_EXISTS, 409, 36),  # TOPIC_ALREADY_EXISTS
+    TooLarge: ErrorCodes(StatusCode.INVALID_ARGUMENT, 413, 10),  # MESSAGE_TOO_LARGE
+    OutOfRange: ErrorCodes(StatusCode.OUT_OF_RANGE, 416, 1),  # OFFSET_OUT_OF_RANGE
+    ConditionFailed: ErrorCodes(StatusCode.ABORTED, 412, 42),  # INVALID_REQUEST
+    OutOfOrderSequence: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 45),  # OUT_OF_ORDER_SEQUENCE_NUMBER
+    UnknownProducer: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 59),  # UNKNOWN_PRODUCER_ID
+    IdempotencyKeyReused: ErrorCodes(StatusCode.FAILED_PRECONDITION, 422, 42),  # INVALID_REQUEST
+    Denied: ErrorCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
+    Unauthenticated: ErrorCodes(StatusCode.UNAUTHENTICATED, 401, 58),  # SASL_AUTHENTICATION_FAILED
+    NotAuthorized: ErrorCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
+    MemberIdRequired: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 79),  # MEMBER_ID_REQUIRED
+    GroupFull: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 81),  # GROUP_MAX_SIZE_REACHED
+    GroupNotEmpty: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 68),  # NON_EMPTY_GROUP
+    Unavailable: ErrorCodes(StatusCode.UNAVAILABLE, 503, 56),  # KAFKA_STORAGE_ERROR
+    Throttled: ErrorCodes(StatusCode.RESOURCE_EXHAUSTED, 429, 89),  # THROTTLING_QUOTA_EXCEEDED
+    NotLeader: ErrorCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
+    NoLeader: ErrorCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
+    StaleRouting: ErrorCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
+    FencedLeaderEpoch: ErrorCodes(StatusCode.UNAVAILABLE, 503, 74),  # FENCED_LEADER_EPOCH
+    UnknownLeaderEpoch: ErrorCodes(StatusCode.UNAVAILABLE, 503, 75),  # UNKNOWN_LEADER_EPOCH
+    Stopping: ErrorCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER: its partitions move to another broker
+    NotCoordinator: ErrorCodes(StatusCode.UNAVAILABLE, 503, 16),  # NOT_COORDINATOR
+    NoCoordinator: ErrorCodes(StatusCode.UNAVAILABLE, 503, 15),  # COORDINATOR_NOT_AVAILABLE
+    OutcomeUnknown: ErrorCodes(StatusCode.DEADLINE_EXCEEDED, 504, 7),  # REQUEST_TIMED_OUT
+    Fenced: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 77),  # STALE_BROKER_EPOCH: FENCED_LEADER_EPOCH would be retried
+    SessionFenced: ErrorCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
+    ProducerFenced: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 90),  # PRODUCER_FENCED
+    InstanceFenced: ErrorCodes(StatusCode.FAILED_PRECONDITION, 409, 82),  # FENCED_INSTANCE_ID
+    StaleMember: ErrorCodes(StatusCode.ABORTED, 409, 25),  # UNKNOWN_MEMBER_ID; its members join again, and then decide
+    UnknownMember: ErrorCodes(StatusCode.ABORTED, 409, 25),  # UNKNOWN_MEMBER_ID
+    StaleGeneration: ErrorCodes(StatusCode.ABORTED, 409, 22),  # ILLEGAL_GENERATION
+    RebalanceInProgress: ErrorCodes(StatusCode.ABORTED, 409, 27),  # REBALANCE_IN_PROGRESS
+    Corrupt: ErrorCodes(StatusCode.DATA_LOSS, 500, -1),  # UNKNOWN_SERVER_ERROR: CORRUPT_MESSAGE would be retried for ever
+    UnknownRoute: ErrorCodes(StatusCode.UNIMPLEMENTED, 404, 35),  # UNSUPPORTED_VERSION; this row and those below come from HTTP
+    MethodNotAllowed: ErrorCodes(StatusCode.UNIMPLEMENTED, 405, 42),
+    NotAcceptable: ErrorCodes(StatusCode.INVALID_ARGUMENT, 406, 42),
+    UnsupportedMediaType: ErrorCodes(StatusCode.INVALID_ARGUMENT, 415, 42),
+    BodyTooSlow: ErrorCodes(StatusCode.UNAVAILABLE, 408, 7),
 }
 
 ERROR_CLASSES: Final[dict[str, type[TidelogError]]] = {kind.code: kind for kind in WIRE_CODES}
 """By the code that stays the same on every wire."""
 
 
-def wire_codes(error: TidelogError) -> WireCodes:
+def wire_codes(error: TidelogError) -> ErrorCodes:
     return next(WIRE_CODES[kind] for kind in type(error).__mro__ if kind in WIRE_CODES)

@@ -17,12 +17,12 @@ from typing import Annotated, Final, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
 
-from gateway.access.guard import Guard
+from gateway.access.guard import AccessGuard
 from metadata.errors import Corrupt, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from segments.log.session_log import SessionLog
-from segments.object_store.health_tracking import Trouble
+from segments.object_store.health_tracking import StoreTrouble
 
 REFUSED_MAX: Final = 100
 """So many refused partitions are told."""
@@ -36,13 +36,13 @@ class ProbedBroker(Protocol):
     @property
     def started(self) -> bool: ...
     @property
-    def guard(self) -> Guard | None: ...
+    def guard(self) -> AccessGuard | None: ...
     @property
     def log(self) -> SessionLog: ...
     @property
-    def bucket_trouble(self) -> Trouble | None: ...
+    def bucket_trouble(self) -> StoreTrouble | None: ...
     @property
-    def metadata_trouble(self) -> Trouble | None: ...
+    def metadata_trouble(self) -> StoreTrouble | None: ...
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]: ...
     @property

@@ -27,7 +27,7 @@ from gateway.access.settings import AccessSettings
 from gateway.cluster.settings import ClusterSettings
 from gateway.memory_shares import MEMORY_BYTES_DEFAULT, PARTS, check_memory, memory_shares
 from gateway.net.tls.settings import TlsSettings
-from gateway.telemetry.settings import ObservabilitySettings
+from gateway.telemetry.settings import TelemetrySettings
 from metadata.cluster.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 from metadata.groups.settings import GroupSettings
@@ -98,7 +98,7 @@ class GatewaySettings:
     # How long a gRPC call waits to be read when more arrive than this broker answers, rounded up to seconds. Then it is refused
     # unread (CANCELLED), so that others are answered in time. It is below the time that clients wait for an answer.
     grpc_queue_timeout_ms: int = 2_000
-    # Unanswered requests of one ProduceStream. The broker reads the next one when the first of them is answered.
+    # Unanswered requests of one Sender. The broker reads the next one when the first of them is answered.
     grpc_stream_window: int = fixed(16)
     # Produce requests that came over gRPC and wait for room in the buffer. At half of it the broker reads no more; a request on a
     # stream that was idle is throttled where the other half is taken too. A share of memory_bytes_max.
@@ -158,7 +158,7 @@ class BrokerSettings:
     membership: ClusterSettings = field(default_factory=ClusterSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
-    observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
+    observability: TelemetrySettings = field(default_factory=TelemetrySettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
 
@@ -191,7 +191,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "membership": ClusterSettings,
     "groups": GroupSettings,
     "compaction": CompactionSettings,
-    "observability": ObservabilitySettings,
+    "observability": TelemetrySettings,
     "tls": TlsSettings,
     "access": AccessSettings,
 }

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 _Result = TypeVar("_Result")
 
 
-async def all_of(works: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+async def gather_all(works: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
     """Their results, in order. The first that fails ends the others, and its error is raised as it is, without a group around it.
 
     Where whoever waits is cancelled, that goes before any error. All have ended when it returns, or raises.

@@ -14,7 +14,7 @@ from metadata.errors import TidelogError
 _Error = TypeVar("_Error", bound=TidelogError)
 
 
-def own_copy(error: _Error) -> _Error:
+def copy_of(error: _Error) -> _Error:
     """The same class, message, hint, details and cause; no traceback, no context, no notes."""
     own = copy(error)
     own.details = dict(error.details)
@@ -23,7 +23,7 @@ def own_copy(error: _Error) -> _Error:
     return own
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Of what a TaskGroup raises: who asked is told one error, not a tree of them."""
     first = group.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from spark.source.interop import told_to_spark
+from spark.source.interop import to_spark_error
 from spark.source.reader import TidelogSource
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ class TidelogDataSource(TidelogSource):
     def writer(self, schema: StructType, overwrite: bool) -> TidelogWriter:
         from spark.sink.writer import TidelogWriter
 
-        with told_to_spark():
+        with to_spark_error():
             return TidelogWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:
         from spark.sink.writer import TidelogStreamWriter
 
-        with told_to_spark():
+        with to_spark_error():
             return TidelogStreamWriter(self.options, schema, overwrite=overwrite)

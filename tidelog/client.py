@@ -31,7 +31,7 @@ from tidelog.positions import StartLike, parse_start
 from tidelog.producer.outcomes import Outcomes
 from tidelog.records import Ack, HeadersLike
 from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, credentials_from, settings_from
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 from tidelog.transport.addresses import with_tls
 from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import (
@@ -86,7 +86,7 @@ class Client:
     def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
         self._settings = settings
         self._connection = Connection(addresses, settings)
-        self._tasks = OwnedTasks()
+        self._tasks = ClientTasks()
         self._state: Literal["new", "open", "left"] = "new"
         self._sender: Producer | None = None
         self._open_readings: OpenReadings = {}
@@ -302,9 +302,9 @@ class Client:
             )
         self._check_open()
         from tidelog.consumer.consumer import Consumer, TopicsConsumer
-        from tidelog.consumer.topic_reader import TopicsReading
+        from tidelog.consumer.topic_reader import TopicReader
 
-        reading = TopicsReading(
+        reading = TopicReader(
             self._connection,
             self._settings,
             subscription,
@@ -320,15 +320,15 @@ class Client:
     ) -> GroupConsumer:
         from metadata.groups.model import check_group_name
         from tidelog.group.consumer import GroupConsumer
-        from tidelog.group.coordinator_client import GrpcGroupCalls
+        from tidelog.group.coordinator_client import GrpcCoordinatorClient
         from tidelog.group.options import group_options
-        from tidelog.group.reader import GroupReading
+        from tidelog.group.reader import GroupReader
 
-        reading = GroupReading(
+        reading = GroupReader(
             self._connection,
             self._settings,
             subscription,
-            GrpcGroupCalls(self._connection, self._settings),
+            GrpcCoordinatorClient(self._connection, self._settings),
             group=check_group_name(group),
             options=group_options(options),
             follow=follow,

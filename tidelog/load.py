@@ -18,7 +18,7 @@ from typing import Any
 from metadata.errors import Unavailable
 from tidelog.client import Client
 from tidelog.latencies import Latencies
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 
 SAMPLED_EVERY = 100
 LATE_RECORDS_S = 30.0
@@ -27,7 +27,7 @@ _SENT_AT = struct.Struct(">d")
 
 
 @dataclass(slots=True)
-class Progress:
+class LoadProgress:
     """What a run has done so far; another task may look at it at any time."""
 
     records: int = 0
@@ -51,7 +51,7 @@ class Progress:
 
 
 async def produce_load(
-    log: Client, topic: str, progress: Progress, *, seconds: float, records: int | None, record_bytes: int
+    log: Client, topic: str, progress: LoadProgress, *, seconds: float, records: int | None, record_bytes: int
 ) -> None:
     """Sends values of `record_bytes` until the time is over, or `records` are sent; ends when all are acknowledged."""
     value = os.urandom(record_bytes)
@@ -69,11 +69,11 @@ async def produce_load(
     progress.ended_s = time.perf_counter()
 
 
-def _measure(progress: Progress, sent_s: float) -> None:
+def _measure(progress: LoadProgress, sent_s: float) -> None:
     progress.latencies.add(time.perf_counter() - sent_s)
 
 
-async def consume_load(log: Client, topic: str, progress: Progress, *, seconds: float, records: int | None) -> None:
+async def consume_load(log: Client, topic: str, progress: LoadProgress, *, seconds: float, records: int | None) -> None:
     """Reads from the beginning until the present end, or until the time is over, or `records` are read."""
     consumer = log.consume(topic, from_="earliest", follow=False)
     progress.started_s = time.perf_counter()
@@ -92,7 +92,7 @@ async def consume_load(log: Client, topic: str, progress: Progress, *, seconds: 
 
 
 async def end_to_end_load(
-    log: Client, reader: Client, topic: str, progress: Progress, *, seconds: float, rate: float, record_bytes: int
+    log: Client, reader: Client, topic: str, progress: LoadProgress, *, seconds: float, rate: float, record_bytes: int
 ) -> None:
     """Sends `rate` records a second with their time in the value, and reads them over a connection of its own.
 
@@ -117,7 +117,7 @@ async def end_to_end_load(
 
     progress.started_s = time.perf_counter()
     try:
-        async with OwnedTasks() as tasks:
+        async with ClientTasks() as tasks:
             reading = tasks.start(read(), name="read")
             for number in range(total):
                 due_s = progress.started_s + number / rate

@@ -16,7 +16,7 @@ from segments import concurrency
 _Answer = TypeVar("_Answer")
 
 
-class OwnedTasks:
+class ClientTasks:
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
@@ -69,7 +69,7 @@ async def all_of(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int)
             return await work
 
     try:
-        return await concurrency.all_of(map(in_turn, all_works))
+        return await concurrency.gather_all(map(in_turn, all_works))
     finally:
         for work in all_works:
             work.close()  # where it did not have its turn

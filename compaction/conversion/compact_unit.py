@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.context import CompactionContext
-from compaction.conversion.partition_file import CompactedRuns, Damage
-from compaction.conversion.planner import Unit, UnitPartition, UnitSegment
-from compaction.conversion.scratch import Scratch
+from compaction.conversion.partition_file import CompactedRuns, DamagedRun
+from compaction.conversion.planner import CompactionUnit, UnitPartition, UnitSegment
+from compaction.conversion.scratch import ScratchFile
 from compaction.conversion.unit_files import MadeHistory, encoded, made_history, unit_read, without_gap
-from compaction.upload import take_back, take_back_unnamed, upload
+from compaction.upload import discard, take_back_unnamed, upload
 from compaction.wal.state import WalState
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import compacted
 
@@ -53,14 +53,14 @@ class UnitReport:
     """Segments that are not there any more: another compactor was faster, or they were deleted by hand."""
 
 
-async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) -> UnitReport:
+async def compact_unit(context: CompactionContext, state: WalState, unit: CompactionUnit) -> UnitReport:
     """Raises what the store raises when it does not answer for `bucket_retry_ms`; what was committed until then stays."""
     report = UnitReport()
     unreadable: dict[UnitSegment, Corrupt] = {}
     async with unit_read(context, unit, report.gone, unreadable) as scratch:
         partitions = iter(unit.partitions)
         encoders = range(context.settings.compaction_threads)
-        await all_of(_compact_partitions(context, state, scratch, partitions, report, unreadable) for _ in encoders)
+        await gather_all(_compact_partitions(context, state, scratch, partitions, report, unreadable) for _ in encoders)
     context.counters.units += bool(report.manifests)
     return report
 
@@ -68,7 +68,7 @@ async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) 
 async def _compact_partitions(
     context: CompactionContext,
     state: WalState,
-    scratch: Scratch,
+    scratch: ScratchFile,
     partitions: Iterator[UnitPartition],
     report: UnitReport,
     unreadable: dict[UnitSegment, Corrupt],
@@ -105,7 +105,7 @@ def _missing(state: WalState, partition: UnitPartition) -> tuple[int, int] | Non
 
 
 async def _compact_partition(
-    context: CompactionContext, state: WalState, scratch: Scratch, topic: Topic, partition: UnitPartition
+    context: CompactionContext, state: WalState, scratch: ScratchFile, topic: Topic, partition: UnitPartition
 ) -> int:
     """File after file, each committed by a manifest of its own; answers how many. Raises Corrupt where something is damaged, after
     what lies before it was committed."""
@@ -122,7 +122,7 @@ async def _compact_partition(
             break  # another compactor has gone on with it
         try:
             made = await encoded(context, scratch, topic, manifest, runs)
-        except Damage as found:
+        except DamagedRun as found:
             damage = found.error
             log.error("%s of topic %s stays in segments from offset %s on: %s", where, topic.name, runs[found.before][0], damage)
             runs = runs[: found.before]
@@ -151,7 +151,7 @@ async def commit_history(context: CompactionContext, state: WalState, topic: Top
     if context.topic(manifest.topic_id) is None:
         log.info("topic %s was deleted while it was compacted", topic.name)
         for file in made.files:
-            await take_back(context, topic.name, manifest.place, file.name)
+            await discard(context, topic.name, manifest.place, file.name)
         return False
     version = compacted(
         manifest,

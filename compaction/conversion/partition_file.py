@@ -63,7 +63,7 @@ class CompactedRuns(NamedTuple):
     run_count: int
 
 
-class Damage(Exception):
+class DamagedRun(Exception):
     """A run can't be compacted. `before`: the runs before it, where there are any."""
 
     def __init__(self, error: Corrupt, before: int) -> None:
@@ -91,7 +91,7 @@ def compact_runs(
         try:
             encoder.take_in(at, run, read(run))
         except Corrupt as error:
-            raise Damage(error, at) from error
+            raise DamagedRun(error, at) from error
         if encoder.size_bytes >= settings.file_bytes_max:
             break
     return encoder.finish(name, now_ms, now_ms if expiry_ms is None else expiry_ms)
@@ -162,7 +162,7 @@ class _Encoder:
                         self._decoded(opened)
                 except (InvalidRecord, TooLarge) as error:
                     damage = _corrupt(one.run, f"a batch matches its CRC-32C and can't be read: {error.message}")
-                    raise Damage(damage, one.at) from error
+                    raise DamagedRun(damage, one.at) from error
             raise
 
     def _opened(self, batches: Sequence[Buffer]) -> Iterator[list[OpenBatch]]:

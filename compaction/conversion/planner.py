@@ -48,7 +48,7 @@ class UnitSegment(NamedTuple):
     size_bytes: int
 
 
-class Unit(NamedTuple):
+class CompactionUnit(NamedTuple):
     partitions: tuple[UnitPartition, ...]
     segments: tuple[UnitSegment, ...]
     """As they were written."""
@@ -56,7 +56,7 @@ class Unit(NamedTuple):
     """Of the runs."""
 
 
-class DueRule(NamedTuple):
+class CompactionTrigger(NamedTuple):
     due_bytes: int
     due_age_ms: float
     scratch_bytes_max: int
@@ -65,13 +65,13 @@ class DueRule(NamedTuple):
 
 def plan_unit(
     state: WalState,
-    rule: DueRule,
+    rule: CompactionTrigger,
     *,
     now_ms: int,
     may: Callable[[TopicPartition, SessionId], bool],
     blocked: Collection[TopicPartition] = (),
     everything: bool = False,
-) -> Unit | None:
+) -> CompactionUnit | None:
     """None where nothing is due. `may`: whether the partition, whose first run lies in that session, is this compactor's to do;
     `everything`: whatever waits is due."""
     candidates: dict[TopicPartition, tuple[PendingRuns, Floor]] = {}
@@ -164,7 +164,7 @@ def _written_first(state: WalState, wanted: Places, bytes_max: int) -> dict[Sess
     return {session: fits[sessions == session] for session in wanted}
 
 
-def _unit(state: WalState, counts: dict[TopicPartition, int]) -> Unit:
+def _unit(state: WalState, counts: dict[TopicPartition, int]) -> CompactionUnit:
     starts: Places = {}
     partitions: list[UnitPartition] = []
     size_bytes = 0
@@ -183,7 +183,7 @@ def _unit(state: WalState, counts: dict[TopicPartition, int]) -> Unit:
             place = UnitSegment(session, SegmentSeq(held.first_seq + at), int(column[at]), held.sizes[at])
             segments.append((held.written_ms[at], place))
     segments.sort()
-    return Unit(tuple(partitions), tuple(segment for _, segment in segments), size_bytes)
+    return CompactionUnit(tuple(partitions), tuple(segment for _, segment in segments), size_bytes)
 
 
 def _by_session(sessions: npt.NDArray[np.int64]) -> list[tuple[SessionId, slice | npt.NDArray[np.bool_]]]:

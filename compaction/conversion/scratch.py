@@ -21,7 +21,7 @@ from segments.wal.segment_file import parse_footer
 _BUFFERS_PER_WRITE: Final = 1_000
 
 
-class Wanted(NamedTuple):
+class WantedRuns(NamedTuple):
     """The runs of a partition that a unit takes."""
 
     base_offset: Offset
@@ -47,10 +47,10 @@ class StoredRun(NamedTuple):
         return segment_key(self.session, self.seq)
 
 
-class Scratch:
+class ScratchFile:
     """`take_in` and `read` may be called in threads. Raises Unavailable where there is no room."""
 
-    def __init__(self, directory: str, wanted: dict[TopicPartition, Wanted]) -> None:
+    def __init__(self, directory: str, wanted: dict[TopicPartition, WantedRuns]) -> None:
         self._wanted = wanted
         self._runs: dict[TopicPartition, tuple[array[int], ...]] = {}
         self._end = 0

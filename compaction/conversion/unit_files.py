@@ -19,15 +19,15 @@ from typing import NamedTuple
 import msgspec
 
 from compaction.context import CompactionContext
-from compaction.conversion.partition_file import NEVER_MS, CompactedRuns, Damage, EncodingSettings, compact_runs
-from compaction.conversion.planner import Unit, UnitPartition, UnitSegment
-from compaction.conversion.scratch import Scratch, StoredRun, Wanted
+from compaction.conversion.partition_file import NEVER_MS, CompactedRuns, DamagedRun, EncodingSettings, compact_runs
+from compaction.conversion.planner import CompactionUnit, UnitPartition, UnitSegment
+from compaction.conversion.scratch import ScratchFile, StoredRun, WantedRuns
 from compaction.upload import upload
 from metadata.errors import Corrupt, NotFound
 from metadata.model import Offset, TopicPartition
 from metadata.topics.topic import Topic
 from segments.bucket.layout import history_file_name, segment_key
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.history.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer
 from segments.history.manifest_edits import compacted
 from segments.history.parquet_file import ParquetSettings
@@ -75,18 +75,18 @@ class MadeUnit:
 
 @asynccontextmanager
 async def unit_read(
-    context: CompactionContext, unit: Unit, gone: list[UnitSegment], unreadable: dict[UnitSegment, Corrupt]
-) -> AsyncIterator[Scratch]:
+    context: CompactionContext, unit: CompactionUnit, gone: list[UnitSegment], unreadable: dict[UnitSegment, Corrupt]
+) -> AsyncIterator[ScratchFile]:
     """What was read of its segments, each once. Takes in which are `gone`, and why some are `unreadable`.
 
     Raises what the store raises.
     """
-    wanted = {one.partition: Wanted(one.base_offset, one.end_offset) for one in unit.partitions}
-    scratch = Scratch(context.settings.scratch_dir, wanted)
+    wanted = {one.partition: WantedRuns(one.base_offset, one.end_offset) for one in unit.partitions}
+    scratch = ScratchFile(context.settings.scratch_dir, wanted)
     try:
         segments = iter(unit.segments)
         readers = range(context.settings.compaction_reads_max)
-        await all_of(_read_segments(context, scratch, segments, gone, unreadable) for _ in readers)
+        await gather_all(_read_segments(context, scratch, segments, gone, unreadable) for _ in readers)
         yield scratch
     finally:
         try:
@@ -95,7 +95,7 @@ async def unit_read(
             scratch.close()  # also where that was cancelled
 
 
-async def make_history(context: CompactionContext, unit: Unit, manifests: Mapping[TopicPartition, Manifest]) -> MadeUnit:
+async def make_history(context: CompactionContext, unit: CompactionUnit, manifests: Mapping[TopicPartition, Manifest]) -> MadeUnit:
     """Reads a unit and uploads the files of its partitions, under the version after that of the manifest which is given. They are
     history when `commit_history` says so; where it is never asked, the collector finds them.
 
@@ -114,7 +114,7 @@ async def make_history(context: CompactionContext, unit: Unit, manifests: Mappin
 
 
 async def _make_partition(
-    context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, partition: UnitPartition, made: MadeUnit
+    context: CompactionContext, scratch: ScratchFile, topic: Topic, manifest: Manifest, partition: UnitPartition, made: MadeUnit
 ) -> None:
     """File after file, as `_compact_partition` does, but one manifest is to name them all: those behind it would be looked for in
     vain where the first one is lost."""
@@ -123,7 +123,7 @@ async def _make_partition(
     while runs:
         try:
             one = await encoded(context, scratch, topic, reached, runs)
-        except Damage as found:
+        except DamagedRun as found:
             made.damaged[partition.partition] = str(found.error)
             runs = runs[: found.before]
             continue
@@ -156,7 +156,7 @@ def _reached(made: MadeUnit, partition: UnitPartition) -> Offset:
 
 async def _read_segments(
     context: CompactionContext,
-    scratch: Scratch,
+    scratch: ScratchFile,
     segments: Iterator[UnitSegment],
     gone: list[UnitSegment],
     unreadable: dict[UnitSegment, Corrupt],
@@ -192,7 +192,7 @@ def without_gap(runs: list[StoredRun], base_offset: Offset) -> Iterator[StoredRu
 
 
 async def encoded(
-    context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, runs: list[StoredRun]
+    context: CompactionContext, scratch: ScratchFile, topic: Topic, manifest: Manifest, runs: list[StoredRun]
 ) -> CompactedRuns:
     """The next file, in memory, of these runs or of the first of them. Raises Damage, and Corrupt."""
     settings = EncodingSettings(

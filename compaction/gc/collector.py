@@ -80,7 +80,7 @@ class _Sweep:
     is_last: bool = False
 
 
-class Collector:
+class GarbageCollector:
     """Of one compactor. Its owner calls `run` from time to time, one call at a time."""
 
     def __init__(self, context: CompactionContext) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from metadata.cluster.manifest_notice import NOTICE_KEPT_S, CompactionNotice
+from metadata.cluster.manifest_notice import NOTICE_KEPT_S, ManifestNotice
 from metadata.model import TopicPartition
 
 PAUSE_MS: Final = 5_000
@@ -29,11 +29,11 @@ class _Deletion:
     pause_ms: int = PAUSE_MS
 
 
-class HeardDeletions:
+class PendingDeletions:
     def __init__(self) -> None:
         self._heard: dict[TopicPartition, _Deletion] = {}
 
-    def hear(self, notices: Iterable[CompactionNotice], *, now_ms: int) -> None:
+    def hear(self, notices: Iterable[ManifestNotice], *, now_ms: int) -> None:
         """Notices of what others than leaders did are passed over."""
         for notice in notices:
             if notice.is_deletion:

@@ -24,7 +24,7 @@ from compaction.wal.state import SessionState, WalState
 from metadata.errors import AlreadyExists, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import index_key, segment_key, trimmed_key
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 
 DELETES_MAX: Final = 1_000
 """Of one session in one go; the rest follows at the next."""
@@ -39,7 +39,7 @@ class TrimRecord(msgspec.Struct, frozen=True):
     trimmed_at_ms: int
 
 
-async def run_trim(context: CompactionContext, state: WalState) -> int:
+async def trim_wal(context: CompactionContext, state: WalState) -> int:
     """Trims this compactor's sessions; answers how many segments were deleted. Raises what the store raises."""
     mine = [session for session in state.sessions.values() if context.is_mine(session_name(session.session))]
     turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
@@ -49,7 +49,7 @@ async def run_trim(context: CompactionContext, state: WalState) -> int:
             await _mark(context, state, session)
             return await _delete(context, session)
 
-    return sum(await all_of(map(trim, mine)))
+    return sum(await gather_all(map(trim, mine)))
 
 
 def session_name(session: SessionId) -> str:

@@ -93,7 +93,7 @@ def passes_after(before: Sequence[KeyPass], plan: KeyPassPlan, end: Offset, *, t
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class SortedRecords:
     """The records of a row group: those that stay, those that go, and the new tombstones among those that stay."""
 
     kept: pa.RecordBatch
@@ -101,7 +101,7 @@ class Sorted:
     new_tombstones: int
 
 
-def sort_records(columns: pa.RecordBatch, newest: KeyMap, plan: KeyPassPlan, end: Offset) -> Sorted:
+def sort_records(columns: pa.RecordBatch, newest: KeyMap, plan: KeyPassPlan, end: Offset) -> SortedRecords:
     """`columns` of record_columns.SCHEMA; `newest` knows the keys of [plan.clean_to, end), so what lies behind stays as it is."""
     offsets: npt.NDArray[np.int64] = columns.column("offset").to_numpy()
     keys, values = columns.column("key"), columns.column("value")
@@ -112,9 +112,9 @@ def sort_records(columns: pa.RecordBatch, newest: KeyMap, plan: KeyPassPlan, end
     goes |= is_tombstone & (offsets < plan.tombstones_to)
     new_tombstones = int((is_tombstone & ~goes & (offsets >= plan.clean_to) & (offsets < end)).sum())
     if not goes.any():
-        return Sorted(columns, columns.slice(0, 0), new_tombstones)
+        return SortedRecords(columns, columns.slice(0, 0), new_tombstones)
     mask = pa.array(goes)
-    return Sorted(columns.filter(pa.array(~goes)), columns.filter(mask), new_tombstones)
+    return SortedRecords(columns.filter(pa.array(~goes)), columns.filter(mask), new_tombstones)
 
 
 def _dirty_end(manifest: Manifest, clean_to: Offset, lag_ms: int, now_ms: int) -> Offset:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from compaction.context import CompactionContext
 from compaction.maintenance.history_stream import HistoryStream
-from compaction.maintenance.key_compaction import KeyPassPlan, Sorted, passes_after, sort_records
+from compaction.maintenance.key_compaction import KeyPassPlan, SortedRecords, passes_after, sort_records
 from compaction.maintenance.key_map import KeyMap
 from compaction.maintenance.merge import check_conserved
 from compaction.maintenance.replace_files import ATTEMPTS_MAX, KeyPasses, replace_files
@@ -132,7 +132,7 @@ async def _sift(
     writer = HistoryWriter(topic, partition.partition, ParquetSettings(row_group_bytes=context.settings.row_group_bytes))
     kept = removed = removed_checksum = tombstones = 0
 
-    def take(part: Sorted) -> int:
+    def take(part: SortedRecords) -> int:
         writer.append(part.kept)
         return checksum_of_columns(part.removed)
 

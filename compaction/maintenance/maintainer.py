@@ -52,7 +52,7 @@ class _Known:
     """Whoever compacted it looks after it, as it hears of what it does itself; those of nobody are shared."""
 
 
-class Keeping:
+class HistoryMaintainer:
     """Of one compactor, for as long as it runs. Its owner calls `run` from time to time, one call at a time."""
 
     def __init__(self, context: CompactionContext, *, pending_bytes: Callable[[TopicPartition, Offset], int]) -> None:

@@ -18,7 +18,7 @@ from segments.wal.session import trim_markers
 MARKERS_LOOKED_MS: Final = 60_000
 
 
-class WalView:
+class WalBacklog:
     """Holds the runs in segments that are not compacted yet, as of the last poll. Its owner makes one call at a time."""
 
     def __init__(self, store: ObjectStore, *, runs_max: int, reads_max: int) -> None:

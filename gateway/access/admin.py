@@ -14,21 +14,21 @@ from metadata.access.acl import Acl, Scope
 from metadata.access.api_key import ApiKey
 from metadata.access.cache import AccessCache
 from metadata.access.quota import Quota
-from metadata.access.registry import AccessRecords, NewKey, Page
+from metadata.access.registry import AccessRegistry, CreatedKey, Page
 from metadata.model import Revision
 
 SEEN_TIMEOUT_S: Final = 5.0
 
 
-class AccessAdministration:
-    def __init__(self, records: AccessRecords, cache: AccessCache | None) -> None:
+class AccessAdmin:
+    def __init__(self, records: AccessRegistry, cache: AccessCache | None) -> None:
         """`cache`: None where authentication is off. Then all of it can be prepared, and nothing of it is in force."""
         self._records = records
         self._cache = cache
 
     async def create_key(
         self, principal: str, *, expires_at_ms: int, scopes: Iterable[Scope], description: str, validate_only: bool
-    ) -> NewKey:
+    ) -> CreatedKey:
         note_validate_only(validate_only)
         made = await self._records.create_key(
             principal,

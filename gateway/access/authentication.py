@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.access.authorization import Book, Caller
+from gateway.access.authorization import PolicyView, Principal
 from gateway.access.settings import AccessSettings
 from metadata.access.acl import check_principal, rights_of_scopes
 from metadata.access.api_key import Credential, check_credential, parse_basic, parse_key
@@ -26,7 +26,7 @@ from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
 log = logging.getLogger("tidelog")
 
 if TYPE_CHECKING:
-    from gateway.access.oidc import BearerTokens
+    from gateway.access.oidc import OidcVerifier
 
 REMEMBERED_MAX: Final = 10_000
 CERTIFICATES_MAX: Final = 10_000
@@ -36,7 +36,7 @@ SHOWN_CHARACTERS_MAX: Final = 14 << 10
 
 
 class Subject(Protocol):
-    """What net/tls/client_subject.py's TlsSubject tells of a client certificate."""
+    """What net/tls/client_subject.py's ClientSubject tells of a client certificate."""
 
     @property
     def subject(self) -> str: ...
@@ -44,15 +44,15 @@ class Subject(Protocol):
     def common_name(self) -> str: ...
 
 
-class Authentication:
+class Authenticator:
     def __init__(
         self,
         settings: AccessSettings,
-        book: Book,
+        book: PolicyView,
         *,
         now_ms: Callable[[], int],
         admin_key: Credential | None = None,
-        tokens: BearerTokens | None = None,
+        tokens: OidcVerifier | None = None,
     ) -> None:
         self._settings = settings
         self._admins = settings.admins
@@ -60,8 +60,8 @@ class Authentication:
         self._now_ms = now_ms
         self._admin_key = admin_key
         self._tokens = tokens
-        self._known: dict[str | bytes, Caller] = {}
-        self._certified: dict[str, Caller] = {}
+        self._known: dict[str | bytes, Principal] = {}
+        self._certified: dict[str, Principal] = {}
 
     async def run(self) -> None:
         """Follows the keys of the OpenID provider, where there is one, until cancelled."""
@@ -73,7 +73,7 @@ class Authentication:
         if self._tokens is not None:
             self._tokens.subscribe(changed)
 
-    def known(self, shown: str | bytes) -> Caller | None:
+    def known(self, shown: str | bytes) -> Principal | None:
         """Who has shown this before, and still counts."""
         caller = self._known.get(shown)
         if caller is None:
@@ -85,7 +85,7 @@ class Authentication:
             return None
         return caller
 
-    async def caller(self, shown: str | bytes, subject: Subject | None) -> Caller:
+    async def caller(self, shown: str | bytes, subject: Subject | None) -> Principal:
         """`shown`: what stands in `authorization`; empty: nothing does. Unauthenticated; Unavailable where nobody can tell."""
         if not shown:
             certified = self._certificate(subject)
@@ -100,7 +100,7 @@ class Authentication:
             self._known[shown] = caller
         return caller
 
-    async def _proved(self, shown: str | bytes) -> Caller:
+    async def _proved(self, shown: str | bytes) -> Principal:
         text = shown if isinstance(shown, str) else shown.decode("latin-1")
         if len(text) > SHOWN_CHARACTERS_MAX:
             raise Unauthenticated("the credentials are too long")
@@ -118,15 +118,15 @@ class Authentication:
             raise Unauthenticated("the credentials are neither an API key nor a token that is accepted here")
         return self._holder(credential)
 
-    def _holder(self, shown: Credential) -> Caller:
+    def _holder(self, shown: Credential) -> Principal:
         if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
-            return Caller(ADMIN, self._book, self._now_ms, credential="admin key", is_admin=True)
+            return Principal(ADMIN, self._book, self._now_ms, credential="admin key", is_admin=True)
         stale = self._book.why_stale()
         if stale is not None:  # a key that is not known here may have been made since
             raise stale
         key = check_credential(self._book.key(shown.key_id), shown, self._now_ms())
         scopes = rights_of_scopes(key.scopes) if key.scopes else None
-        return Caller(
+        return Principal(
             key.principal,
             self._book,
             self._now_ms,
@@ -137,7 +137,7 @@ class Authentication:
             expires_at_ms=key.expires_at_ms,
         )
 
-    def _certificate(self, subject: Subject | None) -> Caller:
+    def _certificate(self, subject: Subject | None) -> Principal:
         if subject is None:
             raise Unauthenticated("no credentials were shown")
         name = subject.common_name if self._settings.tls_principal == "cn" else subject.subject
@@ -154,8 +154,8 @@ class Authentication:
 
     def _caller(
         self, principal: str, credential: str, *, expires_at_ms: int = 0, holds: Callable[[], bool] | None = None
-    ) -> Caller:
-        return Caller(
+    ) -> Principal:
+        return Principal(
             principal,
             self._book,
             self._now_ms,

@@ -17,20 +17,20 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.access.denials import Hindrance, not_authorized
+from gateway.access.denials import Denial, not_authorized
 from metadata.access.acl import CLUSTER_NAME, Rights
 from metadata.access.api_key import ApiKey, check_counts
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
-    from gateway.access.permissions import Needs
+    from gateway.access.permissions import RequiredAccess
 
 GRANTED_MAX: Final = 10_000
 REFUSALS_TOLD_MAX: Final = 20
 """Refusals of one call that the audit log tells one by one."""
 
 
-class Book(Protocol):
+class PolicyView(Protocol):
     """What metadata/access/cache.py's AccessCache tells."""
 
     version: int
@@ -42,7 +42,7 @@ class Book(Protocol):
     def rights(self, principal: str) -> Rights: ...
 
 
-class Caller:
+class Principal:
     """A principal, as its credentials have proved it: one object for all calls that show the same ones."""
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Caller:
     def __init__(
         self,
         principal: str,
-        book: Book,
+        book: PolicyView,
         now_ms: Callable[[], int],
         *,
         credential: str,
@@ -140,7 +140,7 @@ class Caller:
     def refusal(self, operation: str, resource: str, name: str) -> NotAuthorized:
         """Of what it may not, saying what would help. Raises as `may` does."""
         rights = None if self.is_admin else self._book.rights(self.principal)
-        hindrance = Hindrance(
+        hindrance = Denial(
             no_right=rights is not None and not rights.grant(operation, resource, name),
             denied=rights is not None and rights.deny(operation, resource, name),
             narrowed=self._scopes is not None and not self._scopes.allow(operation, resource, name),
@@ -148,7 +148,7 @@ class Caller:
         return not_authorized(self.principal, operation, resource, name, hindrance)
 
 
-class CheckedCall:
+class AuthorizedCall:
     """One call of a caller: what it needs, and what it was granted."""
 
     __slots__ = (
@@ -168,13 +168,13 @@ class CheckedCall:
 
     def __init__(
         self,
-        caller: Caller | None,
-        needs: Needs,
+        caller: Principal | None,
+        needs: RequiredAccess,
         *,
         door: str,
         action: str,
         address: str,
-        refusal: Callable[[CheckedCall, str, str, str], None],
+        refusal: Callable[[AuthorizedCall, str, str, str], None],
         request_id: str = "",
     ) -> None:
         """`caller`: None is a stranger at a call that is open to all. `refusal` is told of what is refused: operation, kind,
@@ -261,15 +261,15 @@ class CheckedCall:
         return self._refused is not None
 
 
-_present: ContextVar[CheckedCall | None] = ContextVar("checked_call", default=None)
+_present: ContextVar[AuthorizedCall | None] = ContextVar("checked_call", default=None)
 
 
-def begin(call: CheckedCall) -> None:
+def begin(call: AuthorizedCall) -> None:
     """For the rest of this task, and those that it starts."""
     _present.set(call)
 
 
-def present_call() -> CheckedCall | None:
+def present_call() -> AuthorizedCall | None:
     return _present.get()
 
 

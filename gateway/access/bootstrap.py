@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gateway.access.audit_log import AuditLog
-from gateway.access.authentication import Authentication, read_admin_key
+from gateway.access.authentication import Authenticator, read_admin_key
 from gateway.access.authorization import present_key_id, present_principal
-from gateway.access.guard import Guard
+from gateway.access.guard import AccessGuard
 from gateway.access.peer_tokens import (
     PEER_KEY,
     PEER_PRINCIPAL,
@@ -28,19 +28,19 @@ from metadata.access.api_key import Credential
 from metadata.access.cache import AccessCache
 from metadata.cluster.identity import forget_peer_secret, read_peer_secret
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 
-class Access(NamedTuple):
+class BrokerAccess(NamedTuple):
     """What a broker has to know who calls, and to be known by the others."""
 
-    guard: Guard | None
+    guard: AccessGuard | None
     """None where authentication is off."""
     peer_metadata: PeerMetadata | None
     """What goes with each call to another broker, by the id of that broker and the method."""
 
 
-NO_ACCESS: Final = Access(None, None)
+NO_ACCESS: Final = BrokerAccess(None, None)
 
 
 class Prepared(NamedTuple):
@@ -65,7 +65,7 @@ async def open_access(
     settings: AccessSettings,
     prepared: Prepared,
     store: MetadataStore,
-    layout: EtcdLayout,
+    layout: KeyLayout,
     *,
     cluster_id: str,
     broker_id: str,
@@ -73,7 +73,7 @@ async def open_access(
     has_peers: bool,
     peers_speak_tls: bool = False,
     view_age_s_max: float | None = None,
-) -> Access:
+) -> BrokerAccess:
     """Makes the guard, and what proves this broker to others. Raises Unavailable, OutcomeUnknown, Corrupt.
 
     `view_age_s_max`: how old the view of keys, ACLs and quotas may be; None where the metadata are in this process.
@@ -89,14 +89,14 @@ async def open_access(
         secret = await read_peer_secret(store, layout, secrets.token_bytes)
         tokens_of_peers = PeerTokens(secret, cluster_id=cluster_id, broker_id=broker_id, now_ms=now_ms)
     if not settings.authentication:
-        return NO_ACCESS if tokens_of_peers is None else Access(None, unchecked_metadata(tokens_of_peers))
+        return NO_ACCESS if tokens_of_peers is None else BrokerAccess(None, unchecked_metadata(tokens_of_peers))
     cache = AccessCache(store, layout, age_s_max=view_age_s_max)
     tokens = None
     if settings.oidc_issuer:
-        from gateway.access.oidc import BearerTokens  # what it takes to read tokens is a sixth of all imports
+        from gateway.access.oidc import OidcVerifier  # what it takes to read tokens is a sixth of all imports
 
-        tokens = BearerTokens(settings)
-    authentication = Authentication(
+        tokens = OidcVerifier(settings)
+    authentication = Authenticator(
         settings,
         cache,
         now_ms=now_ms,
@@ -104,8 +104,10 @@ async def open_access(
         tokens=tokens,
     )
     quotas = PrincipalQuotas(cache, time.monotonic)
-    guard = Guard(cache, authentication, quotas, prepared.audit, tokens_of_peers, now_ms=now_ms, metrics_open=settings.metrics_open)
-    return Access(guard, peer_metadata(tokens_of_peers) if tokens_of_peers is not None else None)
+    guard = AccessGuard(
+        cache, authentication, quotas, prepared.audit, tokens_of_peers, now_ms=now_ms, metrics_open=settings.metrics_open
+    )
+    return BrokerAccess(guard, peer_metadata(tokens_of_peers) if tokens_of_peers is not None else None)
 
 
 def unchecked_metadata(tokens: PeerTokens) -> PeerMetadata:

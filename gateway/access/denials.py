@@ -20,7 +20,7 @@ _LOOKED_UP_TO: Final = {
 """What a topic or group is looked up for, and the operation that it needs, which allows the look as well."""
 
 
-class Hindrance(NamedTuple):
+class Denial(NamedTuple):
     """What stands in the way, at least one of these."""
 
     no_right: bool = False
@@ -31,7 +31,7 @@ class Hindrance(NamedTuple):
     """The scopes of its key leave it out."""
 
 
-def not_authorized(principal: str, operation: str, kind: str, name: str, hindrance: Hindrance) -> NotAuthorized:
+def not_authorized(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> NotAuthorized:
     shown = name[:249]
     what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
     if hindrance.denied:
@@ -43,7 +43,7 @@ def not_authorized(principal: str, operation: str, kind: str, name: str, hindran
     return NotAuthorized(said, hint=_hint(principal, operation, kind, shown, hindrance), principal=principal, operation=operation)
 
 
-def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Hindrance) -> str:
+def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> str:
     who = quote(principal)
     on = "--cluster" if kind == "cluster" else f"--{kind} {quote(name)}"
     scope = kind if kind == "cluster" else f"{kind}:{name}"

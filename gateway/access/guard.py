@@ -24,11 +24,11 @@ from types import TracebackType
 from typing import Final
 
 from gateway.access.audit_log import AuditLog
-from gateway.access.authentication import Authentication, Subject
-from gateway.access.authorization import Caller, CheckedCall, begin
-from gateway.access.peer_tokens import PEER_KEY, Claim, PeerTokens
-from gateway.access.permissions import FORWARDED_CALLS, Needs
-from gateway.access.quotas import Flow, Meter, PrincipalQuotas
+from gateway.access.authentication import Authenticator, Subject
+from gateway.access.authorization import AuthorizedCall, Principal, begin
+from gateway.access.peer_tokens import PEER_KEY, PeerClaim, PeerTokens
+from gateway.access.permissions import FORWARDED_CALLS, RequiredAccess
+from gateway.access.quotas import Meter, PrincipalQuotas, StreamUsage
 from gateway.telemetry.request_context import current_call
 from metadata.access.acl import CLUSTER_NAME
 from metadata.access.api_key import check_counts
@@ -46,11 +46,11 @@ OK: Final = "ok"
 log = logging.getLogger(__name__)
 
 
-class Guard:
+class AccessGuard:
     def __init__(
         self,
         cache: AccessCache,
-        authentication: Authentication,
+        authentication: Authenticator,
         quotas: PrincipalQuotas,
         audit: AuditLog | None,
         peers: PeerTokens | None,
@@ -89,7 +89,7 @@ class Guard:
 
     async def begin(
         self,
-        needs: Needs,
+        needs: RequiredAccess,
         shown: str | bytes,
         subject: Callable[[], Subject | None],
         *,
@@ -97,9 +97,9 @@ class Guard:
         action: str,
         address: str,
         request_id: str = "",
-    ) -> CheckedCall:
+    ) -> AuthorizedCall:
         """The call of a client, noted in this task. Unauthenticated, NotAuthorized; both are told to the audit log."""
-        caller: Caller | None
+        caller: Principal | None
         if needs.open:
             caller = await self._whoever(shown, subject)
         else:
@@ -112,14 +112,14 @@ class Guard:
                 raise
         return self._begun(caller, needs, door=door, action=action, address=address, request_id=request_id)
 
-    async def _whoever(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Caller | None:
+    async def _whoever(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
         """A call that is open to all: who shows nothing, or something wrong, is a stranger."""
         try:
             return await self._authentication.caller(shown, subject())
         except TidelogError:
             return None
 
-    def begin_forwarded(self, needs: Needs, claim: Claim, *, door: str, action: str, address: str) -> CheckedCall:
+    def begin_forwarded(self, needs: RequiredAccess, claim: PeerClaim, *, door: str, action: str, address: str) -> AuthorizedCall:
         """Begins the call of another broker for its client. `action`: the method, /service/name.
 
         Raises Unauthenticated where no broker of this cluster has signed it, or this broker has no peers, and as
@@ -133,7 +133,7 @@ class Guard:
             raise
         if claim.is_unchecked:
             self._tell_of_unchecked(claim.broker_id)
-        peer = Caller(
+        peer = Principal(
             claim.principal,
             self.cache,
             self._now_ms,
@@ -150,7 +150,7 @@ class Guard:
         if key is not None:
             check_counts(key, self._now_ms())
 
-    def _check_claim(self, claim: Claim, method: str) -> None:
+    def _check_claim(self, claim: PeerClaim, method: str) -> None:
         if self._peers is None:
             raise Unauthenticated(
                 "this broker takes no forwarded calls: it runs without etcd, and so has no peers",
@@ -174,9 +174,11 @@ class Guard:
             log.warning("forwarded calls are refused broker=%s: %s; %s", broker_id, error.message, error.hint)
 
     def _begun(
-        self, caller: Caller | None, needs: Needs, *, door: str, action: str, address: str, request_id: str = ""
-    ) -> CheckedCall:
-        call = CheckedCall(caller, needs, door=door, action=action, address=address, refusal=self._refused, request_id=request_id)
+        self, caller: Principal | None, needs: RequiredAccess, *, door: str, action: str, address: str, request_id: str = ""
+    ) -> AuthorizedCall:
+        call = AuthorizedCall(
+            caller, needs, door=door, action=action, address=address, refusal=self._refused, request_id=request_id
+        )
         begin(call)
         if needs.peer and not (caller is not None and caller.is_peer):
             self._tell_of(call, NotAuthorized.code, ("between brokers",))
@@ -195,7 +197,7 @@ class Guard:
                 broker_id,
             )
 
-    def check_again(self, call: CheckedCall) -> None:
+    def check_again(self, call: AuthorizedCall) -> None:
         """What was checked at its head, once its message has come. Unauthenticated, NotAuthorized; the audit log hears of both."""
         if call.caller is None:
             return
@@ -207,7 +209,7 @@ class Guard:
         if call.needs.cluster is not None:
             call.check("cluster", CLUSTER_NAME)
 
-    def meter(self, call: CheckedCall) -> Meter | None:
+    def meter(self, call: AuthorizedCall) -> Meter | None:
         """None of a principal without a quota. Throttled where it has used it up."""
         caller = call.caller
         if caller is None or caller.is_peer or call.needs.open:  # a probe is answered whatever else its principal does
@@ -217,17 +219,17 @@ class Guard:
             meter.begin()
         return meter
 
-    def flow(self, call: CheckedCall) -> Flow | None:
+    def flow(self, call: AuthorizedCall) -> StreamUsage | None:
         """For the streams of a call. None for those of peers and strangers."""
         caller = call.caller
         if caller is None or caller.is_peer:
             return None
         principal = caller.principal
-        return Flow(lambda: self._quotas.meter(principal))
+        return StreamUsage(lambda: self._quotas.meter(principal))
 
     # ── how long ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def as_long_as_it_may(self, call: CheckedCall) -> AbstractContextManager[None]:
+    def as_long_as_it_may(self, call: AuthorizedCall) -> AbstractContextManager[None]:
         """Runs the body of a call that lasts; interrupted with the reason once it may go on no longer."""
         if call.caller is None or call.caller.is_peer:
             return nullcontext()
@@ -239,7 +241,7 @@ class Guard:
     def forget(self, lasting: _Lasting) -> None:
         self._lasting.discard(lasting)
 
-    def milliseconds_left(self, caller: Caller) -> int | None:
+    def milliseconds_left(self, caller: Principal) -> int | None:
         """Of its credentials; None: no end is known."""
         return max(0, caller.expires_at_ms - self._now_ms()) if caller.expires_at_ms else None
 
@@ -247,24 +249,24 @@ class Guard:
         for lasting in tuple(self._lasting):
             lasting.look()
 
-    def cut(self, call: CheckedCall, error: TidelogError) -> None:
+    def cut(self, call: AuthorizedCall, error: TidelogError) -> None:
         """Tells that the call was ended before its time."""
         self._tell_of(call, error.code, (), reason=error.message)
         call.note_told()
 
     # ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ended(self, call: CheckedCall, failure: str) -> None:
+    def ended(self, call: AuthorizedCall, failure: str) -> None:
         """Tells of a change that was asked for: done, or why not. `failure`: the code of its error."""
         if call.needs.changes and not call.was_refused:
             self._tell_of(call, failure or OK, tuple(call.resources))
 
-    def _refused(self, call: CheckedCall, operation: str, kind: str, name: str) -> None:
+    def _refused(self, call: AuthorizedCall, operation: str, kind: str, name: str) -> None:
         if self.audit is not None and call.caller is not None:
             reason = call.caller.refusal(operation, kind, name).message
             self._tell_of(call, NotAuthorized.code, (f"{kind}:{name}",), reason=reason)
 
-    def _tell_of(self, call: CheckedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:
+    def _tell_of(self, call: AuthorizedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:
         credential = call.caller.credential if call.caller is not None else ""
         self._tell(
             outcome,
@@ -316,7 +318,7 @@ class _Lasting:
 
     __slots__ = ("_call", "_cancelling", "_guard", "_task", "_timer", "_why")
 
-    def __init__(self, guard: Guard, call: CheckedCall) -> None:
+    def __init__(self, guard: AccessGuard, call: AuthorizedCall) -> None:
         self._guard = guard
         self._call = call
         self._why: TidelogError | None = None

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 Fetch = Callable[[str], Awaitable[bytes]]
 
 
-class Verified(NamedTuple):
+class VerifiedToken(NamedTuple):
     principal: str
     expires_at_ms: int
     holds: Callable[[], bool]
@@ -58,7 +58,7 @@ class _Key(NamedTuple):
     jwk: jwt.PyJWK
 
 
-class Terms(Protocol):
+class OidcSettings(Protocol):
     """Of gateway/access/settings.py's AccessSettings."""
 
     @property
@@ -69,10 +69,10 @@ class Terms(Protocol):
     def oidc_principal_claim(self) -> str: ...
 
 
-class BearerTokens:
+class OidcVerifier:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, terms: Terms, fetch: Fetch | None = None) -> None:
+    def __init__(self, terms: OidcSettings, fetch: Fetch | None = None) -> None:
         """`fetch`: how the provider is asked; tests bring their own."""
         self._issuer = terms.oidc_issuer
         self._audience = terms.oidc_audience
@@ -104,7 +104,7 @@ class BearerTokens:
                     async with asyncio.timeout(KEYS_AGE_S - ASK_AGAIN_S):
                         await self._wanted.wait()
 
-    async def verify(self, token: str) -> Verified:
+    async def verify(self, token: str) -> VerifiedToken:
         """Unauthenticated for a token that is none of ours; Unavailable where the provider's keys can't be had."""
         key = await self._key_of(token)
         try:
@@ -129,7 +129,7 @@ class BearerTokens:
         except TidelogError:
             raise Unauthenticated(f"the token's claim {self._claim} can't name a principal", hint=_HINT) from None
         expires_at_ms = int(min(1000 * (float(claims["exp"]) + LEEWAY_S), 2.0**53))
-        return Verified(principal, expires_at_ms, lambda: any(key is each for each in self._keys.values()))
+        return VerifiedToken(principal, expires_at_ms, lambda: any(key is each for each in self._keys.values()))
 
     async def _key_of(self, token: str) -> _Key:
         if len(token) > TOKEN_CHARACTERS_MAX:

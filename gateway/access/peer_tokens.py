@@ -58,7 +58,7 @@ _KEY_PURPOSE: Final = b"tidelog peer token v1"
 Entries = tuple[tuple[str, str], ...]
 
 
-class Claim(NamedTuple):
+class PeerClaim(NamedTuple):
     """What a call from another broker carries."""
 
     token: str
@@ -111,7 +111,7 @@ class PeerTokens:
         self._signed[wanted] = token, now_ms
         return token
 
-    def check(self, claim: Claim, method: str) -> None:
+    def check(self, claim: PeerClaim, method: str) -> None:
         """Raises Unauthenticated unless a broker of this cluster has signed the claim for this method.
 
         Raises Unavailable, which clients retry, where one has, but the clocks differ too much or it meant another broker.
@@ -139,7 +139,7 @@ class PeerTokens:
                 broker_id=claim.broker_id,
             )
 
-    def _verified(self, claim: Claim, method: str) -> tuple[int, str]:
+    def _verified(self, claim: PeerClaim, method: str) -> tuple[int, str]:
         """When the token was issued, and for a call to which broker."""
         found = _TOKEN.fullmatch(claim.token)
         if found is None:

@@ -21,7 +21,7 @@ from metadata.access.acl import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class RequiredAccess:
     topic: Operation | None = None
     group: Operation | None = None
     cluster: Operation | None = None
@@ -31,18 +31,18 @@ class Needs:
     lasts: bool = False
 
 
-_ANYBODY: Final = Needs()
+_ANYBODY: Final = RequiredAccess()
 """Who has shown who it is."""
-_OPEN: Final = Needs(open=True)
-_READ: Final = Needs(topic="read", lasts=True)
-_DESCRIBE: Final = Needs(topic="describe")
-_ADMIN: Final = Needs(topic="admin", changes=True)
-_MEMBER: Final = Needs(group="read", topic="read")
-_WAITING_MEMBER: Final = Needs(group="read", topic="read", lasts=True)
-_GROUP_ADMIN: Final = Needs(group="admin", topic="read", changes=True)
-_CLUSTER_ADMIN: Final = Needs(cluster="admin", changes=True)
-_CLUSTER_LIST: Final = Needs(cluster="admin")
-_METRICS: Final = Needs(cluster="describe")
+_OPEN: Final = RequiredAccess(open=True)
+_READ: Final = RequiredAccess(topic="read", lasts=True)
+_DESCRIBE: Final = RequiredAccess(topic="describe")
+_ADMIN: Final = RequiredAccess(topic="admin", changes=True)
+_MEMBER: Final = RequiredAccess(group="read", topic="read")
+_WAITING_MEMBER: Final = RequiredAccess(group="read", topic="read", lasts=True)
+_GROUP_ADMIN: Final = RequiredAccess(group="admin", topic="read", changes=True)
+_CLUSTER_ADMIN: Final = RequiredAccess(cluster="admin", changes=True)
+_CLUSTER_LIST: Final = RequiredAccess(cluster="admin")
+_METRICS: Final = RequiredAccess(cluster="describe")
 
 METRICS_PATHS: Final = frozenset({"/metrics", "/metrics/detail"})
 _TOPIC: Final = "/v1/topics/{topic}"
@@ -50,7 +50,7 @@ _PARTITION: Final = f"{_TOPIC}/partitions/{{partition}}"
 _GROUP: Final = "/v1/groups/{group}"
 _MEMBER_PATH: Final = f"{_GROUP}/members/{{member_id}}"
 
-HTTP_CALLS: Final[dict[tuple[str, str], Needs]] = {
+HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", "/livez"): _OPEN,
     ("GET", "/readyz"): _OPEN,
     ("GET", "/startupz"): _OPEN,
@@ -66,10 +66,10 @@ HTTP_CALLS: Final[dict[tuple[str, str], Needs]] = {
     ("PUT", f"{_TOPIC}/settings"): _ADMIN,
     ("GET", f"{_TOPIC}/partitions"): _DESCRIBE,
     ("GET", _PARTITION): _DESCRIBE,
-    ("GET", f"{_PARTITION}/offsets/{{offset}}/explain"): Needs(topic="read"),
+    ("GET", f"{_PARTITION}/offsets/{{offset}}/explain"): RequiredAccess(topic="read"),
     ("GET", f"{_PARTITION}/leader-epochs/{{leader_epoch}}"): _DESCRIBE,
     ("POST", f"{_PARTITION}/delete-records"): _ADMIN,
-    ("POST", f"{_TOPIC}/records"): Needs(topic="write"),
+    ("POST", f"{_TOPIC}/records"): RequiredAccess(topic="write"),
     ("GET", f"{_TOPIC}/records"): _READ,
     ("GET", f"{_PARTITION}/records"): _READ,
     ("POST", "/v1/producers"): _ANYBODY,
@@ -78,10 +78,10 @@ HTTP_CALLS: Final[dict[tuple[str, str], Needs]] = {
     ("POST", "/v1/brokers/{broker_id}/drain"): _CLUSTER_ADMIN,
     ("POST", "/v1/brokers/{broker_id}/undrain"): _CLUSTER_ADMIN,
     ("GET", "/v1/groups"): _ANYBODY,  # of these, those that it may describe
-    ("GET", _GROUP): Needs(group="describe"),
+    ("GET", _GROUP): RequiredAccess(group="describe"),
     ("DELETE", _GROUP): _GROUP_ADMIN,
     ("POST", f"{_GROUP}/seek"): _GROUP_ADMIN,
-    ("GET", f"{_GROUP}/offsets"): Needs(group="describe", topic="describe"),
+    ("GET", f"{_GROUP}/offsets"): RequiredAccess(group="describe", topic="describe"),
     ("POST", f"{_GROUP}/offsets"): _MEMBER,
     ("DELETE", f"{_GROUP}/offsets"): _GROUP_ADMIN,
     ("POST", f"{_GROUP}/members"): _WAITING_MEMBER,
@@ -106,16 +106,16 @@ _CLUSTER: Final = "/tidelog.v1.Cluster/"
 _GROUPS: Final = "/tidelog.v1.Groups/"
 _ACCESS: Final = "/tidelog.v1.Access/"
 
-GRPC_CALLS: Final[dict[str, Needs]] = {
+GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_LOG}InitProducer": _ANYBODY,
-    f"{_LOG}Produce": Needs(topic="write"),
-    f"{_LOG}ProduceStream": Needs(topic="write"),  # each message is checked
+    f"{_LOG}Produce": RequiredAccess(topic="write"),
+    f"{_LOG}Sender": RequiredAccess(topic="write"),  # each message is checked
     f"{_LOG}Fetch": _READ,
     f"{_LOG}Consume": _WAITING_MEMBER,
     f"{_LOG}ListOffsets": _DESCRIBE,
     f"{_LOG}OffsetForLeaderEpoch": _DESCRIBE,
     f"{_LOG}DeleteRecords": _ADMIN,
-    f"{_LOG}FindWrittenOnce": Needs(peer=True),
+    f"{_LOG}FindWrittenOnce": RequiredAccess(peer=True),
     f"{_TOPICS}CreateTopic": _ADMIN,
     f"{_TOPICS}GetTopic": _DESCRIBE,
     f"{_TOPICS}ListTopics": _ANYBODY,
@@ -125,20 +125,20 @@ GRPC_CALLS: Final[dict[str, Needs]] = {
     f"{_CLUSTER}ListBrokers": _ANYBODY,
     f"{_CLUSTER}DrainBroker": _CLUSTER_ADMIN,
     f"{_CLUSTER}UndrainBroker": _CLUSTER_ADMIN,
-    f"{_CLUSTER}ExplainOffset": Needs(topic="read"),
-    f"{_GROUPS}FindCoordinator": Needs(group="describe"),
+    f"{_CLUSTER}ExplainOffset": RequiredAccess(topic="read"),
+    f"{_GROUPS}FindCoordinator": RequiredAccess(group="describe"),
     f"{_GROUPS}JoinGroup": _WAITING_MEMBER,
     f"{_GROUPS}SyncGroup": _WAITING_MEMBER,
     f"{_GROUPS}Heartbeat": _MEMBER,
     f"{_GROUPS}LeaveGroup": _MEMBER,
     f"{_GROUPS}OffsetCommit": _MEMBER,
-    f"{_GROUPS}OffsetFetch": Needs(group="describe", topic="describe"),
+    f"{_GROUPS}OffsetFetch": RequiredAccess(group="describe", topic="describe"),
     f"{_GROUPS}ListGroups": _ANYBODY,
-    f"{_GROUPS}DescribeGroup": Needs(group="describe"),
+    f"{_GROUPS}DescribeGroup": RequiredAccess(group="describe"),
     f"{_GROUPS}DeleteGroup": _GROUP_ADMIN,
     f"{_GROUPS}DeleteOffsets": _GROUP_ADMIN,
     f"{_GROUPS}SeekGroup": _GROUP_ADMIN,
-    f"{_GROUPS}SeenBrokers": Needs(peer=True),
+    f"{_GROUPS}SeenBrokers": RequiredAccess(peer=True),
     f"{_ACCESS}CreateKey": _CLUSTER_ADMIN,
     f"{_ACCESS}ListKeys": _CLUSTER_LIST,
     f"{_ACCESS}RevokeKey": _CLUSTER_ADMIN,
@@ -181,7 +181,7 @@ class HttpRoute:
 
     __slots__ = ("action", "group_at", "needs", "topic_at", "words")
 
-    def __init__(self, method: str, template: str, needs: Needs) -> None:
+    def __init__(self, method: str, template: str, needs: RequiredAccess) -> None:
         self.action = f"{method} {template}"
         self.needs = needs
         parts = template.split("/")

@@ -78,7 +78,7 @@ class Meter:
         return max((bucket.wait_s(now_s) for bucket in buckets if bucket is not None), default=0.0)
 
 
-class Flow:
+class StreamUsage:
     """What one stream uses. Its meter is looked up each time: streams outlive changes of quotas."""
 
     __slots__ = ("_meter",)

@@ -17,11 +17,11 @@ from collections.abc import Set
 
 import msgspec
 
-from metadata.cluster.broker_registry import FORMAT_VERSION, Registration, decode_registration, encode_registration
+from metadata.cluster.broker_registry import FORMAT_VERSION, BrokerRegistration, decode_registration, encode_registration
 from metadata.errors import Corrupt, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import SessionId
 from metadata.store.interface import NO_LEASE, Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 PAUSE_S = 0.5
 """Before a step that the metadata store could not do is tried again."""
@@ -30,14 +30,14 @@ LEAVE_TIMEOUT_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class Membership:
+class BrokerLease:
     """Of one session. Its owner calls `join`, then runs `keep()` as a task, and calls `leave` in the end."""
 
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout,
-        registration: Registration,
+        layout: KeyLayout,
+        registration: BrokerRegistration,
         *,
         ttl_s: float,
         own_sessions: Set[SessionId] = frozenset(),
@@ -199,7 +199,7 @@ class Membership:
             log.warning("%s is left to its lease: %s", self._key, error or "no answer in time")
 
 
-def _registered(held: KeyValue) -> Registration | None:
+def _registered(held: KeyValue) -> BrokerRegistration | None:
     """None where it can't be read."""
     try:
         return decode_registration(held).registration
@@ -207,5 +207,5 @@ def _registered(held: KeyValue) -> Registration | None:
         return None
 
 
-def _told(other: Registration) -> str:
+def _told(other: BrokerRegistration) -> str:
     return f"session {other.session}, at http {other.http_address or '-'}, grpc {other.grpc_address or '-'}"

@@ -22,7 +22,7 @@ from metadata.cluster.broker_registry import BrokerCache, read_brokers
 from metadata.errors import AlreadyExists, TidelogError
 from metadata.model import SessionId
 from metadata.store.interface import Compare, Delete, MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.bucket.layout import proof_key
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 
@@ -36,13 +36,13 @@ ASIDE_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class Tells(Protocol):
+class UnwritableReporter(Protocol):
     """Whoever keeps the own registration: broker_lease.py."""
 
     def tell_unwritable(self, bytes_min: int) -> None: ...
 
 
-class BucketReach:
+class BucketIsolationMonitor:
     """Of one session. Its owner runs `run()` as a task, and calls `look` when the brokers have changed."""
 
     def __init__(
@@ -50,9 +50,9 @@ class BucketReach:
         bucket: HealthTrackingObjectStore,
         metadata: MetadataStore,
         brokers: BrokerCache,
-        membership: Tells,
+        membership: UnwritableReporter,
         *,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         session: SessionId,
         timeout_s: float,
         waits_for_s: Callable[[], float],

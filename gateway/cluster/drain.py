@@ -14,14 +14,14 @@ from gateway.cluster.view import ClusterView, DrainState
 from metadata.cluster.broker_registry import check_broker_id, write_draining
 from metadata.errors import NotFound, Rejected, did_you_mean
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 FOLLOW_TIMEOUT_S = 5.0
 """How long the watch may take to tell of what was written here."""
 
 
 async def set_draining(
-    metadata: MetadataStore, layout: EtcdLayout, view: ClusterView, broker_id: str, *, draining: bool, validate_only: bool = False
+    metadata: MetadataStore, layout: KeyLayout, view: ClusterView, broker_id: str, *, draining: bool, validate_only: bool = False
 ) -> DrainState:
     """Asks the broker to drain, or to take partitions again, and answers how many it leads now. Asking twice changes nothing.
 

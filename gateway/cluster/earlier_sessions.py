@@ -22,7 +22,7 @@ from metadata.cluster.leadership import PAGE_PARTITIONS, PartitionState, decode_
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.registry import read_topic_ids
 from segments.object_store.interface import ObjectStore
 from segments.recovery.footer_cache import FooterCache, SessionRuns
@@ -38,7 +38,7 @@ class EarlierSessions:
         self,
         bucket: ObjectStore,
         metadata: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         settings: SegmentSettings,
         footers: FooterCache,
         *,

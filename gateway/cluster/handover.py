@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 
 from gateway.cluster.view import ClusterView
 from metadata.cluster import leadership
-from metadata.cluster.leadership import FORMAT_VERSION, Decision, PartitionState, handed_over
+from metadata.cluster.leadership import FORMAT_VERSION, LeadershipChange, PartitionState, handed_over
 from metadata.errors import SessionFenced, TidelogError
 from metadata.model import Revision, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.log.session_log import Released, SessionLog
 
 PAUSE_S = 0.5
@@ -35,7 +35,7 @@ _Asked = Mapping[TopicPartition, tuple[PartitionState, Revision]]
 class Handover:
     """Of one session. Its owner runs `run()` as a task, and calls `look` when the metadata have changed."""
 
-    def __init__(self, session_log: SessionLog, metadata: MetadataStore, view: ClusterView, *, layout: EtcdLayout) -> None:
+    def __init__(self, session_log: SessionLog, metadata: MetadataStore, view: ClusterView, *, layout: KeyLayout) -> None:
         self._log = session_log
         self._metadata = metadata
         self._view = view
@@ -97,7 +97,7 @@ class Handover:
             states = self._view.partitions.states
             held = [partition for partition in partitions if states.get(partition) == asked[partition]]
             decisions = [
-                Decision(partition, revision, handed_over(state, *released[partition]))
+                LeadershipChange(partition, revision, handed_over(state, *released[partition]))
                 for partition, (state, revision) in ((partition, asked[partition]) for partition in held)
             ]  # without those that were taken back meanwhile: they are served again
             self._log.partitions.stop_reads(held)  # once it is sent, another may lead, whatever becomes of the answer

@@ -37,7 +37,7 @@ from metadata.cluster.identity import cluster_id
 from metadata.errors import Rejected, TidelogError
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout, parse_number
+from metadata.store.keys import KeyLayout, parse_number
 from segments.bucket.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
 from segments.bucket.layout import WAL
 from segments.bucket.markers import check_not_superseded
@@ -64,7 +64,7 @@ class BeforeWriting(Protocol):
 async def identify_cluster(
     bucket: ObjectStore,
     metadata: MetadataStore,
-    layout: EtcdLayout,
+    layout: KeyLayout,
     *,
     new_id: str,
     now_ms: int,
@@ -103,7 +103,7 @@ async def identify_cluster(
     return identity
 
 
-async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, identity: str) -> None:
+async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, identity: str) -> None:
     """Who finds nothing on the bucket may go on only where no broker had a session: each signs its bucket before that."""
     if await metadata.get(layout.next_session) is None or bucket.url == MEMORY:
         return
@@ -117,7 +117,7 @@ async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout:
         )
 
 
-async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, identity: str) -> None:
+async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, identity: str) -> None:
     """As far as the copies of the metadata on the bucket tell: the controller writes one every snapshot_interval_ms."""
     copies = await snapshot_revisions(bucket)
     now = (await metadata.range(layout.cluster_id, limit=1)).revision + await read_revision_base(metadata, layout)
@@ -132,7 +132,7 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
     await check_knows_who_wrote(bucket, metadata, layout)
 
 
-async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout) -> None:
+async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> None:
     """Rejected where a session has written whose number the metadata have yet to give out, or gave to another broker.
 
     Raises Unavailable.
@@ -148,12 +148,12 @@ async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, la
             raise set_back(bucket.url, session)
 
 
-async def next_number(metadata: MetadataStore, layout: EtcdLayout) -> SessionId:
+async def next_number(metadata: MetadataStore, layout: KeyLayout) -> SessionId:
     """Returns the first session number that is not taken. Raises Unavailable, Corrupt."""
     return SessionId(parse_number(await metadata.get(layout.next_session), absent=1))
 
 
-class Claims(NamedTuple):
+class NotedClaims(NamedTuple):
     """Session numbers that the metadata note as taken and not yet begun, by the claims on the bucket."""
 
     own: list[SessionId]
@@ -162,9 +162,9 @@ class Claims(NamedTuple):
     """Claimed by another process, which had the number from other metadata."""
 
 
-async def foreign_claims(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout) -> Claims:
+async def foreign_claims(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> NotedClaims:
     """Compares the session numbers that have yet to begin with the claims on the bucket. Raises Unavailable, Corrupt."""
-    claims = Claims([], [])
+    claims = NotedClaims([], [])
     for item in (await metadata.range(layout.beginning)).items:
         session = layout.parse_beginning(item.key)
         claimed_by = await read_claim(bucket, session)
@@ -183,7 +183,7 @@ def set_back(url: str, session: SessionId) -> Rejected:
     )
 
 
-class Seen(NamedTuple):
+class SeenClusterId(NamedTuple):
     """The cluster's id, as one look at the metadata found it."""
 
     cluster_id: str | None
@@ -195,7 +195,7 @@ class Seen(NamedTuple):
     """That nobody has taken yet."""
 
 
-def what_happened(identity: str, before: Seen | None, now: Seen) -> str | None:
+def what_happened(identity: str, before: SeenClusterId | None, now: SeenClusterId) -> str | None:
     """To the metadata of cluster `identity`, as a sentence that begins with them; None where all is as it was."""
     if now.cluster_id is None:
         return "are gone"
@@ -210,14 +210,14 @@ def what_happened(identity: str, before: Seen | None, now: Seen) -> str | None:
     return None
 
 
-async def stay_in_cluster(
-    metadata: MetadataStore, layout: EtcdLayout, identity: str, *, set_back: Callable[[], TopicPartition | None] = lambda: None
+async def watch_identity(
+    metadata: MetadataStore, layout: KeyLayout, identity: str, *, set_back: Callable[[], TopicPartition | None] = lambda: None
 ) -> NoReturn:
     """Ends only when this broker must: raises Rejected where the metadata are not those any more that it started with.
 
     `set_back`: as of PartitionCache. While the metadata can't be read nothing follows: leaders go on without them.
     """
-    before: Seen | None = None
+    before: SeenClusterId | None = None
     while True:
         try:
             now = await _look(metadata, layout)
@@ -238,13 +238,13 @@ async def stay_in_cluster(
         await asyncio.sleep(LOOK_INTERVAL_S)
 
 
-async def _look(metadata: MetadataStore, layout: EtcdLayout) -> Seen:
+async def _look(metadata: MetadataStore, layout: KeyLayout) -> SeenClusterId:
     next_session = await next_number(metadata, layout)  # before the id, which is the last that a restore writes
     found = await metadata.range(layout.cluster_id, limit=1)
     held = next((item for item in found.items if item.key == layout.cluster_id), None)
     if held is None:
-        return Seen(None, Revision(0), found.revision)
-    return Seen(held.value.decode("utf-8", "replace"), held.mod_revision, found.revision, next_session)
+        return SeenClusterId(None, Revision(0), found.revision)
+    return SeenClusterId(held.value.decode("utf-8", "replace"), held.mod_revision, found.revision, next_session)
 
 
 def _lost(identity: str, happened: str) -> Rejected:

@@ -1,7 +1,7 @@
 """Hears of newer manifests, and has the partitions that are led here follow them; tells of those that DeleteRecords wrote here.
 
-    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ ManifestFollower.adopt
-    ManifestFollower: on_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
+    /compactions/{unit} ─ watch ─▶ ManifestNoticeCache ─▶ led here, newer than held? ─▶ LIST, GET ─▶ ManifestFollower.adopt
+    ManifestFollower: on_deletion ─▶ DeletionNotifier ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
 
 A notice saves polling, and decides nothing: what is adopted is the newest manifest on the bucket. One that was missed is found out
 by a reader, when a segment is gone. Invariants: a partition that comes to be led here follows notices that came before, too; a
@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
-from compaction.notifier import Notices
-from metadata.cluster.manifest_notice import CompactionNotice
-from metadata.cluster.manifest_notices import NoticeCache
+from compaction.notifier import ManifestNotifier
+from metadata.cluster.manifest_notice import ManifestNotice
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.errors import Corrupt, TidelogError, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
@@ -51,12 +51,12 @@ class _Awaited(NamedTuple):
     due_s: float
 
 
-class FollowCompactions:
+class ManifestWatch:
     """Of one session. Its owner runs `run()` as a task, and calls `look` for partitions that came to be led here with a manifest
     that is not the newest of which notices tell."""
 
     def __init__(
-        self, session_log: SessionLog, bucket: ObjectStore, topics: TopicCache, notices: NoticeCache, *, reads_max: int
+        self, session_log: SessionLog, bucket: ObjectStore, topics: TopicCache, notices: ManifestNoticeCache, *, reads_max: int
     ) -> None:
         self._log = session_log
         self._bucket = bucket
@@ -89,7 +89,7 @@ class FollowCompactions:
         finally:
             unsubscribe()
 
-    def _told_of(self, notices: Sequence[CompactionNotice]) -> None:
+    def _told_of(self, notices: Sequence[ManifestNotice]) -> None:
         self.look({notice.place for notice in notices})
 
     def _due(self) -> Set[TopicPartition]:
@@ -133,11 +133,11 @@ class FollowCompactions:
         return outdated
 
 
-class TellDeletions:
+class DeletionNotifier:
     """Of one broker, for as long as it lives: who deleted, and then lost its session, is the one whose successor has to hear of it.
     Its owner runs `run()` as a task, and after that `tell_at_last`."""
 
-    def __init__(self, notices: Notices, *, new_nonce: Callable[[], bytes]) -> None:
+    def __init__(self, notices: ManifestNotifier, *, new_nonce: Callable[[], bytes]) -> None:
         self._notices = notices
         self._new_nonce = new_nonce
         self._untold: dict[TopicPartition, int] = {}
@@ -175,7 +175,7 @@ class TellDeletions:
         untold, self._untold = self._untold, {}
         if not untold:
             return True
-        notices = [CompactionNotice(*partition, version, is_deletion=True) for partition, version in untold.items()]
+        notices = [ManifestNotice(*partition, version, is_deletion=True) for partition, version in untold.items()]
         told = False
         try:
             told = await self._notices.tell(self._new_nonce().hex(), notices)

@@ -21,30 +21,30 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from compaction.notifier import Notices
-from gateway.cluster.broker_lease import Membership
-from gateway.cluster.bucket_isolation import BucketReach
+from compaction.notifier import ManifestNotifier
+from gateway.cluster.broker_lease import BrokerLease
+from gateway.cluster.bucket_isolation import BucketIsolationMonitor
 from gateway.cluster.earlier_sessions import EarlierSessions, written_unknown
 from gateway.cluster.handover import Handover
 from gateway.cluster.identity import set_back
-from gateway.cluster.manifest_watch import FollowCompactions, TellDeletions
+from gateway.cluster.manifest_watch import DeletionNotifier, ManifestWatch
 from gateway.cluster.proven_routing import ProvenRouting
-from gateway.cluster.session_opener import SessionClaims
+from gateway.cluster.session_opener import SessionOpener
 from gateway.cluster.settings import ClusterSettings
-from gateway.cluster.takeover import TakeOver
+from gateway.cluster.takeover import Takeover
 from gateway.cluster.view import ClusterView, partitions_of
 from gateway.controller.controller import Controller
-from metadata.cluster.broker_registry import BrokerCache, Registration
+from metadata.cluster.broker_registry import BrokerCache, BrokerRegistration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
 from metadata.model import SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import HealthTrackingObjectStore
-from segments.read.disk_cache import DiskTier
+from segments.read.disk_cache import DiskCache
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.takeover_prefetch import read_footers_ahead
 from segments.settings import SegmentSettings
@@ -66,14 +66,14 @@ log = logging.getLogger(__name__)
 class _Parts(NamedTuple):
     """Of the present session, once it has joined: what has to hear of changes."""
 
-    membership: Membership
-    takeover: TakeOver
+    membership: BrokerLease
+    takeover: Takeover
     handover: Handover
-    reach: BucketReach
+    reach: BucketIsolationMonitor
     routing: ProvenRouting
 
 
-class Leadership:
+class SessionManager:
     def __init__(
         self,
         store: HealthTrackingObjectStore,
@@ -82,12 +82,12 @@ class Leadership:
         settings: SegmentSettings,
         cluster: ClusterSettings,
         *,
-        layout: EtcdLayout,
-        registration: Registration,
+        layout: KeyLayout,
+        registration: BrokerRegistration,
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
         expires_ms: Callable[[], int] | None = None,
-        disk: DiskTier | None = None,
+        disk: DiskCache | None = None,
         is_alone: bool = False,
     ) -> None:
         """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of SessionLog.
@@ -109,13 +109,13 @@ class Leadership:
         self.budget = ByteBudget(settings.buffer_bytes_max)
         self.counters = LogCounters()
         self.sessions_begun = 0
-        self._deletions = TellDeletions(Notices(metadata, layout), new_nonce=new_writer)
+        self._deletions = DeletionNotifier(ManifestNotifier(metadata, layout), new_nonce=new_writer)
         self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._log: SessionLog | None = None
         self._own_sessions: set[SessionId] = set()
         self._parts: _Parts | None = None
         self._earlier = EarlierSessions(store, metadata, layout, settings, self._footers, now_ms=now_ms)
-        self._claims = SessionClaims(
+        self._claims = SessionOpener(
             store,
             metadata,
             layout,
@@ -194,7 +194,7 @@ class Leadership:
         ttl_s = self._cluster.session_timeout_ms / 1000
         before = frozenset(self._own_sessions)
         self._own_sessions.add(session.id)
-        membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
+        membership = BrokerLease(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
         routing = ProvenRouting(self._view.topics)
         session_log = SessionLog(
             self._store,
@@ -269,7 +269,7 @@ class Leadership:
             return False
         return True
 
-    async def taken_over(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
+    async def await_takeover(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
         """Waits while all of these are appointed to this session and none is served yet: who asks has come a moment too early."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -289,7 +289,7 @@ class Leadership:
     # ── one session ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _live(
-        self, session_log: SessionLog, membership: Membership, routing: ProvenRouting, writing: asyncio.Task[None]
+        self, session_log: SessionLog, membership: BrokerLease, routing: ProvenRouting, writing: asyncio.Task[None]
     ) -> None:
         """What a session does beside writing. Ends the writing when the session is no longer wanted, or not wanted here."""
         await self._unless_stopped(self._read_footers_ahead(session_log.session.id))
@@ -297,10 +297,10 @@ class Leadership:
             session_log.close()
             return
         assert membership.lease is not None, "it has joined"
-        following = FollowCompactions(
+        following = ManifestWatch(
             session_log, self._store, self._view.topics, self._view.compactions, reads_max=self._settings.footer_reads_max
         )
-        takeover = TakeOver(
+        takeover = Takeover(
             session_log,
             self._store,
             self._metadata,
@@ -313,7 +313,7 @@ class Leadership:
             fell_behind=following.look,
         )
         handover = Handover(session_log, self._metadata, self._view, layout=self._layout)
-        reach = BucketReach(
+        reach = BucketIsolationMonitor(
             self._store,
             self._metadata,
             self._view.brokers,
@@ -452,7 +452,7 @@ class Leadership:
 class SessionGuard:
     """The LeadershipGuard of one session: its lease is valid while this broker renews it and the metadata name the session."""
 
-    def __init__(self, membership: Membership, brokers: BrokerCache, session: SessionId) -> None:
+    def __init__(self, membership: BrokerLease, brokers: BrokerCache, session: SessionId) -> None:
         self._membership = membership
         self._brokers = brokers
         self._session = session
@@ -461,7 +461,7 @@ class SessionGuard:
         return self._membership.sure and self._brokers.by_session(self._session) is not None
 
 
-async def _look_for_seal(session_log: SessionLog, membership: Membership) -> None:
+async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> None:
     """While the lease may have ended, another may have been appointed: then a seal stands on the bucket.
 
     Where the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. One
@@ -476,6 +476,6 @@ async def _look_for_seal(session_log: SessionLog, membership: Membership) -> Non
         if not membership.sure or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
             looked_s = loop.time()
             try:
-                await session_log.writer.look_for_seal()
+                await session_log.writer.check_seal()
             except TidelogError as error:
                 log.warning("whether the own session was sealed is not known: %s", error)

@@ -42,7 +42,7 @@ from metadata.cluster.id_allocation import next_session
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import SessionId
 from metadata.store.interface import OPERATIONS_MAX, Delete, MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.bucket.markers import check_not_superseded
 from segments.object_store.interface import ObjectStore
 from segments.wal.session import Session, claim, first_with_segments, seal, sessions_from
@@ -55,12 +55,12 @@ log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 
-class SessionClaims:
+class SessionOpener:
     def __init__(
         self,
         bucket: ObjectStore,
         metadata: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         *,
         broker_id: str,
         new_writer: Callable[[], bytes],

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from gateway.cluster.view import ClusterView
 from metadata.cluster import leadership
-from metadata.cluster.leadership import FORMAT_VERSION, Decision, PartitionState, SessionSpan, pruned
+from metadata.cluster.leadership import FORMAT_VERSION, LeadershipChange, PartitionState, SessionSpan, pruned
 from metadata.errors import Corrupt, SessionFenced, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.log.session_log import SessionLog
 from segments.object_store.interface import ObjectStore
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition
-from segments.recovery.takeover_prefetch import AWAITED_S, TIMEOUT_S, ReadAhead
+from segments.recovery.takeover_prefetch import AWAITED_S, TIMEOUT_S, TakeoverPrefetch
 from segments.settings import SegmentSettings
 from segments.wal.footer_reader import write_index
 
@@ -37,7 +37,7 @@ IDLE_SESSIONS_MAX = 4
 log = logging.getLogger(__name__)
 
 
-class TakeOver:
+class Takeover:
     """Of one session. Its owner runs `run()` as a task, and calls `look` when partitions have changed."""
 
     def __init__(
@@ -47,7 +47,7 @@ class TakeOver:
         metadata: MetadataStore,
         view: ClusterView,
         *,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         settings: SegmentSettings,
         footers: FooterCache,
         now_ms: Callable[[], int],
@@ -67,7 +67,7 @@ class TakeOver:
         self._now_ms = now_ms
         self._took_over = took_over
         self._fell_behind = fell_behind
-        self._ahead = ReadAhead(bucket, settings, footers)
+        self._ahead = TakeoverPrefetch(bucket, settings, footers)
         self._unserved: set[TopicPartition] = set(view.partitions.led_by(self._session.id))
         """Those that may have to be taken over."""
         self._coming: set[TopicPartition] = set()
@@ -164,7 +164,7 @@ class TakeOver:
             raise Unavailable("the metadata were set back, and this broker is about to stop")
         if any(_was_replaced(self._session.id, state) for state in appointed.values()):
             await (
-                self._log.writer.look_for_seal()
+                self._log.writer.check_seal()
             )  # which stands: the controller that appointed it again did not know yet that it is gone
             raise SessionFenced(f"session {self._session.id} was sealed, and is appointed again")
         recovered = await recover(
@@ -247,7 +247,7 @@ class TakeOver:
                 continue
             shorter = pruned(state, found.sessions)
             if state.format_version <= FORMAT_VERSION and len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:
-                decisions.append(Decision(partition, revision, shorter))
+                decisions.append(LeadershipChange(partition, revision, shorter))
         try:
             await leadership.write(self._metadata, decisions, self._layout)
         except TidelogError as error:

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from metadata.cluster.broker_registry import BrokerCache, Registration
+from metadata.cluster.broker_registry import BrokerCache, BrokerRegistration
 from metadata.cluster.leadership_cache import PartitionCache
-from metadata.cluster.manifest_notices import NoticeCache
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.model import Partition, Revision, TopicPartition
 from metadata.store.interface import Event, KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic
 
@@ -25,14 +25,14 @@ class ClusterView:
     """Its owner runs `run()` as a task."""
 
     def __init__(
-        self, metadata: MetadataStore, layout: EtcdLayout, *, may_suggest: Callable[[str], bool] = lambda name: True
+        self, metadata: MetadataStore, layout: KeyLayout, *, may_suggest: Callable[[str], bool] = lambda name: True
     ) -> None:
         """`may_suggest`: see TopicCache."""
         self.topics = TopicCache(metadata, layout, may_suggest=may_suggest)
         self.brokers = BrokerCache(metadata, layout)
         self.partitions = PartitionCache(metadata, layout)
         self.controller = ControllerSeen(metadata, layout)
-        self.compactions = NoticeCache(metadata, layout)
+        self.compactions = ManifestNoticeCache(metadata, layout)
         self._changing = asyncio.Event()
         self.brokers.subscribe(self._tell_of_change)
         self.partitions.subscribe(lambda _: self._tell_of_change())
@@ -47,7 +47,7 @@ class ClusterView:
         caches = (self.topics, self.brokers, self.partitions)
         return all(await asyncio.gather(*(cache.wait_for(Revision(1), timeout_s) for cache in caches)))
 
-    def leader(self, partition: TopicPartition) -> Registration | None:
+    def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
         """The broker that leads the partition; None where nobody does, or its broker is gone."""
         state = self.partitions.get(partition)
         return self.brokers.by_session(state.leader_session) if state is not None and not state.is_closed else None
@@ -69,12 +69,12 @@ class ClusterView:
 class ControllerSeen:
     """Who the controller is, from a watch of its key. Its owner runs `run()` as a task."""
 
-    def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
+    def __init__(self, metadata: MetadataStore, layout: KeyLayout) -> None:
         self._key = layout.controller
         self._value = b""
-        self.run = WatchedRange(metadata, layout.controller, replace=self._replace, apply=self._apply).run
+        self.run = RangeWatch(metadata, layout.controller, replace=self._replace, apply=self._apply).run
 
-    def is_it(self, broker: Registration) -> bool:
+    def is_it(self, broker: BrokerRegistration) -> bool:
         """The key holds the id and the session of the broker that created it."""
         return self._value == f"{broker.broker_id} {broker.session}".encode()
 

@@ -18,7 +18,7 @@ def _stopping() -> TidelogError:
     return Stopping("the broker is shutting down")
 
 
-class OwnedWork:
+class DetachedTasks:
     """Its owner sets `tasks` while it runs."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class OwnedWork:
 
         self.tasks.create_task(carry_out()).add_done_callback(ended)
 
-    def begin_unheard(self, work: Coroutine[None, None, None], name: str) -> None:
+    def start_background(self, work: Coroutine[None, None, None], name: str) -> None:
         """Nobody waits for it. It is left out where the owner does not run."""
         if self.tasks is None:
             work.close()

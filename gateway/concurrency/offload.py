@@ -1,9 +1,9 @@
 """How work that takes long leaves the event loop to others: in a few threads, or in steps with turns between them.
 
-    one long piece         ─▶ WorkThreads.run   a thread when it is its turn
-    thousands of small ones ─▶ LoopTurns.give   when those since the last turn have taken TURN_S together
+    one long piece         ─▶ BoundedExecutor.run   a thread when it is its turn
+    thousands of small ones ─▶ LoopYielder.give   when those since the last turn have taken TURN_S together
                                in_turns         the same, for what is made of each of many
-    a millisecond, for each of many callers ─▶ OneEachTurn.take   in turn, so that others never wait behind all of them
+    a millisecond, for each of many callers ─▶ OnePerLoopTurn.take   in turn, so that others never wait behind all of them
 
 Invariants: never are more than `threads_max` pieces of work in threads; whoever asked for one is held until its thread has ended,
 cancelled or not, and so is what it holds (room in a budget, a place among the threads): a thread can't be stopped, only waited for.
@@ -24,7 +24,7 @@ _Made = TypeVar("_Made")
 _Item = TypeVar("_Item")
 
 
-class WorkThreads:
+class BoundedExecutor:
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
         self._places = asyncio.Semaphore(threads_max)
 
@@ -44,7 +44,7 @@ class WorkThreads:
             return working.result()
 
 
-class LoopTurns:
+class LoopYielder:
     """Of one task that takes many small steps."""
 
     def __init__(self) -> None:
@@ -57,16 +57,16 @@ class LoopTurns:
             self._turn_s = time.monotonic()
 
 
-async def in_turns(work: Callable[[_Item], _Made], items: Iterable[_Item]) -> list[_Made]:
+async def map_yielding(work: Callable[[_Item], _Made], items: Iterable[_Item]) -> list[_Made]:
     """What `work` makes of each, in order."""
-    turns, made = LoopTurns(), list[_Made]()
+    turns, made = LoopYielder(), list[_Made]()
     for item in items:
         made.append(work(item))
         await turns.give()
     return made
 
 
-class OneEachTurn:
+class OnePerLoopTurn:
     """Of many tasks that come to a larger step in one turn of the loop, one does it now, and each of the others a turn later."""
 
     def __init__(self) -> None:

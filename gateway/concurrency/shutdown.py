@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from metadata.errors import Stopping
 
 
-class LongWaits:
+class InterruptibleWaits:
     def __init__(self) -> None:
         self.stopping = False
         self._waits: set[asyncio.Timeout] = set()

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from metadata.backup.restore_state import RESTORE_COMMAND, read_restoration
 from metadata.cluster import leadership
-from metadata.cluster.leadership import PAGE_PARTITIONS, Decision, PartitionState, decode_state
+from metadata.cluster.leadership import PAGE_PARTITIONS, LeadershipChange, PartitionState, decode_state
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.controller.appointments import (
     Batch,
@@ -43,11 +43,11 @@ from metadata.errors import AlreadyExists, Corrupt, Fenced, NotFound, OutcomeUnk
 from metadata.model import Revision, TopicId, TopicPartition
 from metadata.retry import RetryPauses, retry
 from metadata.store.interface import Compare, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.topic import decode_topic
 from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
 from segments.bucket.markers import check_not_superseded
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 
 # Pause before a request that the bucket refused is sent again.
 PAUSE_S: Final = 0.2
@@ -72,7 +72,7 @@ _Answer = TypeVar("_Answer")
 class Part(NamedTuple):
     """Decisions of a batch that are applied under compares of their own."""
 
-    decisions: Sequence[Decision]
+    decisions: Sequence[LeadershipChange]
     guards: Sequence[Compare] = ()
 
 
@@ -92,7 +92,7 @@ class AppointmentLog:
         bucket: ObjectStore,
         metadata: MetadataStore,
         partitions: PartitionCache,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         *,
         new_nonce: Callable[[], bytes],
         gave_up: Callable[[], None],
@@ -169,7 +169,7 @@ class AppointmentLog:
             return
         kept_from = self._known.progress.number - BATCHES_KEPT + 1
         self._collected_to = max(0, kept_from - 1)
-        async for found in objects_under(self._bucket, APPOINTMENTS):
+        async for found in list_all(self._bucket, APPOINTMENTS):
             number = parse_appointments_key(found.key)
             if number is not None and number >= kept_from:
                 return
@@ -267,7 +267,7 @@ class AppointmentLog:
     def _guards(self, known: _Known) -> list[Compare]:
         return [*known.guard, Compare(self._layout.appointments, known.revision)]
 
-    def _is_newest(self, decision: Decision) -> bool:
+    def _is_newest(self, decision: LeadershipChange) -> bool:
         """Whether the state that it was decided on is the stored one, as far as the watch tells."""
         held = self._partitions.states.get(decision.partition)
         return (held[1] if held is not None else Revision(0)) == decision.read_at
@@ -316,17 +316,17 @@ class AppointmentLog:
     async def _what_is_left(self, decided: dict[TopicPartition, PartitionState]) -> list[Part]:
         """What a batch still changes, from what is stored now; no cache is asked. States that can't be read are passed over."""
         current = await self._read_states(decided)
-        later: list[Decision] = []
-        first: dict[TopicId, list[Decision]] = {}
+        later: list[LeadershipChange] = []
+        first: dict[TopicId, list[LeadershipChange]] = {}
         for partition, state in decided.items():
             stored, revision = current.get(partition, (None, Revision(0)))
             if revision and stored is None:
                 continue
             again = reapplied(state, stored)
             if again is not None and stored is None:
-                first.setdefault(partition.topic_id, []).append(Decision(partition, revision, again))
+                first.setdefault(partition.topic_id, []).append(LeadershipChange(partition, revision, again))
             elif again is not None:
-                later.append(Decision(partition, revision, again))
+                later.append(LeadershipChange(partition, revision, again))
         topics = await self._topics() if first else {}  # of a topic that is gone, nothing begins
         there = [topic_id for topic_id in first if topic_id in topics]
         parts = [Part(later)] if later else []

@@ -20,13 +20,13 @@ from itertools import islice
 from typing import Final
 
 from gateway.controller.appointment_log import TOPICS_AT_ONCE, AppointmentLog, Part
-from gateway.controller.metadata_snapshots import Snapshots
-from gateway.controller.revision_compaction import HistoryCompaction
+from gateway.controller.metadata_snapshots import MetadataSnapshots
+from gateway.controller.revision_compaction import RevisionCompaction
 from gateway.controller.topic_mirror import TopicMirror
 from metadata.backup.restore_state import check_not_restoring
 from metadata.cluster import leadership
 from metadata.cluster.broker_registry import BrokerCache, Candidate, read_brokers
-from metadata.cluster.leadership import Decision
+from metadata.cluster.leadership import LeadershipChange
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.controller.ledger import Changes, PartitionLedger
 from metadata.controller.plan import Steps, closed_by_leader, plan
@@ -44,8 +44,8 @@ from metadata.store.interface import (
     Put,
     RevisionCompacted,
 )
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import read_topic_ids
 from metadata.topics.topic import Topic
@@ -89,7 +89,7 @@ class Controller:
         brokers: BrokerCache,
         partitions: PartitionCache,
         *,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         session: Session,
         broker_id: str,
         lease: LeaseId,
@@ -128,13 +128,13 @@ class Controller:
         """The election that the log has told of."""
         self._mirror: TopicMirror | None = None
         self._copying: asyncio.Task[None] | None = None
-        self._snapshots = Snapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
-        self._history = HistoryCompaction(metadata, layout, kept_s=history_s)
+        self._snapshots = MetadataSnapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
+        self._history = RevisionCompaction(metadata, layout, kept_s=history_s)
         self._appointments = AppointmentLog(bucket, metadata, partitions, layout, new_nonce=new_nonce, gave_up=self._stand_aside)
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        watched = WatchedRange(self._metadata, self._layout.controller, replace=self._holder_is, apply=self._holder_changed)
+        watched = RangeWatch(self._metadata, self._layout.controller, replace=self._holder_is, apply=self._holder_changed)
         forget = [
             self._brokers.subscribe(self._brokers_changed),
             self._partitions.subscribe(self._partitions_changed),
@@ -279,7 +279,7 @@ class Controller:
             self._alongside.discard(what)
             self._changed.set()
 
-    async def _begin(self, first: Sequence[Decision], guard: Guard, mirror: TopicMirror, planned_at: int) -> None:
+    async def _begin(self, first: Sequence[LeadershipChange], guard: Guard, mirror: TopicMirror, planned_at: int) -> None:
         """Appoints the first leaders of partitions, once their topics are on the bucket, and while these are as they are known.
 
         Of a topic that was deleted, the controller before may have forgotten the states of its partitions, and this one may have
@@ -297,14 +297,14 @@ class Controller:
                 parts.append(Part([decision for held in begun.values() for decision in held], guards))
             await self._appointments.appoint(parts, guard)
 
-    async def _appoint(self, decisions: Sequence[Decision], guard: Guard, planned_at: int) -> None:
+    async def _appoint(self, decisions: Sequence[LeadershipChange], guard: Guard, planned_at: int) -> None:
         """A batch at a time: where a broker has come or gone since the plan, the rest is planned again."""
         for number, batch in enumerate(_batches(decisions)):
             if number and self._broker_changes != planned_at:
                 break
             await self._appointments.appoint([Part(batch)], guard)
 
-    def _topics_of(self, decisions: Sequence[Decision]) -> list[Topic]:
+    def _topics_of(self, decisions: Sequence[LeadershipChange]) -> list[Topic]:
         topic_ids = {decision.partition.topic_id for decision in decisions}
         return [topic for topic in self._topics.topics() if topic.id in topic_ids]
 
@@ -447,16 +447,16 @@ class Controller:
         self._changed.set()
 
 
-def _batches(decisions: Iterable[Decision]) -> Iterator[list[Decision]]:
+def _batches(decisions: Iterable[LeadershipChange]) -> Iterator[list[LeadershipChange]]:
     """The decisions in order, in as many as one batch has."""
     left = iter(decisions)
     while batch := list(islice(left, BATCH_DECISIONS_MAX)):
         yield batch
 
 
-def _by_topics(decisions: Iterable[Decision]) -> Iterator[dict[TopicId, list[Decision]]]:
+def _by_topics(decisions: Iterable[LeadershipChange]) -> Iterator[dict[TopicId, list[LeadershipChange]]]:
     """The decisions by topic, in as many topics as one transaction may look at."""
-    topics: dict[TopicId, list[Decision]] = {}
+    topics: dict[TopicId, list[LeadershipChange]] = {}
     for decision in decisions:
         topics.setdefault(decision.partition.topic_id, []).append(decision)
     left = iter(topics.items())

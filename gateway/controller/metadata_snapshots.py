@@ -21,9 +21,9 @@ from metadata.backup.snapshot import SnapshotHeader, SnapshotWriter
 from metadata.errors import AlreadyExists, TidelogError, Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore, RevisionCompacted
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.bucket.layout import SNAPSHOTS, parse_snapshot_key, snapshot_key
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 
 SNAPSHOTS_KEPT = 10
 PAGE_KEYS = 1000
@@ -35,7 +35,7 @@ LAST_TIMEOUT_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class Snapshots:
+class MetadataSnapshots:
     """Its owner runs `run()` as a task while this broker is the controller, and calls `last()` when it ends in order."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Snapshots:
         bucket: ObjectStore,
         metadata: MetadataStore,
         *,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         interval_s: float,
         now_ms: Callable[[], int],
     ) -> None:
@@ -75,7 +75,7 @@ class Snapshots:
 
 
 async def take_snapshot(
-    bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, *, now_ms: Callable[[], int]
+    bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, *, now_ms: Callable[[], int]
 ) -> Revision | None:
     """Writes a snapshot of now, and deletes those that are too many. None where the newest one is of this revision, or where the
     cluster has no id yet. Raises Unavailable, OutcomeUnknown, Denied, Corrupt."""
@@ -111,10 +111,10 @@ async def take_snapshot(
 
 async def snapshot_revisions(bucket: ObjectStore) -> list[Revision]:
     """Of the snapshots that lie on the bucket, the newest last."""
-    return [revision async for found in objects_under(bucket, SNAPSHOTS) if (revision := parse_snapshot_key(found.key)) is not None]
+    return [revision async for found in list_all(bucket, SNAPSHOTS) if (revision := parse_snapshot_key(found.key)) is not None]
 
 
-async def _read(metadata: MetadataStore, layout: EtcdLayout, header: SnapshotHeader, base: int) -> list[bytes]:
+async def _read(metadata: MetadataStore, layout: KeyLayout, header: SnapshotHeader, base: int) -> list[bytes]:
     writer = SnapshotWriter(header, root=layout.root, revision_base=base)
     at = Revision(header.revision - base)
     page = await metadata.range(layout.root, limit=PAGE_KEYS, revision=at)

@@ -19,17 +19,17 @@ from collections import deque
 from metadata.errors import TidelogError
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 LOOKS_PER_TIME_KEPT = 3
 
 log = logging.getLogger(__name__)
 
 
-class HistoryCompaction:
+class RevisionCompaction:
     """Of one election: its owner runs `run()` as a task for as long as this broker is the controller."""
 
-    def __init__(self, metadata: MetadataStore, layout: EtcdLayout, *, kept_s: float) -> None:
+    def __init__(self, metadata: MetadataStore, layout: KeyLayout, *, kept_s: float) -> None:
         self._metadata = metadata
         self._layout = layout
         self._interval_s = kept_s / LOOKS_PER_TIME_KEPT

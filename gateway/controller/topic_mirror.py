@@ -25,12 +25,12 @@ from metadata.backup.restore_state import read_revision_base
 from metadata.errors import TidelogError
 from metadata.model import Revision, TopicId
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
 from segments.bucket.layout import TopicIncarnation
 from segments.bucket.topic_catalog import mark_deleted, names_of, write_registration
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectStore
 
 PUTS_MAX = 16
@@ -45,7 +45,7 @@ class TopicMirror:
     """Of one election: its owner runs `run()` as a task for as long as this broker is the controller."""
 
     def __init__(
-        self, bucket: ObjectStore, metadata: MetadataStore, topics: TopicCache, layout: EtcdLayout, *, now_ms: Callable[[], int]
+        self, bucket: ObjectStore, metadata: MetadataStore, topics: TopicCache, layout: KeyLayout, *, now_ms: Callable[[], int]
     ) -> None:
         """`now_ms`: the wall clock."""
         self._bucket = bucket
@@ -88,7 +88,7 @@ class TopicMirror:
         async with self._ensuring:
             base = await self._revision_base()
             missing = [topic for topic in asked if self._mirrored.get(topic.id, -1) < topic.revision]
-            await all_of(self._mirror(topic, base) for topic in missing)
+            await gather_all(self._mirror(topic, base) for topic in missing)
             self._mirrored |= {topic.id: topic.revision for topic in missing}
         for topic in asked:
             due = self._due.get(topic.id)
@@ -103,7 +103,7 @@ class TopicMirror:
         if names:
             now = (await self._metadata.range(self._layout.topics, limit=1)).revision
             revision = Revision(now + await self._revision_base())
-            await all_of(self._mark_one(name, topic_id, revision) for topic_id, name in names.items())
+            await gather_all(self._mark_one(name, topic_id, revision) for topic_id, name in names.items())
         for topic_id in topic_ids:
             self._names.pop(topic_id, None)
 

@@ -17,12 +17,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.concurrency.detached_tasks import OwnedWork
+from gateway.concurrency.detached_tasks import DetachedTasks
 from gateway.groups.coordinator_lease import PROOF_S
-from gateway.groups.deletion import Deletion, Forgotten, half_deleted
+from gateway.groups.deletion import Deletion, DeletionScope, half_deleted
 from gateway.groups.group import CoordinatedGroup, GroupCounts, not_coordinator
 from gateway.groups.landed_offsets import OffsetWrite, key_of
-from gateway.groups.offset_cache import KnownOffsets
+from gateway.groups.offset_cache import CommittedOffsetCache
 from gateway.groups.timer import GroupTimer, uptime_ms
 from metadata.errors import (
     GroupNotEmpty,
@@ -36,11 +36,11 @@ from metadata.groups.join import join
 from metadata.groups.model import (
     Generation,
     Group,
+    GroupPhase,
     InstanceId,
     Joined,
     JoinRequest,
     MemberId,
-    Phase,
     Synced,
     SyncRequest,
     Waiter,
@@ -53,8 +53,8 @@ from metadata.groups.settings import GroupSettings
 from metadata.groups.state_machine import check_commit, check_heartbeat, leave, sync
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
-from metadata.store.write_batcher import CoalescedWrites, CompareFailed
+from metadata.store.keys import KeyLayout
+from metadata.store.write_batcher import CompareFailed, WriteBatcher
 
 LOADS_AT_ONCE: Final = 64
 
@@ -65,16 +65,16 @@ class GroupCoordinator:
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         settings: GroupSettings,
         *,
         session: Callable[[], SessionId],
         coordinates: Callable[[str], bool],
-        make_sure: Callable[[], Awaitable[None]],
+        verify: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], MemberId],
     ) -> None:
-        """`coordinates`: whether a group is this broker's, as it sees the cluster. `make_sure` raises NoCoordinator where that was
+        """`coordinates`: whether a group is this broker's, as it sees the cluster. `verify` raises NoCoordinator where that was
         not proven lately (coordinator_lease.py): then members can't be answered. `new_member_id` makes one from a client id or an
         instance id. `now_ms` is the wall clock."""
         self._store = store
@@ -82,17 +82,17 @@ class GroupCoordinator:
         self._settings = settings
         self._session = session
         self._coordinates = coordinates
-        self._make_sure = make_sure
+        self._verify = verify
         self._now_ms = now_ms
         self._new_member_id = new_member_id
         self.counts = GroupCounts()
-        self.known_offsets = KnownOffsets()
-        self._writes = CoalescedWrites(store, linger_s=settings.commit_linger_ms / 1000, unknown=self._outcome_unknown)
+        self.known_offsets = CommittedOffsetCache()
+        self._writes = WriteBatcher(store, linger_s=settings.commit_linger_ms / 1000, unknown=self._outcome_unknown)
         self._timer = GroupTimer(self._due, slept=self._slept)
         self._groups: dict[str, CoordinatedGroup] = {}
         self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._work = OwnedWork()
+        self._work = DetachedTasks()
 
     async def run(self) -> None:
         try:
@@ -162,7 +162,7 @@ class GroupCoordinator:
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         held = await self._loaded(name)
-        await self._make_sure()
+        await self._verify()
         held.check_here()
         try:
             check_heartbeat(held.group, member_id, instance_id, generation)
@@ -197,12 +197,12 @@ class GroupCoordinator:
         try:
             await self._work.done(held.step(unless_it_hung_up, heard=member_id))
             answer = await told
-            await self._make_sure()
+            await self._verify()
             held.check_here()
             return answer
         finally:
             if held.stop_waiting(waiter) and not held.is_gone:
-                self._work.begin_unheard(held.tick(), f"hang-up in group {name}")
+                self._work.start_background(held.tick(), f"hang-up in group {name}")
 
     # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -271,8 +271,8 @@ class GroupCoordinator:
         """The group and its offsets. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
         held = await self._known(name)
 
-        async def all_of_it(_: Group) -> Forgotten:
-            return Forgotten(await read_offset_keys(self._store, self._layout, name), group=True)
+        async def all_of_it(_: Group) -> DeletionScope:
+            return DeletionScope(await read_offset_keys(self._store, self._layout, name), group=True)
 
         deletion = Deletion()
         deleting = held.forget(lambda group: check_empty(name, group), all_of_it, deletion)
@@ -292,12 +292,12 @@ class GroupCoordinator:
         held = await self._known(name)
         partitions, whole = list[TopicPartition](), False
 
-        async def choose(group: Group) -> Forgotten:
+        async def choose(group: Group) -> DeletionScope:
             nonlocal partitions, whole
             stored = await read_offsets(self._store, self._layout, name)
             partitions, whole = decide(group, stored)
             gone = [*stored.committed, *stored.damaged] if whole else partitions
-            return Forgotten([self._layout.offset(name, partition) for partition in gone], whole)
+            return DeletionScope([self._layout.offset(name, partition) for partition in gone], whole)
 
         deletion = Deletion()
         await self._work.done(held.forget(lambda _: None, choose, deletion), stopped=lambda: deletion.stopped(name))
@@ -321,7 +321,7 @@ class GroupCoordinator:
 
     async def _known(self, name: str) -> CoordinatedGroup:
         held = await self._loaded(name)
-        if not held.is_stored and held.group.phase is Phase.EMPTY:
+        if not held.is_stored and held.group.phase is GroupPhase.EMPTY:
             raise UnknownGroup(f"there is no group {name}")
         return held
 
@@ -383,7 +383,7 @@ class GroupCoordinator:
             writes=self._writes,
             timer=self._timer,
             session=self._session,
-            make_sure=self._make_sure,
+            verify=self._verify,
             now_ms=self._now_ms,
             given_up=self._given_up,
             work=self._work,
@@ -410,7 +410,7 @@ class GroupCoordinator:
         if held is None:
             return
         if held.due_ms <= uptime_ms():
-            self._work.begin_unheard(held.tick(), f"tick of group {name}")
+            self._work.start_background(held.tick(), f"tick of group {name}")
         elif held.is_idle:
             held.give_up("nobody has asked for it for long")
         else:
@@ -422,6 +422,6 @@ class GroupCoordinator:
 
 
 def check_empty(name: str, group: Group) -> None:
-    if group.phase is not Phase.EMPTY:
+    if group.phase is not GroupPhase.EMPTY:
         count = len(group.members)
         raise GroupNotEmpty(f"group {name} has {count} member{'s' if count != 1 else ''}")

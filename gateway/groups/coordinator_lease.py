@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, TidelogError
 from metadata.model import Revision
 
@@ -46,7 +46,7 @@ class SeenRegistrations(Protocol):
     """What metadata/cluster/broker_registry.py's BrokerCache tells."""
 
     @property
-    def brokers(self) -> Mapping[str, Registration]: ...
+    def brokers(self) -> Mapping[str, BrokerRegistration]: ...
     @property
     def revisions(self) -> Mapping[str, Revision]: ...
     @property
@@ -55,7 +55,7 @@ class SeenRegistrations(Protocol):
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]: ...
 
 
-class SeenThere(NamedTuple):
+class ClusterSnapshot(NamedTuple):
     """What another broker sees."""
 
     revisions: Mapping[str, Revision]
@@ -66,7 +66,7 @@ class SeenThere(NamedTuple):
     """Infinite where it was never proven."""
 
 
-class ProvenView:
+class CoordinatorLease:
     """Its owner runs `run()` as a task. When that ends, however it does, nothing is sure any more, and nobody waits."""
 
     def __init__(
@@ -75,7 +75,7 @@ class ProvenView:
         *,
         broker_id: str,
         registered: Callable[[], Awaitable[Mapping[str, Revision]]],
-        ask: Callable[[Registration], Awaitable[SeenThere]],
+        ask: Callable[[BrokerRegistration], Awaitable[ClusterSnapshot]],
         is_needed: Callable[[], bool] = lambda: False,
     ) -> None:
         """`registered` asks the metadata store for the revision of each registration, `ask` asks another broker what it sees.
@@ -92,20 +92,20 @@ class ProvenView:
         """Of the look that begins next, or is under way."""
         self._is_over = False
         self._subscribers: list[Callable[[float], None]] = []
-        self._former: dict[str, Registration] = {}
+        self._former: dict[str, BrokerRegistration] = {}
         """Brokers that were registered: one that has started again may know more than those that are."""
         self._known = dict(seen.brokers)
         seen.subscribe(self._brokers_changed)
 
     @property
-    def here(self) -> SeenThere:
-        return SeenThere(self._seen.revisions, self._seen.revision, _now_s() - self._proven_s)
+    def here(self) -> ClusterSnapshot:
+        return ClusterSnapshot(self._seen.revisions, self._seen.revision, _now_s() - self._proven_s)
 
     def subscribe(self, proven: Callable[[float], None]) -> None:
         """Calls it at each proof with how many seconds after the one before it came. It must not block, nor raise."""
         self._subscribers.append(proven)
 
-    async def make_sure(self) -> None:
+    async def verify(self) -> None:
         """Returns where what this broker sees was proven PROOF_S ago at most. Raises NoCoordinator."""
         while True:
             if self._is_over:
@@ -178,7 +178,7 @@ class ProvenView:
         told = await asyncio.gather(*map(self._told_by, (*others.values(), *former.values())))
         return proven_by_others(asked_s, self.here, told[: len(others)], told[len(others) :])
 
-    async def _told_by(self, broker: Registration) -> SeenThere | None:
+    async def _told_by(self, broker: BrokerRegistration) -> ClusterSnapshot | None:
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._ask(broker)
@@ -204,7 +204,7 @@ class ProvenView:
 
 
 def proven_by_others(
-    asked_s: float, here: SeenThere, others: list[SeenThere | None], former: list[SeenThere | None]
+    asked_s: float, here: ClusterSnapshot, others: list[ClusterSnapshot | None], former: list[ClusterSnapshot | None]
 ) -> float | None:
     """As of when what is seen `here` is true, by what all others that are registered, and those that were, see. None: not proven.
 

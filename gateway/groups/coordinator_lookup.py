@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
 
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, NotCoordinator, Stopping
 from metadata.groups.model import check_group_name
 from metadata.model import SessionId
@@ -26,12 +26,12 @@ class SeenBrokers(Protocol):
     """What metadata/cluster/broker_registry.py's BrokerCache tells."""
 
     @property
-    def brokers(self) -> Mapping[str, Registration]: ...
+    def brokers(self) -> Mapping[str, BrokerRegistration]: ...
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]: ...
 
 
-class Coordinators:
+class CoordinatorLookup:
     def __init__(
         self,
         seen: SeenBrokers,
@@ -51,7 +51,7 @@ class Coordinators:
         self._brokers_changed()
         seen.subscribe(self._brokers_changed)
 
-    def of(self, name: str) -> Registration:
+    def of(self, name: str) -> BrokerRegistration:
         """Raises InvalidGroupName, NoCoordinator."""
         found = self._seen.brokers.get(self.id_of(check_group_name(name)) or "")
         if found is None:
@@ -61,7 +61,7 @@ class Coordinators:
             )
         return found
 
-    def elsewhere(self, name: str) -> Registration | None:
+    def elsewhere(self, name: str) -> BrokerRegistration | None:
         """The other broker that coordinates it; None where this one does.
 
         Raises InvalidGroupName; NoCoordinator or Stopping where it is this one's, which has no session.

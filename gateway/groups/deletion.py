@@ -9,7 +9,7 @@ from typing import NamedTuple
 from metadata.errors import OutcomeUnknown, Stopping, TidelogError
 
 
-class Forgotten(NamedTuple):
+class DeletionScope(NamedTuple):
     """What shall be deleted of a group."""
 
     offsets: Sequence[str] = ()

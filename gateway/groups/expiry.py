@@ -23,12 +23,12 @@ from typing import Final, NamedTuple
 from gateway.groups.admin.lag import KnownTopics
 from gateway.groups.coordinator import GroupCoordinator
 from metadata.errors import Corrupt, NoCoordinator, NotCoordinator, Stopping, UnknownGroup, UnknownTopic
-from metadata.groups.model import Group, Phase
+from metadata.groups.model import Group, GroupPhase
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.measurements import counter
 from metadata.model import TopicId, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.registry import read_topic_ids
 
 GRACE_MS: Final = 600_000
@@ -39,7 +39,7 @@ GONE_MAX: Final = 10_000
 log = logging.getLogger(__name__)
 
 
-class Expired(NamedTuple):
+class ExpiredState(NamedTuple):
     offsets: Sequence[TopicPartition] = ()
     group: bool = False
 
@@ -56,10 +56,10 @@ def expired(
     deleted: Collection[TopicId],
     now_ms: int,
     retention_ms: int,
-) -> Expired:
+) -> ExpiredState:
     """`damaged`: there are others, of which nobody knows when they were committed. `deleted`: topics that are known not to be there
     any more. Pure."""
-    is_empty = group.phase is Phase.EMPTY and not group.announced
+    is_empty = group.phase is GroupPhase.EMPTY and not group.announced
 
     def is_over(partition: TopicPartition, offset: CommittedOffset) -> bool:
         if partition.topic_id in deleted and now_ms - offset.committed_at_ms >= GRACE_MS:
@@ -68,7 +68,7 @@ def expired(
 
     over = [partition for partition, offset in offsets.items() if is_over(partition, offset)]
     kept_ms = max(GRACE_MS, retention_ms) if damaged else GRACE_MS
-    return Expired(over, is_empty and len(over) == len(offsets) and now_ms - group.changed_at_ms >= kept_ms)
+    return ExpiredState(over, is_empty and len(over) == len(offsets) and now_ms - group.changed_at_ms >= kept_ms)
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class GroupExpiry:
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         coordinator: GroupCoordinator,
         topics: KnownTopics,
         *,
@@ -108,7 +108,7 @@ class GroupExpiry:
         await self._find_deleted({partition.topic_id for partition in offsets})
         if self._expired(group, offsets).is_nothing:
             return
-        gone = Expired()
+        gone = ExpiredState()
 
         def decide(present: Group, stored: StoredOffsets) -> tuple[list[TopicPartition], bool]:
             nonlocal gone
@@ -124,7 +124,7 @@ class GroupExpiry:
         if not gone.is_nothing:
             log.info("group %s: %d offsets have expired%s", name, len(gone.offsets), ", and so has the group" if gone.group else "")
 
-    def _expired(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset], *, damaged: bool = False) -> Expired:
+    def _expired(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset], *, damaged: bool = False) -> ExpiredState:
         now_ms, retention_ms = self._now_ms(), self._retention_ms
         return expired(group, offsets, damaged=damaged, deleted=self._deleted, now_ms=now_ms, retention_ms=retention_ms)
 

@@ -23,12 +23,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.concurrency.detached_tasks import OwnedWork
-from gateway.groups.deletion import Deletion, Forgotten, half_deleted
+from gateway.concurrency.detached_tasks import DetachedTasks
+from gateway.groups.deletion import Deletion, DeletionScope, half_deleted
 from gateway.groups.landed_offsets import LandedOffsets, OffsetWrite, key_of, operation_of
 from gateway.groups.timer import GroupTimer, uptime_ms
 from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
-from metadata.groups.model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
+from metadata.groups.model import NO_INSTANCE, Group, GroupPhase, Joined, Member, MemberId, Synced, Waiter
 from metadata.groups.offsets import CommittedOffset
 from metadata.groups.rebalance_barrier import Answer, Step, begun_when_stored
 from metadata.groups.record import encode_group, encode_handover
@@ -37,7 +37,7 @@ from metadata.groups.state_machine import hang_up, tick, wakes_at_ms
 from metadata.measurements import counter
 from metadata.model import Revision, SessionId
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
-from metadata.store.write_batcher import CoalescedWrites, CompareFailed
+from metadata.store.write_batcher import CompareFailed, WriteBatcher
 
 STORE_AGAIN_MS: Final = 500
 """After a step of the timer could not be stored."""
@@ -69,13 +69,13 @@ class CoordinatedGroup:
         loaded_by: SessionId,
         key: str,
         settings: GroupSettings,
-        writes: CoalescedWrites,
+        writes: WriteBatcher,
         timer: GroupTimer,
         session: Callable[[], SessionId],
-        make_sure: Callable[[], Awaitable[None]],
+        verify: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
         given_up: Callable[[CoordinatedGroup], None],
-        work: OwnedWork,
+        work: DetachedTasks,
         counts: GroupCounts,
         read_offsets: Callable[[], Awaitable[Mapping[str, CommittedOffset]]],
     ) -> None:
@@ -92,7 +92,7 @@ class CoordinatedGroup:
         self._writes = writes
         self._timer = timer
         self._session = session
-        self._make_sure = make_sure
+        self._verify = verify
         self._now_ms = now_ms
         self._given_up = given_up
         self._work = work
@@ -120,7 +120,7 @@ class CoordinatedGroup:
 
     @property
     def is_idle(self) -> bool:
-        return self.group.phase is Phase.EMPTY and not (self._waiting or self.group.announced or self._steps.locked())
+        return self.group.phase is GroupPhase.EMPTY and not (self._waiting or self.group.announced or self._steps.locked())
 
     @property
     def waiting(self) -> int:
@@ -166,7 +166,7 @@ class CoordinatedGroup:
         told = encode_handover(self.group, self.loaded_by, stored=self._stored, silent_at_ms=self._silent_at_ms, now_ms=uptime_ms())
         self.give_up(why)
         if told is not None and self.is_stored and not self._steps.locked():
-            self._work.begin_unheard(self._leave_behind(told), f"handover of group {self.name}")
+            self._work.start_background(self._leave_behind(told), f"handover of group {self.name}")
 
     async def _leave_behind(self, record: bytes) -> None:
         try:
@@ -185,7 +185,7 @@ class CoordinatedGroup:
             after = step.group
             if step.stored:
                 decided_ms = uptime_ms()
-                await self._make_sure()
+                await self._verify()
                 self.check_here()
                 if uptime_ms() > decided_ms:  # whoever was late then may not be: sessions begin anew where nobody was answered
                     step = self._decided(decide)
@@ -338,7 +338,7 @@ class CoordinatedGroup:
         return True
 
     async def forget(
-        self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[Forgotten]], deletion: Deletion
+        self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[DeletionScope]], deletion: Deletion
     ) -> None:
         """Deletes the offsets that `choose` reads, and the record where it says so. `check` raises what refuses it.
 

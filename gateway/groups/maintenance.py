@@ -9,21 +9,21 @@ from gateway.groups.admin.lag import KnownTopics
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.expiry import GroupExpiry
 from gateway.groups.metrics import GroupMetrics, by_partition, by_topic
-from gateway.groups.scan import GroupScan
+from gateway.groups.scan import GroupScanner
 from gateway.routing.log_service import LogService
-from gateway.telemetry.registry import Metrics
+from gateway.telemetry.registry import MetricsRegistry
 from metadata.groups.settings import GroupSettings
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 
-class GroupUpkeep:
+class GroupMaintenance:
     """Its owner runs `run()` as a task, and calls `brokers_changed` when groups may have moved here."""
 
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         coordinator: GroupCoordinator,
         log: LogService,
         topics: KnownTopics,
@@ -54,7 +54,7 @@ class GroupUpkeep:
             interval_s=settings.group_metrics_interval_ms / 1000,
             now_ms=now_ms,
         )
-        self._scan = GroupScan(
+        self._scan = GroupScanner(
             store,
             layout,
             coordinator.known_offsets,
@@ -65,7 +65,7 @@ class GroupUpkeep:
         )
         self.brokers_changed = self._scan.soon
 
-    def register(self, metrics: Metrics) -> None:
+    def register(self, metrics: MetricsRegistry) -> None:
         metrics.register(lambda: (by_topic(self.figures.told), self._coordinator.counts, self._expiry.counts))
         metrics.register(lambda: (by_partition(self.figures.told),), detail=True)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.concurrency.offload import LoopTurns
+from gateway.concurrency.offload import LoopYielder
 from gateway.groups.admin.lag import GroupLag, KnownTopics, Place, first_unread, lag_records, lag_seconds
 from gateway.groups.admin.local_admin import owners
 from gateway.groups.coordinator import GroupCoordinator
@@ -31,7 +31,7 @@ from metadata.groups.record import decode_group
 from metadata.measurements import gauge
 from metadata.model import TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.partition.partition_log import Bounds
 
 READS_MAX: Final = 1_000
@@ -59,7 +59,7 @@ class ToldPartition(NamedTuple):
     """None where it is not known in time."""
 
 
-class Told(NamedTuple):
+class GroupMetricsSnapshot(NamedTuple):
     """Never changed once it is told."""
 
     groups: Mapping[str, ToldGroup] = {}
@@ -74,12 +74,12 @@ class _Owned(NamedTuple):
 
 
 class GroupMetrics:
-    """Its owner runs `run()` as a task, and has `look` called by a GroupScan."""
+    """Its owner runs `run()` as a task, and has `look` called by a GroupScanner."""
 
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         coordinator: GroupCoordinator,
         log: LogService,
         topics: KnownTopics,
@@ -89,7 +89,7 @@ class GroupMetrics:
         now_ms: Callable[[], int],
     ) -> None:
         """`log`: of the whole cluster. `coordinates`: whether a group is this broker's."""
-        self.told = Told()
+        self.told = GroupMetricsSnapshot()
         self._store = store
         self._layout = layout
         self._coordinator = coordinator
@@ -135,11 +135,11 @@ class GroupMetrics:
         await self._read_timestamps(unread.values())
         now_ms = self._now_ms()
         partitions: list[ToldPartition] = []
-        turns = LoopTurns()
+        turns = LoopYielder()
         for name, its in places.items():
             partitions += [row for at in its if (row := self._row(name, at, unread, now_ms)) is not None]
             await turns.give()
-        self.told = Told(groups, partitions, now_ms / 1000)
+        self.told = GroupMetricsSnapshot(groups, partitions, now_ms / 1000)
 
     def _keep_only(self, names: Collection[str]) -> None:
         for held in (self._seen, self._owned):
@@ -173,7 +173,7 @@ class GroupMetrics:
 
     async def _places(self, groups: Iterable[str], loaded: Mapping[str, Group]) -> dict[str, list[TopicPartition]]:
         """What each group has committed, or is assigned, but for topics that are gone."""
-        turns = LoopTurns()
+        turns = LoopYielder()
         places: dict[str, list[TopicPartition]] = {}
         for name in groups:
             partitions = {*self._known[name], *self._assigned(name, loaded.get(name))}
@@ -201,7 +201,7 @@ class GroupMetrics:
 
     async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], Place]:
         """Of each group and partition that is behind, its first unread record."""
-        turns = LoopTurns()
+        turns = LoopYielder()
         unread: dict[tuple[str, TopicPartition], Place] = {}
         for name, partitions in places.items():
             for at in partitions:
@@ -299,7 +299,7 @@ class GroupPartitionFigures:
     members: Mapping[str, int] = gauge("kafka_consumergroup_members", "As tidelog_group_members.", labels=("consumergroup",))
 
 
-def by_topic(told: Told) -> GroupFigures:
+def by_topic(told: GroupMetricsSnapshot) -> GroupFigures:
     """Returns the figures for /metrics."""
     records = Counter[tuple[str, str]]()
     seconds: dict[tuple[str, str], float] = {}
@@ -318,7 +318,7 @@ def by_topic(told: Told) -> GroupFigures:
     )
 
 
-def by_partition(told: Told) -> GroupPartitionFigures:
+def by_partition(told: GroupMetricsSnapshot) -> GroupPartitionFigures:
     """Returns the figures for /metrics/detail."""
     rows = {(row.group, row.topic, str(row.partition)): row for row in told.partitions}
     committed = {of: row.committed_offset for of, row in rows.items() if row.committed_offset is not None}
@@ -336,5 +336,5 @@ def by_partition(told: Told) -> GroupPartitionFigures:
     )
 
 
-def _members(told: Told) -> dict[str, int]:
+def _members(told: GroupMetricsSnapshot) -> dict[str, int]:
     return {name: group.members for name, group in told.groups.items()}

@@ -21,7 +21,7 @@ from metadata.model import TopicPartition
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
-class KnownOffsets:
+class CommittedOffsetCache:
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._read: set[str] = set()

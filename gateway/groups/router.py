@@ -18,15 +18,15 @@ from google.protobuf.message import Message
 
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.coordinator_lease import ANSWER_S as VIEW_ANSWER_S
-from gateway.groups.coordinator_lease import ProvenView, SeenThere
-from gateway.groups.coordinator_lookup import Coordinators
+from gateway.groups.coordinator_lease import ClusterSnapshot, CoordinatorLease
+from gateway.groups.coordinator_lookup import CoordinatorLookup
 from gateway.groups.group import not_coordinator
 from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
-from gateway.routing.peer_channels import Peers, Unreachable
-from gateway.telemetry.request_context import caller_waits_s
+from gateway.routing.peer_channels import PeerChannels, Unreachable
+from gateway.telemetry.request_context import remaining_s
 from gateway.topics.names import partition_of
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -56,11 +56,16 @@ class _Forwarded:
     end: asyncio.Timeout
 
 
-class RoutedGroups:
+class GroupRouter:
     """GroupCoordinator's methods for members, for groups of the whole cluster."""
 
     def __init__(
-        self, here: GroupCoordinator, coordinators: Coordinators, topics: TopicCache, peers: Peers, view: ProvenView
+        self,
+        here: GroupCoordinator,
+        coordinators: CoordinatorLookup,
+        topics: TopicCache,
+        peers: PeerChannels,
+        view: CoordinatorLease,
     ) -> None:
         self.view = view
         self._here = here
@@ -68,9 +73,9 @@ class RoutedGroups:
         self._topics = topics
         self._peers = peers
         self._forwarded: set[_Forwarded] = set()
-        coordinators.subscribe(self._end_overtaken)
+        coordinators.subscribe(self._cancel_outdated_calls)
 
-    def coordinator(self, name: str) -> Registration:
+    def coordinator(self, name: str) -> BrokerRegistration:
         """The broker that coordinates the group. Raises InvalidGroupName, NoCoordinator."""
         return self._coordinators.of(name)
 
@@ -191,7 +196,7 @@ class RoutedGroups:
     # ── at another broker ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _asked(
-        self, at: Registration, name: str, method: str, request: Message, answer_type: type[_Answer], timeout_s: float
+        self, at: BrokerRegistration, name: str, method: str, request: Message, answer_type: type[_Answer], timeout_s: float
     ) -> _Answer:
         def lost(why: str) -> TidelogError:
             return _lost(at, name, method, why)
@@ -206,7 +211,7 @@ class RoutedGroups:
                         f"/{SERVICE}/{method}",
                         request,
                         answer_type,
-                        timeout_s=min(timeout_s, caller_waits_s()),
+                        timeout_s=min(timeout_s, remaining_s()),
                         lost=lost,
                     )
                 finally:
@@ -222,7 +227,7 @@ class RoutedGroups:
                 broker_id=at.broker_id,
             ) from None
 
-    def _end_overtaken(self) -> None:
+    def _cancel_outdated_calls(self) -> None:
         overtaken_s = asyncio.get_running_loop().time() + OVERTAKEN_S
         for forwarded in self._forwarded:
             if self._coordinators.id_of(forwarded.group) == forwarded.broker_id:
@@ -231,7 +236,7 @@ class RoutedGroups:
                 forwarded.end.reschedule(overtaken_s)
 
 
-async def asked_what_it_sees(peers: Peers, broker: Registration) -> SeenThere:
+async def asked_what_it_sees(peers: PeerChannels, broker: BrokerRegistration) -> ClusterSnapshot:
     """Which brokers another one sees. Raises TidelogError where it does not say."""
     answer = await peers.call(
         broker,
@@ -241,7 +246,9 @@ async def asked_what_it_sees(peers: Peers, broker: Registration) -> SeenThere:
         timeout_s=VIEW_ANSWER_S,
     )
     proven_s_ago = answer.proven_ms_ago / 1000 if answer.HasField("proven_ms_ago") else float("inf")
-    return SeenThere({each.broker_id: Revision(each.revision) for each in answer.brokers}, Revision(answer.revision), proven_s_ago)
+    return ClusterSnapshot(
+        {each.broker_id: Revision(each.revision) for each in answer.brokers}, Revision(answer.revision), proven_s_ago
+    )
 
 
 def wait_timeout_s(rebalance_timeout_ms: int = 0) -> float:
@@ -249,7 +256,7 @@ def wait_timeout_s(rebalance_timeout_ms: int = 0) -> float:
     return max(WAITS_S, rebalance_timeout_ms / 1000) + ANSWER_S
 
 
-def _lost(at: Registration, name: str, method: str, why: str) -> TidelogError:
+def _lost(at: BrokerRegistration, name: str, method: str, why: str) -> TidelogError:
     told = f"broker {at.broker_id}, which coordinates group {name}, did not answer ({why})"
     if method in _REPEATED:
         return NotCoordinator(told, hint="Repeat the call.")

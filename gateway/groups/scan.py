@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from gateway.groups.offset_cache import KnownOffsets
+from gateway.groups.offset_cache import CommittedOffsetCache
 from metadata.errors import Corrupt, TidelogError
 from metadata.groups.model import Group
 from metadata.groups.offsets import read_offsets
 from metadata.groups.record import decode_group
 from metadata.store.interface import KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 PAGE: Final = 100
 """Records, each of up to group_bytes_max."""
@@ -37,14 +37,14 @@ Look = Callable[[str, Group], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
-class GroupScan:
+class GroupScanner:
     """Its owner runs `run()` as a task."""
 
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout,
-        known: KnownOffsets,
+        layout: KeyLayout,
+        known: CommittedOffsetCache,
         looks: Sequence[Look],
         *,
         interval_s: float,
@@ -104,7 +104,7 @@ class GroupScan:
 
 
 async def stored_groups(
-    store: MetadataStore, layout: EtcdLayout, *, after_key: str = "", page_size: int = PAGE
+    store: MetadataStore, layout: KeyLayout, *, after_key: str = "", page_size: int = PAGE
 ) -> AsyncIterator[KeyValue]:
     """Their records, in byte order of their keys, a page at a time, each page of its own instant."""
     while True:

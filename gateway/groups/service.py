@@ -11,38 +11,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.groups.admin.admin import GroupOperations
-from gateway.groups.admin.local_admin import CoordinatedOperations
+from gateway.groups.admin.admin import GroupAdmin
+from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.groups.coordinator import GroupCoordinator
-from gateway.groups.coordinator_lease import ProvenView, SeenRegistrations
-from gateway.groups.coordinator_lookup import Coordinators
-from gateway.groups.maintenance import GroupUpkeep
-from gateway.groups.router import RoutedGroups, asked_what_it_sees
+from gateway.groups.coordinator_lease import CoordinatorLease, SeenRegistrations
+from gateway.groups.coordinator_lookup import CoordinatorLookup
+from gateway.groups.maintenance import GroupMaintenance
+from gateway.groups.router import GroupRouter, asked_what_it_sees
 from gateway.routing.log_service import LogService
-from gateway.routing.peer_channels import Peers
-from gateway.telemetry.registry import Metrics
+from gateway.routing.peer_channels import PeerChannels
+from gateway.telemetry.registry import MetricsRegistry
 from metadata.cluster.broker_registry import read_revisions
 from metadata.groups.model import MemberId
 from metadata.groups.settings import GroupSettings
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 
 
-class BrokerGroups:
+class GroupService:
     """Its owner runs `run()` as a task."""
 
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout,
+        layout: KeyLayout,
         settings: GroupSettings,
         seen: SeenRegistrations,
         topics: TopicCache,
         log: LogService,
-        peers: Peers,
-        metrics: Metrics,
+        peers: PeerChannels,
+        metrics: MetricsRegistry,
         *,
         broker_id: str,
         session: Callable[[], int | None],
@@ -52,9 +52,9 @@ class BrokerGroups:
         new_member_id: Callable[[str], MemberId],
     ) -> None:
         """`log`: of the whole cluster. `session`: the present one of this broker, where it has one. `now_ms` is the wall clock;
-        `expires_ms` as of GroupUpkeep."""
-        coordinators = Coordinators(seen, broker_id=broker_id, session=session, is_stopping=is_stopping)
-        self.view = ProvenView(
+        `expires_ms` as of GroupMaintenance."""
+        coordinators = CoordinatorLookup(seen, broker_id=broker_id, session=session, is_stopping=is_stopping)
+        self.view = CoordinatorLease(
             seen,
             broker_id=broker_id,
             registered=lambda: read_revisions(store, layout),
@@ -67,16 +67,16 @@ class BrokerGroups:
             settings,
             session=coordinators.session,
             coordinates=coordinators.here,
-            make_sure=self.view.make_sure,
+            verify=self.view.verify,
             now_ms=now_ms,
             new_member_id=new_member_id,
         )
-        self.routed = RoutedGroups(self.coordinated, coordinators, topics, peers, self.view)
-        here = CoordinatedOperations(
-            self.coordinated, log, topics, look_up=Topics(store, layout).get, broker_id=broker_id, now_ms=now_ms
+        self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
+        here = LocalGroupAdmin(
+            self.coordinated, log, topics, look_up=TopicRegistry(store, layout).get, broker_id=broker_id, now_ms=now_ms
         )
-        self.operations = GroupOperations(store, layout, self.routed, here)
-        self._upkeep = GroupUpkeep(
+        self.operations = GroupAdmin(store, layout, self.routed, here)
+        self._upkeep = GroupMaintenance(
             store,
             layout,
             self.coordinated,

@@ -43,7 +43,7 @@ CUTS_PAUSE_S: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-class OpenWatches:
+class AnonymousStreamLimiter:
     def __init__(self, streams_max: int, cut_off: Callable[[Collection[str]], int] = lambda peers: 0) -> None:
         """`cut_off` ends the connections of peers, as gRPC names them, and tells how many it found. It is called in a thread."""
         self._streams_max = streams_max

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from gateway.access.authorization import note_failure
 from gateway.error_codes import wire_codes
-from gateway.proto.status import DETAILS_TRAILER, status_of
+from gateway.proto.status import DETAILS_TRAILER, to_status
 from gateway.routing.peer_channels import FORWARDED_BY
 from gateway.telemetry.request_context import note_deadline, note_refusal
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
@@ -63,7 +63,7 @@ def unary_bytes(request_type: type[_Request], handler: Callable[[_Request], Awai
     return grpc.unary_unary_rpc_method_handler(call)
 
 
-def unary_read_late(handler: Callable[[Context], Awaitable[bytes]]) -> MethodHandler:
+def unary_deferred_read(handler: Callable[[Context], Awaitable[bytes]]) -> MethodHandler:
     """One request, one answer; the handler reads the request itself, when there is room for it. On the wire it is a unary call."""
 
     async def call(_: AsyncIterator[bytes], context: Context) -> bytes:
@@ -194,7 +194,7 @@ async def _abort(context: Context, error: TidelogError) -> NoReturn:
 
 async def _send_status(context: Context, error: TidelogError) -> NoReturn:
     """Raises AbortError once it is sent, InternalError where it can't be."""
-    trailer = ((DETAILS_TRAILER, status_of(error).SerializeToString()),)
+    trailer = ((DETAILS_TRAILER, to_status(error).SerializeToString()),)
     await context.abort(wire_codes(error).grpc, error.message, trailer)
 
 

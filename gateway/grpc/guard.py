@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import grpc
 
-from gateway.access.authorization import CheckedCall
-from gateway.access.guard import Guard
-from gateway.access.peer_tokens import ASSERTED, FORWARDED_BY, PEER_TOKEN, Claim
+from gateway.access.authorization import AuthorizedCall
+from gateway.access.guard import AccessGuard
+from gateway.access.peer_tokens import ASSERTED, FORWARDED_BY, PEER_TOKEN, PeerClaim
 from gateway.access.permissions import GRPC_CALLS
-from gateway.access.quotas import Flow
+from gateway.access.quotas import StreamUsage
 from gateway.grpc.calls import Context, MethodHandler, client_host, ended, only_message
-from gateway.grpc.limits import OpenCalls
+from gateway.grpc.limits import CallLimiter
 from gateway.net.tls.client_subject import grpc_subject
 
 DOOR: Final = "grpc"
@@ -25,10 +25,10 @@ _HANDLER_OF: Final[dict[bool, Any]] = {False: grpc.stream_unary_rpc_method_handl
 
 
 class GrpcGuard:
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: AccessGuard) -> None:
         self._guard = guard
 
-    def guarded(self, path: str, handler: MethodHandler, open_calls: OpenCalls) -> MethodHandler:
+    def guarded(self, path: str, handler: MethodHandler, open_calls: CallLimiter) -> MethodHandler:
         """The same method, /service/name, begun only by who may, and counted among these.
 
             who is it, and may it? ─▶ counted ─▶ its message ─▶ may it still? ─▶ begun
@@ -68,7 +68,7 @@ class GrpcGuard:
                 if begun:  # else nothing was asked for: too large, or its client hung up before it was there
                     guard.ended(checked, checked.failure)
 
-        async def taken_up(checked: CheckedCall, request: Any, context: Context) -> Any:
+        async def taken_up(checked: AuthorizedCall, request: Any, context: Context) -> Any:
             open_calls.take(context)
             if reads:
                 return request
@@ -79,7 +79,7 @@ class GrpcGuard:
         guarded: MethodHandler = _HANDLER_OF[lives](call)
         return guarded
 
-    async def _begun(self, path: str, context: Context) -> CheckedCall:
+    async def _begun(self, path: str, context: Context) -> AuthorizedCall:
         shown: str | bytes = ""
         token, asserted, is_forwarded = "", [], False
         for name, value in context.invocation_metadata() or ():
@@ -94,7 +94,7 @@ class GrpcGuard:
                     asserted.append((name, text))
         needs, address = GRPC_CALLS[path], client_host(context)
         if is_forwarded:
-            claim = Claim(token, tuple(sorted(asserted)))
+            claim = PeerClaim(token, tuple(sorted(asserted)))
             return self._guard.begin_forwarded(needs, claim, door=DOOR, action=path, address=address)
         return await self._guard.begin(needs, shown, lambda: grpc_subject(context), door=DOOR, action=path, address=address)
 
@@ -102,7 +102,7 @@ class GrpcGuard:
 class _Metered:
     """A call's context that counts what is read and written on its streams."""
 
-    def __init__(self, context: Context, flow: Flow) -> None:
+    def __init__(self, context: Context, flow: StreamUsage) -> None:
         self._context = context
         self._flow = flow
         self._first = True

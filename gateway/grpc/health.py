@@ -11,10 +11,10 @@ from typing import Final
 
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
-from gateway.grpc.anonymous_streams import OpenWatches
-from gateway.grpc.calls import Context, MethodHandler, only_message, parse_message, stream, unary_read_late, write_wholly
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.grpc.anonymous_streams import AnonymousStreamLimiter
+from gateway.grpc.calls import Context, MethodHandler, only_message, parse_message, stream, unary_deferred_read, write_wholly
 from gateway.readiness import readiness
 from metadata.errors import NotFound, Stopping
 
@@ -23,7 +23,9 @@ WATCH_INTERVAL_S: Final = 1.0
 
 
 class HealthService:
-    def __init__(self, broker: Broker, waits: LongWaits, services: frozenset[str], watches: OpenWatches) -> None:
+    def __init__(
+        self, broker: BrokerApi, waits: InterruptibleWaits, services: frozenset[str], watches: AnonymousStreamLimiter
+    ) -> None:
         """`services` are those that may be asked for, beside the empty name of the whole."""
         self._broker = broker
         self._waits = waits
@@ -31,7 +33,7 @@ class HealthService:
         self._watches = watches
 
     def handlers(self) -> dict[str, MethodHandler]:
-        return {"Check": unary_read_late(self.check), "Watch": stream(self.watch)}
+        return {"Check": unary_deferred_read(self.check), "Watch": stream(self.watch)}
 
     async def check(self, context: Context) -> bytes:
         async with self._watches.place(context):

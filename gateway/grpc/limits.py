@@ -25,7 +25,7 @@ HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
 """By whether requests, and whether answers are streams, as calls.py makes them."""
 
 
-class OpenCalls:
+class CallLimiter:
     def __init__(self, calls_max: int, *, setting: str = "grpc_streams_max", pages: HostCheck | None = None) -> None:
         """`setting` is the one that says how many. `pages` refuses calls that a page of another site makes through a browser."""
         self._pages = pages

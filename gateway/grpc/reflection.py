@@ -12,15 +12,15 @@ from typing import Final
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
-from gateway.concurrency.shutdown import LongWaits
-from gateway.grpc.anonymous_streams import OpenWatches
+from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.grpc.anonymous_streams import AnonymousStreamLimiter
 from gateway.grpc.calls import Context, MethodHandler, parse_message, stream, write_wholly
 
 SERVICE: Final[str] = reflection.SERVICE_NAME
 
 
 class ReflectionService:
-    def __init__(self, services: Iterable[str], waits: LongWaits, watches: OpenWatches) -> None:
+    def __init__(self, services: Iterable[str], waits: InterruptibleWaits, watches: AnonymousStreamLimiter) -> None:
         self._library = reflection.ReflectionServicer((*services, SERVICE))
         self._waits = waits
         self._watches = watches

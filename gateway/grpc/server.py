@@ -21,30 +21,30 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.groups import router as groups_router
 from gateway.grpc import health as grpc_health
 from gateway.grpc import reflection
-from gateway.grpc.anonymous_streams import OpenWatches
+from gateway.grpc.anonymous_streams import AnonymousStreamLimiter
 from gateway.grpc.calls import Context, MethodHandler
 from gateway.grpc.connection_ages import grace_given_s
 from gateway.grpc.guard import GrpcGuard
-from gateway.grpc.limits import HANDLER_OF, OpenCalls
+from gateway.grpc.limits import HANDLER_OF, CallLimiter
 from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.services import access, group_admin, groups, log
 from gateway.grpc.services import admin as services_admin
 from gateway.grpc.slow_readers import cut_off
 from gateway.net.host_check import HostCheck
-from gateway.net.ports import TakenPort
+from gateway.net.ports import ReservedPort
 from gateway.routing.peer_channels import FORWARDED_BY
 from gateway.settings import GatewaySettings
-from gateway.telemetry.request_context import TRACEPARENT_BYTES_MAX, Call, Tracing, begin_call, end_call, sane_request_id
+from gateway.telemetry.request_context import TRACEPARENT_BYTES_MAX, RequestContext, Tracer, begin_call, end_call, sane_request_id
 from gateway.telemetry.traffic import Traffic
 from metadata.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from gateway.net.tls.identity import TlsFiles
+    from gateway.net.tls.identity import TlsReloader
 
 MESSAGE_SLACK_BYTES = 1 << 20
 """A request may be this much longer than its records; what is more is refused by gRPC before it is read whole."""
@@ -66,16 +66,16 @@ SERVICES = frozenset({log.SERVICE, services_admin.TOPICS, services_admin.CLUSTER
 
 
 class GrpcServer:
-    def __init__(self, broker: Broker, tls: TlsFiles | None = None, *, allowed_hosts: Collection[str] = ()) -> None:
+    def __init__(self, broker: BrokerApi, tls: TlsReloader | None = None, *, allowed_hosts: Collection[str] = ()) -> None:
         """`allowed_hosts`: see net/host_check.py."""
         self._allowed_hosts = allowed_hosts
         self._broker = broker
         self._tls = tls
-        self._waits = LongWaits()
+        self._waits = InterruptibleWaits()
         self._server: grpc.aio.Server | None = None
         self.producers = ProducerStreams()
 
-    async def start(self, port: TakenPort) -> str:
+    async def start(self, port: ReservedPort) -> str:
         """Listens there, and answers with the address. InvalidArgument where it can't be opened."""
         server = grpc.aio.server(
             options=_options(self._broker.settings),
@@ -112,15 +112,15 @@ class GrpcServer:
             services_admin.TOPICS: services_admin.TopicsService(broker).handlers(),
             services_admin.CLUSTER: services_admin.ClusterService(broker).handlers(),
             access.SERVICE: access.AccessService(broker).handlers(),
-            groups_router.SERVICE: groups.GroupsService(broker, waits).handlers() | group_admin.GroupAdmin(broker).handlers(),
+            groups_router.SERVICE: groups.GroupsService(broker, waits).handlers() | group_admin.GrpcGroupAdmin(broker).handlers(),
         }
         pages = None
         if self._tls is not None:  # browsers speak no HTTP/2 without it
             asks = broker.guard is not None
             pages = HostCheck(allowed=self._allowed_hosts, is_loopback=False, is_tls=True, asks_for_credentials=asks)
-        open_calls = OpenCalls(broker.settings.grpc_streams_max, pages=pages)
-        waiting = OpenCalls(broker.settings.grpc_group_waits_max, setting="grpc_group_waits_max", pages=pages)
-        short = OpenCalls(broker.settings.grpc_streams_max, pages=pages)
+        open_calls = CallLimiter(broker.settings.grpc_streams_max, pages=pages)
+        waiting = CallLimiter(broker.settings.grpc_group_waits_max, setting="grpc_group_waits_max", pages=pages)
+        short = CallLimiter(broker.settings.grpc_streams_max, pages=pages)
         guard = GrpcGuard(broker.guard) if broker.guard is not None else None
 
         def bounded(service: str, method: str, handler: MethodHandler) -> MethodHandler:
@@ -135,7 +135,7 @@ class GrpcServer:
             }
             for service, handlers in services.items()
         }
-        watches = OpenWatches(WATCHES_MAX, lambda peers: cut_off(peers, broker.grpc_address))
+        watches = AnonymousStreamLimiter(WATCHES_MAX, lambda peers: cut_off(peers, broker.grpc_address))
         return counted | {
             grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES, watches).handlers(),
             reflection.SERVICE: reflection.ReflectionService((*SERVICES, grpc_health.SERVICE), waits, watches).handlers(),
@@ -183,7 +183,7 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
     ]
 
 
-def observed(handler: MethodHandler, traffic: Traffic, tracing: Tracing | None, method: str) -> MethodHandler:
+def observed(handler: MethodHandler, traffic: Traffic, tracing: Tracer | None, method: str) -> MethodHandler:
     """The same method. Its calls have an id (`x-request-id` of the metadata), and count as a client's or as another broker's."""
     behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
 
@@ -196,7 +196,7 @@ def observed(handler: MethodHandler, traffic: Traffic, tracing: Tracing | None, 
                 request_id = sane_request_id(str(value).encode("latin-1", "replace"))
             elif key == "traceparent" and len(value) <= TRACEPARENT_BYTES_MAX:
                 traceparent = str(value)
-        current = Call(traffic.over_grpc(is_forwarded=forwarded), request_id, traceparent)
+        current = RequestContext(traffic.over_grpc(is_forwarded=forwarded), request_id, traceparent)
         current.trace_with(tracing, method)
         token = begin_call(current)
         try:

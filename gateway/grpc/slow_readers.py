@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from gateway.net.addresses import host_and_port
-from gateway.records.response_budget import BYTES_PER_SECOND_MIN, AnswerRoom
+from gateway.records.response_budget import BYTES_PER_SECOND_MIN, ResponseBudget
 
 OPEN_FILES: Final = "/dev/fd"
 """Of this process, on Linux and macOS; elsewhere nothing is cut off."""
@@ -31,7 +31,7 @@ _MAPPED_IPV4: Final = "::ffff:"
 log = logging.getLogger(__name__)
 
 
-class Delivery:
+class ResponseProgress:
     """Of one answer, by identity."""
 
     __slots__ = ("overdue_s", "peer")
@@ -42,25 +42,25 @@ class Delivery:
         self.overdue_s = overdue_s
 
 
-class Deliveries:
+class SlowReaderGuard:
     """Of one door. Looks at them now and then, while there are any."""
 
-    def __init__(self, room: AnswerRoom, *, pause_s: float) -> None:
+    def __init__(self, room: ResponseBudget, *, pause_s: float) -> None:
         self._room = room
         self._pause_s = pause_s
-        self._under_way: set[Delivery] = set()
+        self._under_way: set[ResponseProgress] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, peer: str, *, local_address: str, size_bytes: int) -> Delivery:
+    def begin(self, peer: str, *, local_address: str, size_bytes: int) -> ResponseProgress:
         """An answer is handed to gRPC, for a peer as gRPC names it, of the door at HOST:PORT."""
         now_s = asyncio.get_running_loop().time()
-        delivery = Delivery(peer, now_s + self._pause_s + size_bytes / BYTES_PER_SECOND_MIN)
+        delivery = ResponseProgress(peer, now_s + self._pause_s + size_bytes / BYTES_PER_SECOND_MIN)
         self._under_way.add(delivery)
         if self._timer is None:
             self._look_later(local_address)
         return delivery
 
-    def end(self, delivery: Delivery) -> None:
+    def end(self, delivery: ResponseProgress) -> None:
         self._under_way.discard(delivery)
 
     def _look_later(self, local_address: str) -> None:

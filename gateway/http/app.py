@@ -22,9 +22,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from gateway.api import Broker
-from gateway.concurrency.offload import WorkThreads
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.offload import BoundedExecutor
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.error_codes import PATH_CHARACTERS_MAX, MethodNotAllowed, wire_codes
 from gateway.http.groups.routes import HttpGroups
 from gateway.http.guard import HttpGuard
@@ -35,7 +35,7 @@ from gateway.http.request import Disconnected, Message, Receive, Request, Scope,
 from gateway.http.status import HttpStatus
 from gateway.net.host_check import HostCheck
 from gateway.records.partitioning import check_utf8
-from gateway.telemetry.request_context import Call, begin_call, end_call, note_refusal
+from gateway.telemetry.request_context import RequestContext, begin_call, end_call, note_refusal
 from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavailable
 
 LINGER_S: Final = 2.0
@@ -54,21 +54,21 @@ class HttpApp:
     hosts: HostCheck | None = None
     """Of the listener, once there is one."""
 
-    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._fetch = HttpFetch(broker, waits)
         self._produce = HttpProduce(broker, self._fetch.room)
         self._groups = HttpGroups(broker, waits, self._fetch.room)
         self._status = HttpStatus(broker)
         self._broker = broker
         self._admin: Asgi | None = None
-        self._admin_thread = WorkThreads(1)
+        self._admin_thread = BoundedExecutor(1)
         self._guard = HttpGuard(broker.guard) if broker.guard is not None else None
         self._traffic = broker.metrics.traffic.http
         self._tracing = broker.tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = Answer(send, request_id_of(scope))
-        call = Call(self._traffic, answer.request_id, traceparent_of(scope))
+        answer = ResponseWriter(send, request_id_of(scope))
+        call = RequestContext(self._traffic, answer.request_id, traceparent_of(scope))
         call.trace_with(self._tracing, scope["method"])
         token = begin_call(call)
         try:
@@ -76,7 +76,7 @@ class HttpApp:
         finally:
             end_call(call, token)
 
-    async def _answered(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def _answered(self, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         try:
             if self.hosts is not None:
                 self.hosts.check(scope["method"], scope["headers"])
@@ -95,7 +95,7 @@ class HttpApp:
             ours = TidelogError("the broker met an error of its own", hint="Look for the request id in the broker's log.")
             await _refuse(ours, scope, receive, answer)
 
-    async def _guarded(self, guard: HttpGuard, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def _guarded(self, guard: HttpGuard, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         async def route(receive: Receive, send: Send) -> None:
             answer.goes_out_by(send)
             await self._route(scope, receive, answer)
@@ -103,7 +103,7 @@ class HttpApp:
         parts = _path_parts(scope["raw_path"])
         await guard.answer(scope, receive, answer.way_out, parts, answer.request_id, route)
 
-    async def _route(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def _route(self, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         match _path_parts(scope["raw_path"]):
             case ["", "v1", "topics", topic, "records"]:
                 request = Request(scope, receive, answer.send)
@@ -142,7 +142,7 @@ class HttpApp:
         return self._admin
 
 
-class Answer:
+class ResponseWriter:
     """The way out of one request: it knows whether the answer has begun, and puts the request's id on it."""
 
     __slots__ = ("_send", "begun", "request_id")
@@ -166,7 +166,7 @@ class Answer:
         await self._send(message)
 
 
-async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: Answer) -> None:
+async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
     """Tells the error. A client that may still be sending its body is heard out for a moment, then cut off."""
     if answer.begun:
         raise error

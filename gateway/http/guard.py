@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from gateway.access.guard import Guard
-from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, HttpRoute, Needs, http_route
-from gateway.access.quotas import Flow
+from gateway.access.guard import AccessGuard
+from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, HttpRoute, RequiredAccess, http_route
+from gateway.access.quotas import StreamUsage
 from gateway.http.request import Message, Receive, Scope, Send
 from gateway.net.tls.client_subject import http_subject
 from metadata.errors import TidelogError
 
 DOOR: Final = "http"
 ERROR: Final = "INTERNAL"
-_OPEN: Final = Needs(open=True)
+_OPEN: Final = RequiredAccess(open=True)
 Route = Callable[[Receive, Send], Awaitable[None]]
 
 
 class HttpGuard:
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: AccessGuard) -> None:
         self._guard = guard
 
     async def answer(
@@ -76,7 +76,7 @@ def _address(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-def _metered_receive(receive: Receive, flow: Flow) -> Receive:
+def _metered_receive(receive: Receive, flow: StreamUsage) -> Receive:
     async def metered() -> Message:
         message = await receive()
         if body := message.get("body"):
@@ -86,7 +86,7 @@ def _metered_receive(receive: Receive, flow: Flow) -> Receive:
     return metered
 
 
-def _metered_send(send: Send, flow: Flow) -> Send:
+def _metered_send(send: Send, flow: StreamUsage) -> Send:
     async def metered(message: Message) -> None:
         body = message.get("body")
         if body and message.get("more_body"):  # of a stream, which waits; one answer goes out whole, and the next request waits

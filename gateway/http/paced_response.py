@@ -26,14 +26,14 @@ PIECE_BYTES: Final = 64 << 10
 log = logging.getLogger(__name__)
 
 
-async def answer(request: Request, body: bytes, headers: Headers, *, pause_s: float, status: int = 200) -> None:
+async def send_paced(request: Request, body: bytes, headers: Headers, *, pause_s: float, status: int = 200) -> None:
     """The status and the body, whole. Disconnected where the reader takes it too slowly: who serves the connection closes it."""
     headers.append((b"content-length", b"%d" % len(body)))
     start: Message = {"type": "http.response.start", "status": status, "headers": headers}
     await _send(request, chain((start,), _pieces(body), (_body(b"", more=False),)), pause_s=pause_s)
 
 
-async def stream(request: Request, chunk: bytes, *, pause_s: float) -> None:
+async def stream_paced(request: Request, chunk: bytes, *, pause_s: float) -> None:
     """One chunk of a stream that goes on: returns when it was taken. Disconnected as above."""
     await _send(request, chain(_pieces(chunk), (_body(b"", more=True),)), pause_s=pause_s)
 

@@ -28,15 +28,15 @@ from uvicorn.server import ServerState
 
 from gateway.access.audit_log import AuditLog
 from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, http_route
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.error_codes import wire_codes
 from gateway.http.app import HttpApp
 from gateway.http.problem_details import problem, problem_headers
 from gateway.http.request import Disconnected, Message, Receive, Scope, Send, request_id_of
-from gateway.net.connection_limiter import OpenConnections, Place
+from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
 from gateway.net.host_check import HostCheck
-from gateway.net.ports import BACKLOG, TakenPort
+from gateway.net.ports import BACKLOG, ReservedPort
 from gateway.net.tls.client_subject import STATE_KEY, subject_of_der
 from gateway.net.tls.listener import TlsListener
 from gateway.net.tls.settings import is_loopback
@@ -44,7 +44,7 @@ from gateway.records.response_budget import BYTES_PER_SECOND_MIN
 from metadata.errors import TidelogError, Unauthenticated
 
 if TYPE_CHECKING:
-    from gateway.net.tls.identity import TlsFiles
+    from gateway.net.tls.identity import TlsReloader
 
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0
@@ -63,13 +63,13 @@ log = logging.getLogger(__name__)
 
 class HttpServer:
     def __init__(
-        self, broker: Broker, tls: TlsFiles | None = None, *, metrics_open: bool = False, allowed_hosts: Collection[str] = ()
+        self, broker: BrokerApi, tls: TlsReloader | None = None, *, metrics_open: bool = False, allowed_hosts: Collection[str] = ()
     ) -> None:
         """`metrics_open`: who shows no certificate may read /metrics all the same. `allowed_hosts`: see net/host_check.py."""
         self._allowed_hosts = allowed_hosts
         self._is_guarded = broker.guard is not None
         self._open_paths = METRICS_PATHS if metrics_open else frozenset()
-        self._waits = LongWaits()
+        self._waits = InterruptibleWaits()
         self._app = HttpApp(broker, self._waits)
         self._audit = broker.guard.audit if broker.guard is not None else None
         self._state = ServerState()
@@ -80,9 +80,9 @@ class HttpServer:
         """The same where there is TLS."""
         self._clock: asyncio.TimerHandle | None = None
         settings = broker.settings
-        self.connections = OpenConnections(settings.http_connections_max, settings.http_connections_per_address_max)
+        self.connections = ConnectionLimiter(settings.http_connections_max, settings.http_connections_per_address_max)
 
-    async def start(self, port: TakenPort) -> str:
+    async def start(self, port: ReservedPort) -> str:
         """Listens there, and answers with the address. Raises as take_port (net/ports.py), where another took it at the same
         moment."""
         config = uvicorn.Config(
@@ -99,7 +99,7 @@ class HttpServer:
         config.load()
         loop = asyncio.get_running_loop()
 
-        def connection(place: Place | None = None) -> asyncio.Protocol:
+        def connection(place: ConnectionSlot | None = None) -> asyncio.Protocol:
             protocol = BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
             protocol.place, protocol.open_connections = place, self.connections
             protocol.open_paths, protocol.audit = self._open_paths, self._audit
@@ -163,9 +163,9 @@ class BoundedProtocol(HttpToolsProtocol):
     """Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense."""
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
-    place: Place | None = None
+    place: ConnectionSlot | None = None
     """Taken at the latest when the connection stands."""
-    open_connections: OpenConnections
+    open_connections: ConnectionLimiter
     certificate_required = False
     audit: AuditLog | None = None
     """Where a stranger is told of; where there is no authentication, nobody is."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.access.authorization import may_see_cluster
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.http.request import Request
 from gateway.readiness import WELL, HealthAnswer, Probed, readiness, startup
 
@@ -57,7 +57,7 @@ class ClusterAnswer(Struct):
 
 
 class HttpStatus:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
         self._handlers: dict[str, Handler] = {
             "livez": self._live,

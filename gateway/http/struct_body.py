@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 import msgspec
 from msgspec import Struct
 
-from gateway.http.validation_errors import ENTRY, FieldFault, of_malformed_json, of_msgspec, step
+from gateway.http.validation_errors import ENTRY, FieldError, of_malformed_json, of_msgspec, step
 from metadata.errors import InvalidArgument, did_you_mean
 
 _Body = TypeVar("_Body", bound="Body")
@@ -40,7 +40,7 @@ def decoded(body: bytes, of: type[_Body]) -> _Body:
         raise InvalidArgument("the body is nested too deeply", hint=hint) from None
 
 
-def _with_key(fault: FieldFault, body: bytes, of: type[Body]) -> FieldFault:
+def _with_key(fault: FieldError, body: bytes, of: type[Body]) -> FieldError:
     """Adds the key of the entry, which msgspec does not name, where the fault is in a map that is a field of the body."""
     types = {field.encode_name: field.type for field in msgspec.structs.fields(of)}
     name = fault.place.removesuffix(ENTRY)

@@ -36,7 +36,7 @@ _ITEMS: Final = {"str": "characters", "array": "items", "object": "members"}
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-class FieldFault(NamedTuple):
+class FieldError(NamedTuple):
     """One fault: `place` must be read as the subject of `said`."""
 
     place: str
@@ -50,7 +50,7 @@ class FieldFault(NamedTuple):
         return f"{self.place or whole} {self.said}"
 
 
-def of_msgspec(error: msgspec.ValidationError, prefix: str = "") -> FieldFault:
+def of_msgspec(error: msgspec.ValidationError, prefix: str = "") -> FieldError:
     """`prefix` is the path of what was decoded, where that was cut out of something larger."""
     message, _, path = str(error).rpartition(" - at `")
     if not message:
@@ -58,15 +58,15 @@ def of_msgspec(error: msgspec.ValidationError, prefix: str = "") -> FieldFault:
     place = prefix + path[:-1].removeprefix("$")
     place = place.removeprefix(".")
     if found := _EXPECTED.fullmatch(message):
-        return FieldFault(place, f"must be {_kinds(found[1].split(' | '))}; it is {_KINDS.get(found[2], found[2])}")
+        return FieldError(place, f"must be {_kinds(found[1].split(' | '))}; it is {_KINDS.get(found[2], found[2])}")
     if found := _UNKNOWN.fullmatch(message):
-        return FieldFault(place, f"has a field {quoted(found[1])} that is not known", unknown_field=found[1])
+        return FieldError(place, f"has a field {quoted(found[1])} that is not known", unknown_field=found[1])
     if found := _MISSING.fullmatch(message):
-        return FieldFault(place, f"lacks the field {found[1]!r}")
+        return FieldError(place, f"lacks the field {found[1]!r}")
     if found := _BOUND.fullmatch(message):
         bound = f"{_BOUND_WORDS[found[3]]} {found[4]}"
-        return FieldFault(place, f"must have {bound} {_ITEMS.get(found[1], 'items')}" if found[2] else f"must be {bound}")
-    return FieldFault(place, f"can't be taken: {message[:1].lower()}{message[1:]}")
+        return FieldError(place, f"must have {bound} {_ITEMS.get(found[1], 'items')}" if found[2] else f"must be {bound}")
+    return FieldError(place, f"can't be taken: {message[:1].lower()}{message[1:]}")
 
 
 def of_malformed_json(error: msgspec.DecodeError, text: bytes) -> str:

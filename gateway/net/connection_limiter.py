@@ -17,13 +17,13 @@ from metadata.errors import Throttled
 TOLD_MAX: Final = 64
 
 
-class Place:
+class ConnectionSlot:
     """Of one connection, from its acceptance to its end."""
 
     __slots__ = ("_open", "host", "refusal")
 
-    def __init__(self, open_connections: OpenConnections, host: str, refusal: Throttled | None) -> None:
-        self._open: OpenConnections | None = open_connections
+    def __init__(self, open_connections: ConnectionLimiter, host: str, refusal: Throttled | None) -> None:
+        self._open: ConnectionLimiter | None = open_connections
         self.host = host
         self.refusal = refusal
         """What the connection is told, in place of any answer."""
@@ -35,7 +35,7 @@ class Place:
             self._open = None
 
 
-class OpenConnections:
+class ConnectionLimiter:
     def __init__(self, connections_max: int, per_address_max: int) -> None:
         self._connections_max = connections_max
         self._per_address_max = per_address_max
@@ -45,7 +45,7 @@ class OpenConnections:
         self.refused_count = 0
         """Connections that were not taken, since the start."""
 
-    def take(self, host: str) -> Place | None:
+    def take(self, host: str) -> ConnectionSlot | None:
         """A place for one more from this address; None where it is to be closed without a word."""
         refusal = self._refusal(host)
         if refusal is None:
@@ -56,9 +56,9 @@ class OpenConnections:
             if self.told >= TOLD_MAX:
                 return None
             self.told += 1
-        return Place(self, host, refusal)
+        return ConnectionSlot(self, host, refusal)
 
-    def ended(self, place: Place) -> None:
+    def ended(self, place: ConnectionSlot) -> None:
         if place.refusal is not None:
             self.told -= 1
             return

@@ -24,7 +24,7 @@ ABSENT: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 """What an address is refused with that the host's name has and this machine has not: ::1 of localhost, where IPv6 is off."""
 
 
-class TakenPort:
+class ReservedPort:
     """One port, on each address of its host. Its owner closes it, unless a door listens there."""
 
     def __init__(self, host: str, sockets: list[socket.socket], *, door: str) -> None:
@@ -55,15 +55,15 @@ class TakenPort:
 class Ports(NamedTuple):
     """Of a broker."""
 
-    http: TakenPort
-    grpc: TakenPort
+    http: ReservedPort
+    grpc: ReservedPort
 
     def close(self) -> None:
         for port in self:
             port.close()
 
 
-async def take_ports(*, http: str, grpc: str) -> Ports:
+async def reserve_ports(*, http: str, grpc: str) -> Ports:
     """Raises as take_port."""
     with ExitStack() as taken:
         first = await take_port(http, door="HTTP")
@@ -73,7 +73,7 @@ async def take_ports(*, http: str, grpc: str) -> Ports:
     return Ports(first, second)
 
 
-async def take_port(address: str, *, door: str) -> TakenPort:
+async def take_port(address: str, *, door: str) -> ReservedPort:
     """Of HOST:PORT; port 0 takes a free one. `door`: "HTTP" or "gRPC", for who is told of it; gRPC's [::] is IPv4's port, too.
 
     Of a host's addresses, those that this machine does not have are left out where it has another one.
@@ -81,7 +81,7 @@ async def take_port(address: str, *, door: str) -> TakenPort:
     """
     host, port = host_and_port(address, name=door.lower())
     try:
-        return TakenPort(host, await _bound(host.strip("[]"), port, both_families=door == "gRPC"), door=door)
+        return ReservedPort(host, await _bound(host.strip("[]"), port, both_families=door == "gRPC"), door=door)
     except OSError as error:
         raise cannot_listen(host, port, error, door=door) from None
 

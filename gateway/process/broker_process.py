@@ -20,30 +20,30 @@ from typing import TYPE_CHECKING
 from gateway.access.bootstrap import open_access, prepare_access
 from gateway.broker import VERSION, Broker, wall_clock_ms
 from gateway.cluster.identity import identify_cluster
-from gateway.net.ports import take_ports
+from gateway.net.ports import reserve_ports
 from gateway.net.tls.settings import is_loopback
-from gateway.process.runtime_tuning import keep_freed_memory, look_seldom, raise_file_limit, spare_what_is_loaded
+from gateway.process.runtime_tuning import configure_malloc, freeze_startup_objects, raise_file_limit, raise_gc_thresholds
 from gateway.settings import BrokerSettings
 from metadata.errors import Unavailable
 from metadata.store.data_directory import DataDirectory
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.open import open_metadata
-from segments.bucket.cluster_record import check_not_nested
+from segments.bucket.cluster_record import check_no_prefix_overlap
 from segments.bucket.layout import proof_key
-from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.conditional_put_check import check_conditional_put
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.open import open_store
 from segments.object_store.store_clock import StoreClock
-from segments.read.disk_cache import DiskTier
-from segments.shared_errors import first_of
+from segments.read.disk_cache import DiskCache
+from segments.shared_errors import first_error
 
 if TYPE_CHECKING:
-    from gateway.net.tls.identity import TlsFiles
-    from gateway.telemetry.request_context import Tracing
+    from gateway.net.tls.identity import TlsReloader
+    from gateway.telemetry.request_context import Tracer
 
 
 @asynccontextmanager
-async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lambda: None) -> AsyncIterator[Broker]:
+async def run_broker(settings: BrokerSettings, *, loaded: Callable[[], None] = lambda: None) -> AsyncIterator[Broker]:
     """A broker that serves: entered when both doors are open, left when everything is flushed, sealed and closed.
 
     `loaded`: as in Broker.run.
@@ -52,11 +52,11 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
     """
     async with AsyncExitStack() as parts:
         tls = tls_files(settings)
-        ports = await take_ports(http=settings.http, grpc=settings.grpc)
+        ports = await reserve_ports(http=settings.http, grpc=settings.grpc)
         parts.callback(ports.close)
         prepared = await prepare_access(settings.access, broker_id=settings.broker_id, now_ms=wall_clock_ms)
         tracing = await _tracing(settings, parts)
-        layout = EtcdLayout(settings.cluster)
+        layout = KeyLayout(settings.cluster)
         bucket_url, metadata_path = settings.bucket, settings.data_dir
         if not settings.metadata.etcd:
             directory = parts.enter_context(DataDirectory(settings.data_dir))
@@ -71,8 +71,8 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
 
         async def before_writing(*, is_new: bool) -> None:
             if is_new:
-                await check_not_nested(bucket, bucket_url, settings.s3)
-            await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
+                await check_no_prefix_overlap(bucket, bucket_url, settings.s3)
+            await check_conditional_put(bucket, proof_key(secrets.token_hex(16)))
 
         identity = await identify_cluster(
             bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms(), before_writing=before_writing
@@ -112,16 +112,16 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
                 finally:
                     broker.stop()
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from errors
+            raise first_error(errors) from errors
 
 
 async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) -> None:
     """Runs a broker until SIGTERM or SIGINT, then ends it cleanly."""
-    look_seldom()
-    keep_freed_memory()
+    raise_gc_thresholds()
+    configure_malloc()
     raise_file_limit(settings.gateway, is_reached_from_elsewhere=not (is_loopback(settings.http) and is_loopback(settings.grpc)))
     loop = asyncio.get_running_loop()
-    async with running(settings, loaded=spare_what_is_loaded) as broker:
+    async with run_broker(settings, loaded=freeze_startup_objects) as broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, broker.stop)
         on_ready(broker)
@@ -135,33 +135,33 @@ def _view_age_s_max(settings: BrokerSettings) -> float | None:
     return (settings.access.access_max_age_ms or settings.membership.session_timeout_ms) / 1000
 
 
-def tls_files(settings: BrokerSettings) -> TlsFiles | None:
+def tls_files(settings: BrokerSettings) -> TlsReloader | None:
     """As they lie there; None where TLS is off. Raises as TlsFiles."""
     if not settings.tls.is_on:
         return None
-    from gateway.net.tls.identity import TlsFiles  # with cryptography, which nothing else here needs
+    from gateway.net.tls.identity import TlsReloader  # with cryptography, which nothing else here needs
 
-    return TlsFiles(settings.tls, has_peers=bool(settings.metadata.etcd))
+    return TlsReloader(settings.tls, has_peers=bool(settings.metadata.etcd))
 
 
-async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracing | None:
+async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracer | None:
     """None where it is off. InvalidArgument where OpenTelemetry is not installed."""
     if not settings.observability.otlp_endpoint:
         return None
-    from gateway.telemetry.otlp import OtlpTracing  # here, since it takes a third of a second that others can save
+    from gateway.telemetry.otlp import OtlpTracer  # here, since it takes a third of a second that others can save
 
-    tracing = OtlpTracing(settings.observability, broker_id=settings.broker_id, cluster=settings.cluster, version=VERSION)
+    tracing = OtlpTracer(settings.observability, broker_id=settings.broker_id, cluster=settings.cluster, version=VERSION)
     parts.push_async_callback(tracing.close)
     return tracing
 
 
-def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
+def _disk_tier(settings: BrokerSettings) -> DiskCache | None:
     """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
     bytes_max = settings.segments.disk_cache_bytes_max
     if not bytes_max:
         return None
     folder = settings.data_dir / "cold" / settings.broker_id
     try:
-        return DiskTier(folder, bytes_max=bytes_max)
+        return DiskCache(folder, bytes_max=bytes_max)
     except OSError as error:
         raise Unavailable(f"{folder} can't be used for what is read from the bucket: {error.strerror}") from error

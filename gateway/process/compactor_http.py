@@ -18,14 +18,14 @@ from compaction.metrics import CompactionState
 from gateway.net.addresses import cannot_listen, host_and_port
 from gateway.net.host_check import HostCheck
 from gateway.net.tls.settings import is_loopback
-from gateway.telemetry.registry import Metrics
+from gateway.telemetry.registry import MetricsRegistry
 from metadata.errors import Denied
 
 UNREADY_S: Final = 60.0
 
 
 class CompactorHttp:
-    def __init__(self, metrics: Metrics, now_ms: Callable[[], int], *, allowed_hosts: Collection[str] = ()) -> None:
+    def __init__(self, metrics: MetricsRegistry, now_ms: Callable[[], int], *, allowed_hosts: Collection[str] = ()) -> None:
         """`allowed_hosts`: see net/host_check.py."""
         self._allowed_hosts = allowed_hosts
         self._state = CompactionState()

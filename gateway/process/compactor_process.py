@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.service import CompactionService
 from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
-from gateway.cluster.identity import stay_in_cluster
+from gateway.cluster.identity import watch_identity
 from gateway.process.compactor_http import CompactorHttp
 from gateway.telemetry.process_metrics import build_info
-from gateway.telemetry.registry import Metrics
+from gateway.telemetry.registry import MetricsRegistry
 from gateway.telemetry.store_metrics import register_stores
 from metadata.backup.restore_state import check_not_restoring
-from metadata.cluster.manifest_notices import NoticeCache
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.errors import NotFound, Rejected, Unavailable
 from metadata.model import Revision
 from metadata.store.data_directory import DataDirectory
 from metadata.store.instrumented import InstrumentedMetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.open import open_metadata
 from metadata.topics.cache import TopicCache
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import proof_key
-from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.conditional_put_check import check_conditional_put
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.open import open_store
 from segments.object_store.store_clock import StoreClock
-from segments.shared_errors import first_of
+from segments.shared_errors import first_error
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
@@ -56,7 +56,7 @@ class RunningCompactor(NamedTuple):
 
 
 @asynccontextmanager
-async def compacting(
+async def run_compactor(
     settings: BrokerSettings, *, told: Callable[[str], None], http: str = "", waits: bool = False
 ) -> AsyncIterator[RunningCompactor]:
     """A compactor that is ready to run; left, everything is closed. Raises Rejected, Denied, Unavailable, Corrupt.
@@ -66,7 +66,7 @@ async def compacting(
     The body is ended by Rejected where the metadata are not those any more with which it began.
     """
     async with AsyncExitStack() as parts:
-        metrics = Metrics()
+        metrics = MetricsRegistry()
         build = build_info(VERSION)
         metrics.register(lambda: (build,))
         metrics.register_process()
@@ -75,7 +75,7 @@ async def compacting(
             address = await door.start(http)
             parts.push_async_callback(door.stop)
             told(f"http {address}")
-        layout = EtcdLayout(settings.cluster)
+        layout = KeyLayout(settings.cluster)
         metadata_path = settings.data_dir
         if not settings.metadata.etcd:
             if not (settings.data_dir / "metadata.sqlite").is_file():
@@ -100,8 +100,8 @@ async def compacting(
             door.waits(why)
             told(f"{why}; waiting for the first one")
             cluster = await _first_cluster(bucket, metadata, layout)
-        await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
-        topics, notices = TopicCache(metadata, layout), NoticeCache(metadata, layout)
+        await check_conditional_put(bucket, proof_key(secrets.token_hex(16)))
+        topics, notices = TopicCache(metadata, layout), ManifestNoticeCache(metadata, layout)
         service = CompactionService(
             bucket,
             metadata,
@@ -122,7 +122,7 @@ async def compacting(
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(topics.run(), name="topics")
                 hearing = tasks.create_task(notices.run(), name="what leaders deleted")
-                staying = tasks.create_task(stay_in_cluster(metadata, layout, cluster), name="identity")
+                staying = tasks.create_task(watch_identity(metadata, layout, cluster), name="identity")
                 try:
                     if not await topics.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S):
                         raise Unavailable(f"the topics could not be read within {TOPICS_TIMEOUT_S:g} s")
@@ -132,10 +132,10 @@ async def compacting(
                     hearing.cancel()
                     staying.cancel()
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from errors
+            raise first_error(errors) from errors
 
 
-async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: EtcdLayout) -> str | None:
+async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: KeyLayout) -> str | None:
     """To which both belong; None where no broker has led on either yet. Rejected where they don't go together."""
     await check_not_restoring(metadata, layout)
     has_led = await metadata.get(layout.next_session) is not None  # asked first: a broker signs its bucket before that
@@ -152,7 +152,7 @@ async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMeta
     )
 
 
-async def _first_cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: EtcdLayout) -> str:
+async def _first_cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: KeyLayout) -> str:
     """As soon as a broker has made one. What can't be reached meanwhile is asked again."""
     while True:
         await asyncio.sleep(CLUSTER_LOOK_S)

@@ -26,7 +26,7 @@ import msgspec
 
 from gateway.access.authorization import present_principal
 from gateway.telemetry.request_context import current_call
-from gateway.telemetry.settings import ObservabilitySettings
+from gateway.telemetry.settings import TelemetrySettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 
@@ -97,8 +97,8 @@ def _of_the_call() -> Mapping[str, Any]:
     return told
 
 
-def start_logging(
-    settings: ObservabilitySettings, *, level: str = "info", text: str = TEXT, stream: TextIO | None = None, **always: str
+def configure_logging(
+    settings: TelemetrySettings, *, level: str = "info", text: str = TEXT, stream: TextIO | None = None, **always: str
 ) -> None:
     """On stderr, unless `stream` says otherwise. `level` and `text`: of the command, where the settings say nothing else."""
     handler = logging.StreamHandler(stream or sys.stderr)

@@ -12,7 +12,7 @@ Source: mallopt(3), M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
 
 When Python looks for cycles among its objects: seldom, and never again among those that a broker has loaded by its start.
 
-    look_seldom ─▶ what it needs is loaded ─▶ spare_what_is_loaded ─▶ its first session ─▶ only what came since is looked through
+    look_seldom ─▶ what it needs is loaded ─▶ freeze_startup_objects ─▶ its first session ─▶ only what came since is looked through
 
 What is loaded stays, and records make few cycles. To look as often as Python does by default took an eighth of the start's
 CPU, and a fifth of the time of a JSON produce. Sessions come and go: the log of one is a cycle with pools of up to 128 MiB, so none
@@ -63,7 +63,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int:
     return min(limits)
 
 
-def keep_freed_memory() -> bool:
+def configure_malloc() -> bool:
     """For the whole process, from now on. Whether the C library could be told."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -77,11 +77,11 @@ THRESHOLDS: Final = (50_000, 20, 100)
 """Of gc.set_threshold(): allocations between looks at the youngest objects, and how many of these make one at older ones."""
 
 
-def look_seldom() -> None:
+def raise_gc_thresholds() -> None:
     gc.set_threshold(*THRESHOLDS)
 
 
-def spare_what_is_loaded() -> None:
+def freeze_startup_objects() -> None:
     gc.freeze()
 
 

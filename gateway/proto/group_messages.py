@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of, status_of
+from gateway.proto.status import from_status, to_status
 from gateway.proto.values import value_of
 from metadata.errors import TidelogError, Unavailable
 from metadata.groups.assignors import TopicPartitionName
@@ -104,7 +104,7 @@ def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | 
     """`committed` is None where nothing was, and an error where it can't be read."""
     told = groups_pb2.FetchedOffset(topic=topic, topic_id=at.topic_id, partition=at.partition, leader_epoch=-1)
     if isinstance(committed, TidelogError):
-        told.error.CopyFrom(status_of(committed))
+        told.error.CopyFrom(to_status(committed))
     elif committed is not None:
         told.offset = committed.offset
         told.leader_epoch = committed.leader_epoch
@@ -114,9 +114,9 @@ def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | 
 
 
 def offset_fetched(told: groups_pb2.FetchedOffset, *, address: str = "") -> CommittedOffset | TidelogError | None:
-    """Returns what `fetched_offset` was given. `address` is that of the broker that answered, as in `error_of`."""
+    """Returns what `fetched_offset` was given. `address` is that of the broker that answered, as in `from_status`."""
     if told.HasField("error"):
-        return error_of(told.error, address=address)
+        return from_status(told.error, address=address)
     if not told.HasField("offset"):
         return None
     return CommittedOffset(
@@ -145,16 +145,16 @@ def statuses(errors: Iterable[TidelogError | None]) -> list[Status]:
 
 
 def status(error: TidelogError | None) -> Status:
-    return Status() if error is None else status_of(error)
+    return Status() if error is None else to_status(error)
 
 
 def errors_of(told: Sequence[Status], asked: int, *, address: str = "") -> list[TidelogError | None]:
-    """Raises Unavailable unless there is one for each that was asked. `address` is as in `error_of`."""
+    """Raises Unavailable unless there is one for each that was asked. `address` is as in `from_status`."""
     if len(told) != asked:
         details = {"address": address} if address else {}
         where = f"{address}: " if address else ""
         raise Unavailable(f"{where}the group's coordinator answered {len(told)} of {asked}", **details)
-    return [error_of(status, address=address) if status.code else None for status in told]
+    return [from_status(status, address=address) if status.code else None for status in told]
 
 
 def seen_brokers(revisions: Mapping[str, Revision], revision: Revision, proven_s_ago: float) -> groups_pb2.SeenBrokersResponse:

@@ -7,7 +7,7 @@
     Help              is not used: the hint stands in ErrorInfo.metadata["hint"]
 
 The same Status travels in the result of one append, and as the trailer grpc-status-details-bin of a failed call. A broker that has
-forwarded a request reads it back (`error_of`), and so does the SDK: their callers meet the error that the leader raised.
+forwarded a request reads it back (`from_status`), and so does the SDK: their callers meet the error that the leader raised.
 Source: https://google.aip.dev/193, google/rpc/error_details.proto
 """
 
@@ -38,7 +38,7 @@ _TEXT_DETAILS: Final = frozenset(
 """Details that stay text when they are read back, whatever they look like."""
 
 
-def status_of(error: TidelogError) -> Status:
+def to_status(error: TidelogError) -> Status:
     """The whole error. `details["field"]`, where an InvalidArgument has it, becomes a BadRequest field violation."""
     code: int = wire_codes(error).grpc.value[0]
     status = Status(code=code, message=error.message)
@@ -59,7 +59,7 @@ def status_of(error: TidelogError) -> Status:
     return status
 
 
-def error_of(status: Status, *, address: str = "") -> TidelogError:
+def from_status(status: Status, *, address: str = "") -> TidelogError:
     """Returns the error that `status_of` was given: its class, message, hint and details.
 
     A client gives the `address` of the broker that answered: the message begins with it, and it stands among the details. Where the

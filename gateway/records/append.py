@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
-from gateway.concurrency.offload import LoopTurns, WorkThreads
+from gateway.concurrency.offload import BoundedExecutor, LoopYielder
 from gateway.routing.log_service import LogService, Pending
 from gateway.settings import GatewaySettings
 from gateway.telemetry.request_context import current_call, note_topic
@@ -41,9 +41,9 @@ from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection, resolve_all
 from segments.log.session_log import Acks, PendingAppend
-from segments.object_store.health_tracking import Trouble
+from segments.object_store.health_tracking import StoreTrouble
 from segments.object_store.interface import Buffer
-from segments.partition.partition_log import Appended, Dates, dated_too_far_ahead
+from segments.partition.partition_log import Appended, TimestampPolicy, dated_too_far_ahead
 from segments.partition.producer_state import ONE_SHOT
 from segments.records.batch import check_produced, parse_header
 from segments.records.compression import Codec
@@ -68,10 +68,10 @@ class AppendLimits(Protocol):
     @property
     def settings(self) -> GatewaySettings: ...
     @property
-    def bucket_trouble(self) -> Trouble | None: ...
+    def bucket_trouble(self) -> StoreTrouble | None: ...
 
 
-class Target(NamedTuple):
+class AppendTarget(NamedTuple):
     """A topic as a producer meets it."""
 
     topic: Topic
@@ -98,7 +98,7 @@ class Target(NamedTuple):
         )
 
 
-class ReadyBatch(NamedTuple):
+class CheckedBatch(NamedTuple):
     """A batch that was checked, on its way to its partition."""
 
     partition: TopicPartition
@@ -116,13 +116,13 @@ def topic_named(broker: AppendLimits, name: str) -> Topic:
         raise
 
 
-def target_named(broker: AppendLimits, name: str) -> Target:
+def target_named(broker: AppendLimits, name: str) -> AppendTarget:
     topic = topic_named(broker, name)
     note_topic(topic.name)
     settings = broker.topic_cache.settings(topic.id)
     batch_bytes_max = min(settings.max_message_bytes, broker.settings.message_bytes_max)
     log_append_time = settings.message_timestamp_type == "LogAppendTime"
-    return Target(
+    return AppendTarget(
         topic,
         batch_bytes_max,
         log_append_time,
@@ -131,7 +131,7 @@ def target_named(broker: AppendLimits, name: str) -> Target:
     )
 
 
-async def target_known(broker: AppendLimits, name: str, *, deadline_s: float) -> Target:
+async def target_known(broker: AppendLimits, name: str, *, deadline_s: float) -> AppendTarget:
     """As target_named. A topic that this broker does not know is looked up in the metadata store: it may have been created through
     another broker a moment ago."""
     try:
@@ -140,7 +140,7 @@ async def target_known(broker: AppendLimits, name: str, *, deadline_s: float) ->
         return await target_caught_up(broker, name, deadline_s=deadline_s)
 
 
-async def target_caught_up(broker: AppendLimits, name: str, *, deadline_s: float) -> Target:
+async def target_caught_up(broker: AppendLimits, name: str, *, deadline_s: float) -> AppendTarget:
     """As target_named, once this broker knows what the metadata store held of the topic when this was called.
 
     Raises Unavailable where that is not known in time: a client must not take it for a missing topic or partition.
@@ -153,7 +153,7 @@ async def target_caught_up(broker: AppendLimits, name: str, *, deadline_s: float
 
 
 @contextmanager
-def limit_named(target: Target) -> Iterator[None]:
+def limit_named(target: AppendTarget) -> Iterator[None]:
     """A batch that is TooLarge for the target is told with the setting that says so."""
     try:
         yield
@@ -173,7 +173,7 @@ def told_with_trouble(error: TidelogError, broker: AppendLimits) -> TidelogError
 
 
 async def check_ready_batch(
-    batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int, threads: WorkThreads, is_forwarded: bool = False
+    batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int, threads: BoundedExecutor, is_forwarded: bool = False
 ) -> BatchHeader:
     """InvalidRecord, TooLarge: see record_batch.check_produced. Here at once, or in one of `threads` where it takes long.
 
@@ -200,7 +200,7 @@ async def check_ready_batch(
     return header
 
 
-def check_dates(batches: Iterable[ReadyBatch], target: Target, *, written: Container[TopicPartition] = ()) -> None:
+def check_dates(batches: Iterable[CheckedBatch], target: AppendTarget, *, written: Container[TopicPartition] = ()) -> None:
     """InvalidTimestamp where a record is dated further ahead than its topic takes: then nothing of `batches` is appended.
 
     Not of what may be a repeat, which is told where it lies whatever its date: that is decided by the leader (see `append`), or was
@@ -217,7 +217,7 @@ def _leader_decides(header: BatchHeader) -> bool:
     return NO_PRODUCER < header.producer_id < ONE_SHOT
 
 
-def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
+def _told_of_topic(error: TidelogError, target: AppendTarget) -> TidelogError:
     """The error with the topic's name, and the command that changes what it takes."""
     topic = target.topic
     refusal = error.rejection if isinstance(error, UnverifiedRejection) else error
@@ -233,8 +233,8 @@ def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
 
 def append(
     log: LogService,
-    target: Target,
-    batches: Sequence[ReadyBatch],
+    target: AppendTarget,
+    batches: Sequence[CheckedBatch],
     admission: Admission,
     *,
     acks: Acks,
@@ -264,7 +264,7 @@ def append(
                     acks=acks,
                     deadline_s=deadline_s,
                     expected_offset=expected_offset,
-                    dates=Dates(target.log_append_time, newest_ms if _leader_decides(header) else None),
+                    dates=TimestampPolicy(target.log_append_time, newest_ms if _leader_decides(header) else None),
                     continues=continues,
                 )
             )
@@ -280,7 +280,7 @@ async def await_outcomes(
 ) -> list[Outcome]:
     """Returns where each batch lies, or why it does not: after the commit for Acks.ALL, else at once."""
     found: list[Outcome] = []
-    turns = LoopTurns()
+    turns = LoopYielder()
     await resolve_rejections(pending, deadline)
     for each in pending:
         if isinstance(each, UnverifiedRejection):

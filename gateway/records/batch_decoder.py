@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from metadata.errors import Corrupt, InvalidRecord
 from segments.object_store.interface import Buffer
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.batch import parse_header, split_batches
 from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import decode_batches, iterate_records
@@ -43,7 +43,7 @@ Encode = Callable[[list[RecordTuple]], bytes]
 """Of at least one record."""
 
 
-class Opened(NamedTuple):
+class DecodedRecords(NamedTuple):
     pieces: list[bytes]
     size_bytes: int
     record_count: int
@@ -55,7 +55,7 @@ def room_for(batch_bytes: int) -> int:
     return min(OPENED_BYTES_MAX, 4 * batch_bytes)
 
 
-def takes_long(fetched: Sequence[Fetched]) -> bool:
+def takes_long(fetched: Sequence[FetchResult]) -> bool:
     """Whether opening all this would hold the event loop for milliseconds."""
     if sum(answer.size_bytes for answer in fetched) > THREAD_BYTES:
         return True
@@ -66,15 +66,15 @@ def takes_long(fetched: Sequence[Fetched]) -> bool:
     return any(header.codec is not Codec.NONE for header in headers) or sum(h.record_count for h in headers) > THREAD_RECORDS
 
 
-def open_records(
-    fetched: Fetched,
+def decode_records(
+    fetched: FetchResult,
     offset: int,
     encode: Encode,
     *,
     records_max: int,
     bytes_max: int,
     decompressed_bytes_max: int,
-) -> Opened:
+) -> DecodedRecords:
     """The records from `offset` on, encoded: up to `records_max`, and until they take `bytes_max`, but at least one.
 
     Corrupt where a stored batch can't be opened; what `encode` raises.
@@ -84,26 +84,26 @@ def open_records(
     try:
         for batch in _batches(fetched):
             if record_count == records_max or size_bytes >= bytes_max:
-                return Opened(pieces, size_bytes, record_count, parse_header(batch).base_offset)
+                return DecodedRecords(pieces, size_bytes, record_count, parse_header(batch).base_offset)
             for records in _slices(batch, offset, decompressed_bytes_max):
                 if record_count == records_max or size_bytes >= bytes_max:
-                    return Opened(pieces, size_bytes, record_count, records[0][0])
+                    return DecodedRecords(pieces, size_bytes, record_count, records[0][0])
                 room = records_max - record_count
                 pieces.append(encode(records[:room]))
                 size_bytes += len(pieces[-1])
                 record_count += min(len(records), room)
                 if room < len(records):
-                    return Opened(pieces, size_bytes, record_count, records[room][0])
+                    return DecodedRecords(pieces, size_bytes, record_count, records[room][0])
     except InvalidRecord as error:
         raise corrupt(offset, error) from error
-    return Opened(pieces, size_bytes, record_count, fetched.next_offset)
+    return DecodedRecords(pieces, size_bytes, record_count, fetched.next_offset)
 
 
 def corrupt(offset: int, error: InvalidRecord) -> Corrupt:
     return Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset)
 
 
-def _batches(fetched: Fetched) -> list[memoryview]:
+def _batches(fetched: FetchResult) -> list[memoryview]:
     return split_batches(b"".join(fetched.batches))
 
 

@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     batches: list[PlannedBatch]
 
 
-def plan_records(routes: Routes, *, batch_bytes_max: int, request_bytes: int, producer: ProducerFields | None) -> Plan:
+def plan_batches(routes: Routes, *, batch_bytes_max: int, request_bytes: int, producer: ProducerFields | None) -> Plan:
     """Encodes what was routed. `request_bytes` is what the records took on their way here, the measure for cutting them."""
     batches: list[PlannedBatch] = []
     for partition, records in routes.records.items():
@@ -112,7 +112,7 @@ def outcome_by_record(
         yield partition, *next(coming[partition])
 
 
-def route(
+def route_records(
     records: list[NewRecordTuple],
     own_partitions: Sequence[int | None] | None,
     *,

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from gateway.concurrency.offload import WorkThreads
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.offload import BoundedExecutor
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.records.batch_decoder import takes_long
 from gateway.settings import GatewaySettings
 from metadata.errors import Stopping, Throttled
 from segments.byte_budget import ByteBudget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 ROOM_WAIT_S: Final = 2.0
 """Any answer may wait this long for room: a long poll too whose record came at its last moment."""
@@ -42,14 +42,14 @@ _SHARE: Final = 8
 _Body = TypeVar("_Body")
 
 
-class AnswerRoom:
+class ResponseBudget:
     """The room of one door."""
 
-    def __init__(self, settings: GatewaySettings, waits: LongWaits) -> None:
+    def __init__(self, settings: GatewaySettings, waits: InterruptibleWaits) -> None:
         self._budget = ByteBudget(settings.answer_bytes_max, of="answers that readers have not taken")
         self._waits = waits
         self.readers_waiting = 0
-        self._openings = WorkThreads(OPENINGS_MAX)
+        self._openings = BoundedExecutor(OPENINGS_MAX)
 
     @property
     def bytes_used(self) -> int:
@@ -59,11 +59,11 @@ class AnswerRoom:
     def bytes_used_peak(self) -> int:
         return self._budget.bytes_used_peak
 
-    def place(self) -> AnswerPlace:
+    def place(self) -> Reservation:
         """For one answer, as a context manager: empty at first; at its end all is given back."""
-        return AnswerPlace(self)
+        return Reservation(self)
 
-    async def opened(self, fetched: Sequence[Fetched], work: Callable[[], _Body]) -> _Body:
+    async def opened(self, fetched: Sequence[FetchResult], work: Callable[[], _Body]) -> _Body:
         """What `work` makes of the batches: at once, or, where that takes long, in a thread when it is its turn.
 
         A reader that hangs up is held until its thread has ended, so that its place keeps the room that the thread still uses.
@@ -96,12 +96,12 @@ class AnswerRoom:
             self._budget.release(bytes_held - bytes_needed)
 
 
-class AnswerPlace:
+class Reservation:
     """What one answer holds of the room."""
 
     __slots__ = ("_room", "bytes_held")
 
-    def __init__(self, room: AnswerRoom) -> None:
+    def __init__(self, room: ResponseBudget) -> None:
         self._room = room
         self.bytes_held = 0
 

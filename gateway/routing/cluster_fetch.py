@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.follower_fetch import RackReads
-from gateway.routing.leader_lookup import Leaders
-from gateway.telemetry.request_context import caller_waits_s
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.follower_fetch import FollowerFetch
+from gateway.routing.leader_lookup import LeaderLookup
+from gateway.telemetry.request_context import remaining_s
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, NotLeader, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, SessionId
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 LAGGARD_S: Final = 3.0
 """Where several leaders are asked, the others wait no longer for one that is silent. Longer than a read of the bucket takes."""
@@ -34,7 +34,7 @@ PAUSE_LEAST_S: Final = 0.02
 PAUSE_MOST_S: Final = 0.5
 """Before the leaders are looked at again, unless the metadata tell of a change. Doubled from one look to the next."""
 
-Answer = Fetched | TidelogError
+Answer = FetchResult | TidelogError
 
 
 class FetchHere(Protocol):
@@ -55,8 +55,8 @@ class ClusterFetch:
         self,
         here: FetchHere,
         view: ClusterView,
-        leaders: Leaders,
-        elsewhere: RackReads,
+        leaders: LeaderLookup,
+        elsewhere: FollowerFetch,
         *,
         leader_wait_s: float,
         is_hopeless: Callable[[], bool],
@@ -74,7 +74,7 @@ class ClusterFetch:
         """As ReadPath.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
-        patience_s = clock() + min(self._leader_wait_s, caller_waits_s())
+        patience_s = clock() + min(self._leader_wait_s, remaining_s())
         pause_s = PAUSE_LEAST_S
         if all(self._leaders.elsewhere(target.partition) is None for target in targets):
             answers = await self._at(None, targets, bytes_max, bytes_min, wait_ms_max)
@@ -162,7 +162,7 @@ class ClusterFetch:
         return answers
 
     async def _at(
-        self, leader: Registration | None, targets: Sequence[FetchTarget], bytes_max: int, bytes_min: int, wait_ms_max: float
+        self, leader: BrokerRegistration | None, targets: Sequence[FetchTarget], bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
         """From one leader. What it can't answer at all stands in the place of each target."""
         try:
@@ -178,12 +178,13 @@ class ClusterFetch:
                 ),
             )
             return [
-                self._leaders.unless_of_before(target.partition, answered) for target, answered in zip(targets, found, strict=True)
+                self._leaders.reject_stale_epoch(target.partition, answered)
+                for target, answered in zip(targets, found, strict=True)
             ]
         except TidelogError as error:
             return [error.with_traceback(None)] * len(targets)
 
-    def _parts(self, targets: Sequence[FetchTarget], ats: Sequence[int]) -> list[tuple[Registration | None, list[int]]]:
+    def _parts(self, targets: Sequence[FetchTarget], ats: Sequence[int]) -> list[tuple[BrokerRegistration | None, list[int]]]:
         """The places of the targets by leader."""
         return self._leaders.grouped(ats, lambda at: targets[at].partition)
 
@@ -193,7 +194,7 @@ def fitted(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max:
     told: list[Answer] = []
     bytes_used = 0
     for target, answer in zip(targets, answers, strict=True):
-        if isinstance(answer, Fetched) and answer.size_bytes:
+        if isinstance(answer, FetchResult) and answer.size_bytes:
             if bytes_used and bytes_used + answer.size_bytes > bytes_max:
                 answer = answer._replace(batches=[], size_bytes=0, next_offset=Offset(target.offset))
             else:
@@ -203,13 +204,13 @@ def fitted(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max:
 
 
 def _bytes_in(answers: Sequence[Answer]) -> int:
-    return sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
+    return sum(answer.size_bytes for answer in answers if isinstance(answer, FetchResult))
 
 
-def _by_place(parts: Sequence[tuple[Registration | None, Sequence[int]]]) -> list[tuple[int, Registration | None]]:
+def _by_place(parts: Sequence[tuple[BrokerRegistration | None, Sequence[int]]]) -> list[tuple[int, BrokerRegistration | None]]:
     return sorted(((at, leader) for leader, ats in parts for at in ats), key=lambda placed: placed[0])
 
 
-def _silent(leader: Registration | None) -> Unavailable:
+def _silent(leader: BrokerRegistration | None) -> Unavailable:
     who = f"broker {leader.broker_id}" if leader is not None else "this broker"
     return Unavailable(f"{who}, which leads the partition, does not answer")

@@ -20,26 +20,26 @@ from typing import TypeVar
 
 from gateway.cluster.view import ClusterView
 from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, ClusterFetch, may_succeed_elsewhere
-from gateway.routing.follower_fetch import RackReads
+from gateway.routing.follower_fetch import FollowerFetch
 from gateway.routing.forward_queue import NOT_LED, UNTOLD, ForwardedAppend
-from gateway.routing.forwarder import Forwarding
-from gateway.routing.leader_lookup import Leaders, itself
+from gateway.routing.forwarder import ProduceForwarder
+from gateway.routing.leader_lookup import LeaderLookup, itself
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import EpochQuestion, Pending, WrittenOnce
-from gateway.routing.peer_reader import PeerReads
-from gateway.routing.preferred_replica import PreferredBrokers
-from gateway.telemetry.request_context import caller_waits_s
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.peer_reader import PeerReader
+from gateway.routing.preferred_replica import PreferredReplica
+from gateway.telemetry.request_context import remaining_s
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, FetchTarget
 from segments.object_store.interface import Buffer
-from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
+from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, TimestampPolicy
 from segments.partition.producer_state import SequencedBatch
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
@@ -56,8 +56,8 @@ class ClusterLog:
         self,
         local: LocalLog,
         view: ClusterView,
-        forwarding: Forwarding,
-        peers: PeerReads,
+        forwarding: ProduceForwarder,
+        peers: PeerReader,
         *,
         broker_id: str,
         settings: SegmentSettings,
@@ -76,16 +76,16 @@ class ClusterLog:
         self._budget = budget
         self.settings = settings
         self.leader_wait_s = leader_wait_s
-        self._leaders = Leaders(self._session_log, view, broker_id=broker_id)
-        self.racks = RackReads(peers.fetch, self._session_log, rack=rack, part_bytes_min=rack_read_bytes_min)
-        self.preferred = PreferredBrokers(view.brokers, rack=rack)
+        self._leaders = LeaderLookup(self._session_log, view, broker_id=broker_id)
+        self.racks = FollowerFetch(peers.fetch, self._session_log, rack=rack, part_bytes_min=rack_read_bytes_min)
+        self.preferred = PreferredReplica(view.brokers, rack=rack)
         self._fetch = ClusterFetch(
             local.fetch,
             view,
             self._leaders,
             self.racks,
             leader_wait_s=leader_wait_s,
-            is_hopeless=lambda: forwarding.why_nobody() is not None,
+            is_hopeless=lambda: forwarding.no_leader_reason() is not None,
         )
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
@@ -103,7 +103,7 @@ class ClusterLog:
         acks: Acks = Acks.ALL,
         deadline_s: float,
         expected_offset: int | None = None,
-        dates: Dates = AS_PRODUCED,
+        dates: TimestampPolicy = AS_PRODUCED,
         continues: bool = False,
     ) -> Pending:
         """Appends at once where this broker leads and nothing waits before the batch; else queues the batch for its leader."""
@@ -113,7 +113,7 @@ class ClusterLog:
                     partition, batch, header, admission, expected_offset=expected_offset, dates=dates, continues=continues
                 )
             except NOT_LED:
-                if (final := self._forwarding.why_nobody()) is not None:
+                if (final := self._forwarding.no_leader_reason()) is not None:
                     raise final from None
         return self._forwarding.append(
             partition,
@@ -148,7 +148,7 @@ class ClusterLog:
     ) -> WrittenOnce:
         """Asks the leaders of all the partitions, this broker among them."""
 
-        async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
+        async def ask(leader: BrokerRegistration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
             if leader is None:
                 return await self._local.written_once(asked, producer_id, topic_revision=topic_revision)
             topic = self._leaders.topic_name(asked[0])
@@ -156,7 +156,7 @@ class ClusterLog:
             return await self._leaders.asked(leader, asked, answer)
 
         async def ask_all() -> WrittenOnce:
-            parts = await all_of(ask(leader, asked) for leader, asked in self._leaders.grouped(partitions, itself))
+            parts = await gather_all(ask(leader, asked) for leader, asked in self._leaders.grouped(partitions, itself))
             batches = {partition: batch for part in parts for partition, batch in part.batches.items()}
             return WrittenOnce(batches, max(part.topic_revision for part in parts))
 
@@ -175,11 +175,11 @@ class ClusterLog:
         return found
 
     async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float = math.inf) -> list[Bounds | TidelogError]:
-        async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> Sequence[Bounds | TidelogError]:
+        async def ask(leader: BrokerRegistration | None, asked: Sequence[TopicPartition]) -> Sequence[Bounds | TidelogError]:
             if leader is None:
                 return await self._local.bounds_of(asked)
             found = await self._leaders.asked_of_each(leader, asked, itself, lambda named: self._peers.bounds(leader, named))
-            return [self._leaders.unless_of_before(at, bounds) for at, bounds in zip(asked, found, strict=True)]
+            return [self._leaders.reject_stale_epoch(at, bounds) for at, bounds in zip(asked, found, strict=True)]
 
         return await self._of_each(partitions, itself, ask, wait_s=wait_s)
 
@@ -188,7 +188,7 @@ class ClusterLog:
     ) -> list[EpochEnd | TidelogError]:
         """Of each; the error of a question stands in its place. Leaders are waited for up to `wait_s`."""
 
-        async def ask(leader: Registration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
+        async def ask(leader: BrokerRegistration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
             if leader is None:
                 return await self._local.ends_of_epochs(asked)
             return await self._leaders.asked_of_each(
@@ -231,13 +231,13 @@ class ClusterLog:
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         return await self._fetch.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
     def places_bytes_min(self, client_rack: str) -> int | None:
         return self.racks.places_bytes_min(client_rack)
 
-    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> Registration | None:
+    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> BrokerRegistration | None:
         return self.preferred.of(partition, client_rack, self._view.leader(partition)) if client_rack else None
 
     def fenced(self, partition: TopicPartition, error: FencedLeaderEpoch) -> FencedLeaderEpoch:
@@ -249,13 +249,13 @@ class ClusterLog:
         self,
         items: Sequence[Item],
         partition_of: Callable[[Item], TopicPartition],
-        ask: Callable[[Registration | None, Sequence[Item]], Awaitable[Sequence[Found | TidelogError]]],
+        ask: Callable[[BrokerRegistration | None, Sequence[Item]], Awaitable[Sequence[Found | TidelogError]]],
         *,
         wait_s: float = math.inf,
     ) -> list[Found | TidelogError]:
         """What `ask` finds at the leader of each, all leaders at once; those without one are asked again for up to `wait_s`."""
 
-        async def at(leader: Registration | None, places: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
+        async def at(leader: BrokerRegistration | None, places: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
             try:
                 async with asyncio.timeout(limit_s if leader is not None else None):
                     return await ask(leader, [items[place] for place in places])
@@ -267,17 +267,17 @@ class ClusterLog:
 
         found: dict[int, Found | TidelogError] = {}
         clock = asyncio.get_running_loop().time
-        ends_s, pause_s = clock() + min(wait_s, self.leader_wait_s, caller_waits_s()), PAUSE_LEAST_S
+        ends_s, pause_s = clock() + min(wait_s, self.leader_wait_s, remaining_s()), PAUSE_LEAST_S
         missing = list(range(len(items)))
         while True:
             limit_s = max(PAUSE_LEAST_S, min(LAGGARD_S, ends_s - clock()))
             parts = self._leaders.grouped(missing, lambda place: partition_of(items[place]))
-            answers = await all_of(at(leader, places, limit_s) for leader, places in parts)
+            answers = await gather_all(at(leader, places, limit_s) for leader, places in parts)
             for (_, places), part in zip(parts, answers, strict=True):
                 found.update(zip(places, part, strict=True))
             missing = [place for place in missing if may_succeed_elsewhere(found[place])]
             left_s = ends_s - clock()
-            if not missing or left_s <= 0 or self._forwarding.why_nobody():
+            if not missing or left_s <= 0 or self._forwarding.no_leader_reason():
                 return [found[place] for place in range(len(items))]
             await self._view.changed(timeout_s=min(pause_s, left_s))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
@@ -285,12 +285,12 @@ class ClusterLog:
     async def _patiently(self, ask: Callable[[], Awaitable[Found]]) -> Found:
         """Asks again while the partition is between two leaders, as long as reads wait."""
         clock = asyncio.get_running_loop()
-        ends_s, pause_s = clock.time() + min(self.leader_wait_s, caller_waits_s()), PAUSE_LEAST_S
+        ends_s, pause_s = clock.time() + min(self.leader_wait_s, remaining_s()), PAUSE_LEAST_S
         while True:
             try:
                 return await ask()
             except TidelogError as error:
-                if not may_succeed_elsewhere(error) or ends_s <= clock.time() or self._forwarding.why_nobody():
+                if not may_succeed_elsewhere(error) or ends_s <= clock.time() or self._forwarding.no_leader_reason():
                     raise
             await self._view.changed(timeout_s=min(pause_s, max(0.0, ends_s - clock.time())))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)

@@ -16,16 +16,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable
 from metadata.measurements import counter
 from metadata.model import TopicPartition
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.follower_reader import ToldTarget
-from segments.read.log_reader import Fetched
-from segments.read.record_locations import Told
+from segments.read.log_reader import FetchResult
+from segments.read.record_locations import LeaderSnapshot
 
-Answer = Fetched | TidelogError
+Answer = FetchResult | TidelogError
 Named = tuple[str, FetchTarget]
 """A target with the name of its topic."""
 
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class FetchAtPeer(Protocol):
-    """PeerReads.fetch."""
+    """PeerReader.fetch."""
 
     async def __call__(
-        self, leader: Registration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
+        self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]: ...
 
 
@@ -64,7 +64,7 @@ class RackReadCounters:
     )
 
 
-class RackReads:
+class FollowerFetch:
     def __init__(self, fetch_at_peer: FetchAtPeer, log: Callable[[], SessionLog], *, rack: str, part_bytes_min: int) -> None:
         """`log`: of the present session; raises NoLeader or Stopping while there is none."""
         self._fetch_at_peer = fetch_at_peer
@@ -79,12 +79,12 @@ class RackReads:
         return self._part_bytes_min if client_rack and client_rack == self._rack else None
 
     async def fetch(
-        self, leader: Registration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
+        self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
-        """As PeerReads.fetch."""
+        """As PeerReader.fetch."""
         asked = _asked(targets, is_near=leader.rack == self._rack)
         answers = await self._fetch_at_peer(leader, asked, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
-        told = [at for at, answer in enumerate(answers) if isinstance(answer, Fetched) and answer.located is not None]
+        told = [at for at, answer in enumerate(answers) if isinstance(answer, FetchResult) and answer.located is not None]
         if told:
             for at, read in zip(told, await self._read_here([(asked[at], answers[at]) for at in told], bytes_max), strict=True):
                 answers[at] = read
@@ -95,9 +95,11 @@ class RackReads:
 
     async def _read_here(self, told: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
         places = [
-            ToldTarget(topic, target, Told(answer.located, answer.high_watermark, answer.log_start_offset, answer.leader_epoch))
+            ToldTarget(
+                topic, target, LeaderSnapshot(answer.located, answer.high_watermark, answer.log_start_offset, answer.leader_epoch)
+            )
             for (topic, target), answer in told
-            if isinstance(answer, Fetched) and answer.located is not None
+            if isinstance(answer, FetchResult) and answer.located is not None
         ]
         try:
             async with asyncio.timeout(READ_S):
@@ -108,7 +110,7 @@ class RackReads:
             return [error.with_traceback(None)] * len(places)
 
     async def _ask_for_the_rest(
-        self, leader: Registration, asked: Sequence[Named], answers: list[Answer], told: list[int], bytes_max: int
+        self, leader: BrokerRegistration, asked: Sequence[Named], answers: list[Answer], told: list[int], bytes_max: int
     ) -> None:
         """Takes the leader's records of what could not be read here. Where nothing at all was read, that is all of it: the leader
         has said that there is something, and would say so again, at once."""
@@ -124,7 +126,7 @@ class RackReads:
             answers[at] = answer
             told.remove(at)
 
-    def _warn(self, leader: Registration, met: Answer) -> None:
+    def _warn(self, leader: BrokerRegistration, met: Answer) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s < self._warns_s:
             return
@@ -163,4 +165,4 @@ def _asked(targets: Sequence[Named], *, is_near: bool) -> list[Named]:
 
 
 def _has_records(answer: Answer) -> bool:
-    return isinstance(answer, Fetched) and answer.size_bytes > 0
+    return isinstance(answer, FetchResult) and answer.size_bytes > 0

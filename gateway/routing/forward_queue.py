@@ -42,12 +42,12 @@ from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, SessionId, TopicPar
 from segments.log.append_result import UnverifiedRejection
 from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.interface import Buffer
-from segments.partition.partition_log import Appended, Dates
+from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.records.header import BatchHeader
 
 
 @dataclass(slots=True)
-class Space:
+class MessageRoom:
     """What is left of the message that is put together. All in it are to be answered at the same time."""
 
     bytes_left: int
@@ -69,7 +69,7 @@ class Space:
         self.taken += 1
 
 
-class Lane:
+class ForwardQueue:
     def __init__(self, partition: TopicPartition, settle: Callable[[ForwardedAppend, Outcome], None]) -> None:
         """`settle` tells the outcome of a batch to whoever waits for it, and gives its room back."""
         self.partition = partition
@@ -115,7 +115,7 @@ class Lane:
     def pop(self) -> None:
         self._waiting.popleft()
 
-    def take(self, now_s: float, space: Space, leader: SessionId) -> list[ForwardedAppend]:
+    def take(self, now_s: float, space: MessageRoom, leader: SessionId) -> list[ForwardedAppend]:
         """What goes with the next message, if anything: it is on its way from now on, until `answered` or `lost`."""
         assert not self.sent, "one message at a time"
         while (append := self.first(now_s)) is not None and space.has_room(append):
@@ -251,7 +251,7 @@ class ForwardedAppend:
         acks: Acks,
         deadline_s: float,
         expected_offset: int | None,
-        dates: Dates,
+        dates: TimestampPolicy,
         bytes_charged: int,
         charged_to: str,
         key_id: str = "",

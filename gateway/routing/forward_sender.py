@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
-from gateway.routing.forward_queue import ForwardedAppend, Lane, Space
-from gateway.routing.peer_channels import Peers
-from metadata.cluster.broker_registry import Registration
+from gateway.proto.status import from_status
+from gateway.routing.forward_queue import ForwardedAppend, ForwardQueue, MessageRoom
+from gateway.routing.peer_channels import PeerChannels
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from metadata.topics.cache import TopicCache
@@ -34,19 +34,19 @@ FREELY: Final = 2
 """So many messages are on their way before others wait for company."""
 COALESCE_S: Final = 0.01
 
-Load = list[tuple[Lane, list[ForwardedAppend]]]
+Load = list[tuple[ForwardQueue, list[ForwardedAppend]]]
 """One message: of each lane what is on its way with it."""
 
 
-class Outbox:
+class ForwardSender:
     """Its owner runs `run()` as a task after the first `add`, and makes another one once it has `ended`."""
 
     def __init__(
         self,
-        leader: Registration,
-        send: Callable[[Registration, Load], Awaitable[None]],
-        is_led: Callable[[TopicPartition, Registration], bool],
-        elsewhere: Callable[[Lane], None],
+        leader: BrokerRegistration,
+        send: Callable[[BrokerRegistration, Load], Awaitable[None]],
+        is_led: Callable[[TopicPartition, BrokerRegistration], bool],
+        elsewhere: Callable[[ForwardQueue], None],
     ) -> None:
         """`send` returns when each lane has its answers; `elsewhere` takes lanes that are empty, or led by others."""
         self.leader = leader
@@ -54,11 +54,11 @@ class Outbox:
         self._send = send
         self._is_led = is_led
         self._elsewhere = elsewhere
-        self._ready: dict[TopicPartition, Lane] = {}
+        self._ready: dict[TopicPartition, ForwardQueue] = {}
         self._calls: dict[asyncio.Task[None], Load] = {}
         self._woken = asyncio.Event()
 
-    def add(self, lane: Lane) -> None:
+    def add(self, lane: ForwardQueue) -> None:
         self._ready[lane.partition] = lane
         self._woken.set()
 
@@ -96,7 +96,7 @@ class Outbox:
 
     def _load(self, now_s: float) -> Load:
         """Of the lanes that are ready as much as makes a message."""
-        space = Space(MESSAGE_BYTES, MESSAGE_APPENDS)
+        space = MessageRoom(MESSAGE_BYTES, MESSAGE_APPENDS)
         load: Load = []
         for partition, lane in list(self._ready.items()):
             first = lane.first(now_s)
@@ -116,8 +116,8 @@ ANSWER_S: Final = 1.0
 _PRODUCE: Final = "/tidelog.v1.Log/Produce"
 
 
-async def forward(
-    peers: Peers, topics: TopicCache, leader: Registration, appends: Sequence[ForwardedAppend]
+async def send_forwarded(
+    peers: PeerChannels, topics: TopicCache, leader: BrokerRegistration, appends: Sequence[ForwardedAppend]
 ) -> list[Appended | TidelogError] | OutcomeUnknown:
     """What the leader answers to each, all of them with acks=all or none; OutcomeUnknown where there was no answer to all."""
     left_s = max(append.deadline_s for append in appends) - asyncio.get_running_loop().time()
@@ -164,11 +164,11 @@ def _add(request: log_pb2.ProduceRequest, topics: TopicCache, append: ForwardedA
 
 def _outcome(result: log_pb2.AppendResult) -> Appended | TidelogError:
     if result.HasField("error"):
-        return error_of(result.error)
+        return from_status(result.error)
     if len(result.placements) != 1:
         return OutcomeUnknown("the leader's answer names no offset")
     placed = result.placements[0]
     if placed.HasField("error"):
-        return error_of(placed.error)
+        return from_status(placed.error)
     last_offset = Offset(placed.base_offset + placed.count - 1)
     return Appended(Offset(placed.base_offset), last_offset, LeaderEpoch(placed.leader_epoch), placed.duplicate)

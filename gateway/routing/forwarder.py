@@ -23,17 +23,17 @@ from typing import Final
 
 from gateway.access.authorization import present_key_id
 from gateway.cluster.view import ClusterView
-from gateway.routing.forward_queue import NOT_LED, ForwardedAppend, Lane, Outcome
-from gateway.routing.forward_sender import Load, Outbox, forward
-from gateway.routing.peer_channels import Peers
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.forward_queue import NOT_LED, ForwardedAppend, ForwardQueue, Outcome
+from gateway.routing.forward_sender import ForwardSender, Load, send_forwarded
+from gateway.routing.peer_channels import PeerChannels
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, PendingAppend, SessionLog, memory_bytes
 from segments.object_store.interface import Buffer
-from segments.partition.partition_log import Appended, Dates
+from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.records.header import BatchHeader
 
 PAUSE_LEAST_S: Final = 0.02
@@ -43,14 +43,14 @@ OVERTAKEN_S: Final = 1.0
 """A leader that hands over has answered before; one that was slow has so long. Then its answer is taken for lost."""
 
 
-class Forwarding:
+class ProduceForwarder:
     """Its owner runs `run()` as a task, which owns all that is on its way."""
 
     def __init__(
         self,
         here: Callable[[], SessionLog],
         view: ClusterView,
-        peers: Peers,
+        peers: PeerChannels,
         *,
         broker_id: str,
         budget: ByteBudget,
@@ -63,11 +63,11 @@ class Forwarding:
         self._peers = peers
         self._broker_id = broker_id
         self._budget = budget
-        self._lanes: dict[TopicPartition, Lane] = {}
-        self._paused: dict[TopicPartition, Lane] = {}
+        self._lanes: dict[TopicPartition, ForwardQueue] = {}
+        self._paused: dict[TopicPartition, ForwardQueue] = {}
         self._overtaken: dict[TopicPartition, float] = {}
         """Lanes whose message is at a former leader, and when its answer is taken for lost."""
-        self._outboxes: dict[SessionId, Outbox] = {}
+        self._outboxes: dict[SessionId, ForwardSender] = {}
         self._bytes_waiting: dict[str, int] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._appended_s = -math.inf
@@ -112,7 +112,7 @@ class Forwarding:
         acks: Acks,
         deadline_s: float,
         expected_offset: int | None,
-        dates: Dates,
+        dates: TimestampPolicy,
         continues: bool = False,
     ) -> ForwardedAppend:
         """Takes a checked batch, and its bytes over from the admission, which stands for its message. Throttled, Stopping."""
@@ -142,7 +142,7 @@ class Forwarding:
         if lane is not None:
             lane.add(append, admission)
         else:
-            lane = self._lanes[partition] = Lane(partition, self._settle)
+            lane = self._lanes[partition] = ForwardQueue(partition, self._settle)
             lane.add(append, admission)
             self._advance(lane)
         return append
@@ -172,13 +172,13 @@ class Forwarding:
         """
         clock = asyncio.get_running_loop().time
         began_s = clock()
-        while self.why_nobody() is None and clock() < began_s + timeout_s:
+        while self.no_leader_reason() is None and clock() < began_s + timeout_s:
             quiet_at_s = max(began_s, self._appended_s) + quiet_s
             if not self._lanes and clock() >= quiet_at_s:
                 return
             await asyncio.sleep(max(quiet_at_s - clock(), PAUSE_LEAST_S))
 
-    def why_nobody(self) -> Stopping | None:
+    def no_leader_reason(self) -> Stopping | None:
         """That this broker stops, where there is no other that could lead."""
         if not self._is_stopping() or any(broker_id != self._broker_id for broker_id in self._view.brokers.brokers):
             return None
@@ -186,7 +186,7 @@ class Forwarding:
 
     # ── a lane's next step ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _advance(self, lane: Lane, refusal: TidelogError | None = None) -> None:
+    def _advance(self, lane: ForwardQueue, refusal: TidelogError | None = None) -> None:
         """Of a lane that has no message on its way: to whoever leads. `refusal`: why it comes back, where it was not taken."""
         assert not lane.sent, "it is in order"
         if self._tasks is None:
@@ -212,7 +212,7 @@ class Forwarding:
         else:
             self._outbox(leader).add(lane)
 
-    def _pause(self, lane: Lane, refusal: TidelogError) -> None:
+    def _pause(self, lane: ForwardQueue, refusal: TidelogError) -> None:
         lane.refusal = refusal
         lane.pause_s = min(2 * lane.pause_s, PAUSE_MOST_S) or PAUSE_LEAST_S
         lane.look_at_s = asyncio.get_running_loop().time() + lane.pause_s
@@ -225,9 +225,9 @@ class Forwarding:
             self._view.topics.by_id(partition.topic_id)
         except UnknownTopic as error:
             return error.with_traceback(None)
-        return self.why_nobody()
+        return self.no_leader_reason()
 
-    def _append_here(self, lane: Lane) -> TidelogError | None:
+    def _append_here(self, lane: ForwardQueue) -> TidelogError | None:
         """Appends all that waits, at once; or says why this broker does not lead after all."""
         now_s = asyncio.get_running_loop().time()
         try:
@@ -258,28 +258,28 @@ class Forwarding:
 
     # ── to another broker ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _outbox(self, leader: Registration) -> Outbox:
+    def _outbox(self, leader: BrokerRegistration) -> ForwardSender:
         outbox = self._outboxes.get(leader.session)
         if outbox is None or outbox.ended:
             assert self._tasks is not None, "nothing is appended after the end"
             self._outboxes = {session: open_ for session, open_ in self._outboxes.items() if not open_.ended}
-            outbox = self._outboxes[leader.session] = Outbox(leader, self._send, self._leads, self._advance)
+            outbox = self._outboxes[leader.session] = ForwardSender(leader, self._send, self._leads, self._advance)
             name = f"outbox for {leader.broker_id}"
             self._tasks.create_task(self._run(outbox), name=name, context=Context())  # it is nobody's call: it sends those of many
         return outbox
 
-    async def _run(self, outbox: Outbox) -> None:
+    async def _run(self, outbox: ForwardSender) -> None:
         await asyncio.sleep(0)  # what is appended in this step goes with the first message
         await outbox.run()
 
-    def _leads(self, partition: TopicPartition, leader: Registration) -> bool:
+    def _leads(self, partition: TopicPartition, leader: BrokerRegistration) -> bool:
         now = self._view.leader(partition)
         return now is not None and now.session == leader.session
 
-    async def _send(self, leader: Registration, load: Load) -> None:
+    async def _send(self, leader: BrokerRegistration, load: Load) -> None:
         """Sends a message, and gives each lane its answers, unless they were taken for lost meanwhile."""
         appends = [append for _, sent in load for append in sent]
-        found = await forward(self._peers, self._view.topics, leader, appends)
+        found = await send_forwarded(self._peers, self._view.topics, leader, appends)
         at = 0
         for lane, sent in load:
             answers = slice(at, at + len(sent))
@@ -288,7 +288,7 @@ class Forwarding:
                 self._overtaken.pop(lane.partition, None)
                 self._came_back(lane, lane.lost(found) if isinstance(found, OutcomeUnknown) else lane.answered(found[answers]))
 
-    def _came_back(self, lane: Lane, refusal: TidelogError | None) -> None:
+    def _came_back(self, lane: ForwardQueue, refusal: TidelogError | None) -> None:
         if refusal is None:
             lane.pause_s, lane.refusal = 0.0, None
         self._advance(lane, refusal)
@@ -311,7 +311,7 @@ class Forwarding:
             lane.pause_s = 0.0  # the next leader serves in a moment, however long there was none
         self._wake([self._paused[partition] for partition in both if partition in self._paused])
 
-    def led_here(self) -> None:
+    def local_log(self) -> None:
         """This broker has taken partitions over: what waits here for that is appended at once."""
         mine = [lane for partition, lane in self._paused.items() if self._is_here(partition)]
         self._wake(mine)
@@ -323,7 +323,7 @@ class Forwarding:
     def _tell_of_brokers(self) -> None:
         self._brokers_changed.set()
 
-    def _wake(self, lanes: Iterable[Lane]) -> None:
+    def _wake(self, lanes: Iterable[ForwardQueue]) -> None:
         for lane in lanes:
             self._advance(lane)
 

@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.cluster.view import ClusterView
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, NotLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.log.session_log import SessionLog
 from segments.partition.partition_log import Bounds
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 Found = TypeVar("Found")
-Answered = TypeVar("Answered", Bounds, Fetched)
+Answered = TypeVar("Answered", Bounds, FetchResult)
 Item = TypeVar("Item")
 
 
 @dataclass(eq=False, slots=True)
-class _Question:
+class LeaderCall:
     """One that is on its way to a leader."""
 
     session: SessionId
@@ -39,15 +39,15 @@ class _Question:
     end: asyncio.Timeout
 
 
-class Leaders:
+class LeaderLookup:
     def __init__(self, log: Callable[[], SessionLog], view: ClusterView, *, broker_id: str) -> None:
         """`log`: of the present session; raises NoLeader or Stopping while there is none."""
         self._log = log
         self._view = view
         self._broker_id = broker_id
-        self._questions: dict[_Question, None] = {}
+        self._questions: dict[LeaderCall, None] = {}
         """In the order in which they were asked."""
-        view.partitions.subscribe(self._end_overtaken)
+        view.partitions.subscribe(self._cancel_outdated_calls)
 
     def here(self, partition: TopicPartition) -> bool:
         try:
@@ -55,7 +55,7 @@ class Leaders:
         except TidelogError:
             return False
 
-    def elsewhere(self, partition: TopicPartition) -> Registration | None:
+    def elsewhere(self, partition: TopicPartition) -> BrokerRegistration | None:
         """The other broker that leads the partition; None where it is led here, or by nobody."""
         if self.here(partition):
             return None
@@ -64,9 +64,9 @@ class Leaders:
 
     def grouped(
         self, items: Iterable[Item], partition_of: Callable[[Item], TopicPartition]
-    ) -> list[tuple[Registration | None, list[Item]]]:
+    ) -> list[tuple[BrokerRegistration | None, list[Item]]]:
         """By leader; None: this broker, and what nobody leads."""
-        groups: dict[str, tuple[Registration | None, list[Item]]] = {}
+        groups: dict[str, tuple[BrokerRegistration | None, list[Item]]] = {}
         for item in items:
             leader = self.elsewhere(partition_of(item))
             groups.setdefault(leader.broker_id if leader is not None else "", (leader, []))[1].append(item)
@@ -75,12 +75,12 @@ class Leaders:
     def topic_name(self, partition: TopicPartition) -> str:
         return self._view.topics.by_id(partition.topic_id).name
 
-    async def asked(self, leader: Registration, partitions: Collection[TopicPartition], answer: Awaitable[Found]) -> Found:
+    async def asked(self, leader: BrokerRegistration, partitions: Collection[TopicPartition], answer: Awaitable[Found]) -> Found:
         """The leader's answer. Raises NotLeader as soon as another leads one of the partitions, and NoLeader where the leader has
         not heard of them yet: use it only for questions that may be repeated."""
         try:
             async with asyncio.timeout(None) as end:
-                question = _Question(leader.session, frozenset(partitions), end)
+                question = LeaderCall(leader.session, frozenset(partitions), end)
                 self._questions[question] = None
                 try:
                     return await answer
@@ -97,7 +97,7 @@ class Leaders:
 
     async def asked_of_each(
         self,
-        leader: Registration,
+        leader: BrokerRegistration,
         items: Sequence[Item],
         partition_of: Callable[[Item], TopicPartition],
         ask: Callable[[Sequence[tuple[str, Item]]], Awaitable[Sequence[Found | TidelogError]]],
@@ -122,7 +122,7 @@ class Leaders:
         return [gone[at] if at in gone else next(found) for at in range(len(items))]
 
     def unless_unheard_of(
-        self, leader: Registration, partition: TopicPartition, answered: Found | TidelogError
+        self, leader: BrokerRegistration, partition: TopicPartition, answered: Found | TidelogError
     ) -> Found | TidelogError:
         """Returns the leader's answer for one partition; NoLeader in place of an answer that the leader does not know a partition
         whose topic this broker's own view has."""
@@ -139,7 +139,7 @@ class Leaders:
             return False
         return True
 
-    def unless_of_before(self, partition: TopicPartition, answered: Answered | TidelogError) -> Answered | TidelogError:
+    def reject_stale_epoch(self, partition: TopicPartition, answered: Answered | TidelogError) -> Answered | TidelogError:
         """The answer, unless it comes from a leader of before the one known here: its high watermark may be of before, too."""
         state = self._view.partitions.get(partition)
         if isinstance(answered, TidelogError) or state is None or answered.leader_epoch >= state.leader_epoch:
@@ -148,7 +148,7 @@ class Leaders:
             f"{partition} was answered from leader epoch {answered.leader_epoch}; the present one is {state.leader_epoch}"
         )
 
-    def _end_overtaken(self, changed: Set[TopicPartition]) -> None:
+    def _cancel_outdated_calls(self, changed: Set[TopicPartition]) -> None:
         if not self._questions:
             return
         moved = {partition: state.leader_session for partition in changed if (state := self._view.partitions.get(partition))}
@@ -158,7 +158,7 @@ class Leaders:
                 question.end.reschedule(asyncio.get_running_loop().time())
 
 
-def _unheard_of(leader: Registration, partition: TopicPartition) -> NoLeader:
+def _unheard_of(leader: BrokerRegistration, partition: TopicPartition) -> NoLeader:
     return NoLeader(
         f"broker {leader.broker_id}, which is to lead {partition}, has not heard of it yet",
         hint="Retry with back-off: the partition is served as soon as that broker has caught up with the metadata.",

@@ -12,16 +12,16 @@ from typing import Final, Protocol
 
 from gateway.cluster.view import ClusterView
 from gateway.routing.log_service import EpochQuestion, Pending, WrittenOnce
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog
 from segments.object_store.interface import Buffer
-from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
+from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, TimestampPolicy
 from segments.partition.producer_state import NOT_ROUTED, SequencedBatch
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
@@ -82,7 +82,7 @@ class LocalLog:
         acks: Acks = Acks.ALL,
         deadline_s: float,
         expected_offset: int | None = None,
-        dates: Dates = AS_PRODUCED,
+        dates: TimestampPolicy = AS_PRODUCED,
         continues: bool = False,
     ) -> PendingAppend:
         try:
@@ -150,7 +150,7 @@ class LocalLog:
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         answers = await self.session_log().reads.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
         return [
             self._completed(target.partition, answer) if isinstance(answer, TidelogError) else answer
@@ -160,7 +160,7 @@ class LocalLog:
     def places_bytes_min(self, client_rack: str) -> int | None:
         return None
 
-    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> Registration | None:
+    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> BrokerRegistration | None:
         return None
 
     async def ends_of_epochs(

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from gateway.routing.forward_queue import ForwardedAppend
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, TidelogError
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, FetchTarget, PendingAppend
 from segments.object_store.interface import Buffer
-from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
+from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, TimestampPolicy
 from segments.partition.producer_state import SequencedBatch
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
@@ -79,7 +79,7 @@ class LogService(Protocol):
         acks: Acks = Acks.ALL,
         deadline_s: float,
         expected_offset: int | None = None,
-        dates: Dates = AS_PRODUCED,
+        dates: TimestampPolicy = AS_PRODUCED,
         continues: bool = False,
     ) -> Pending:
         """Takes a checked batch without waiting, as SessionLog.append.
@@ -126,7 +126,7 @@ class LogService(Protocol):
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         """Reads from each target, as ReadPath.fetch."""
         ...
 
@@ -134,7 +134,7 @@ class LogService(Protocol):
         """Returns FetchTarget.places_bytes_min for a client of this rack: None unless this broker reads the bucket for it."""
         ...
 
-    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> Registration | None:
+    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> BrokerRegistration | None:
         """Returns the broker that a client of this rack should read from instead; None where this one answers."""
         ...
 

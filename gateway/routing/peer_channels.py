@@ -29,14 +29,14 @@ from google.rpc.status_pb2 import Status
 
 from gateway.access import peer_tokens
 from gateway.access.peer_tokens import CallMetadata, PeerMetadata
-from gateway.proto.status import DETAILS_TRAILER, error_of
-from metadata.cluster.broker_registry import Registration
+from gateway.proto.status import DETAILS_TRAILER, from_status
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, OutcomeUnknown, Throttled, TidelogError, Unavailable
 
 if TYPE_CHECKING:
     from grpc.aio import Metadata
 
-    from gateway.net.tls.identity import TlsFiles
+    from gateway.net.tls.identity import TlsReloader
 
 FORWARDED_BY: Final = peer_tokens.FORWARDED_BY
 """Key of the metadata of a forwarded call; its value is the id of the broker that the client has asked."""
@@ -68,10 +68,10 @@ class Unreachable(NoLeader):
     """There is no connection to that broker: nothing was sent."""
 
 
-class Peers:
+class PeerChannels:
     """Its owner calls `drop_others` when brokers come and go, and `close` in the end."""
 
-    def __init__(self, broker_id: str, tls: TlsFiles | None = None, *, call_metadata: PeerMetadata | None = None) -> None:
+    def __init__(self, broker_id: str, tls: TlsReloader | None = None, *, call_metadata: PeerMetadata | None = None) -> None:
         """`call_metadata`: what goes with each call beside FORWARDED_BY, asked for in the task that calls."""
         self._metadata: CallMetadata = ((FORWARDED_BY, broker_id),)
         self._call_metadata = call_metadata
@@ -80,7 +80,7 @@ class Peers:
 
     async def call(
         self,
-        peer: Registration,
+        peer: BrokerRegistration,
         method: str,
         request: Message,
         answer_type: type[_Answer],
@@ -135,7 +135,7 @@ class Peers:
 
 
 class _Channel:
-    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+    def __init__(self, address: str, tls: TlsReloader | None) -> None:
         if tls is None:
             self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
@@ -152,7 +152,7 @@ class _Channel:
             method = self._methods[name] = self._channel.unary_unary(name)
         return method
 
-    async def connected(self, peer: Registration, timeout_s: float) -> None:
+    async def connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
         """Unreachable where there is no connection in time."""
         try:
             if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
@@ -163,7 +163,7 @@ class _Channel:
             raise _unreachable(peer, tls=self._tls) from None
 
 
-def _unreachable(peer: Registration, *, tls: bool = False) -> Unreachable:
+def _unreachable(peer: BrokerRegistration, *, tls: bool = False) -> Unreachable:
     hint = "Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?"
     if tls:
         hint += " Is its certificate for that host (else tls_peer_name), and of an authority in tls_peer_ca_file?"
@@ -174,10 +174,10 @@ def _unreachable(peer: Registration, *, tls: bool = False) -> Unreachable:
     )
 
 
-def _translated(error: grpc.aio.AioRpcError, peer: Registration, lost: Callable[[str], TidelogError]) -> TidelogError:
+def _translated(error: grpc.aio.AioRpcError, peer: BrokerRegistration, lost: Callable[[str], TidelogError]) -> TidelogError:
     trailer = _details(error.trailing_metadata())
     if trailer is not None:
-        return error_of(trailer)
+        return from_status(trailer)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Throttled(f"broker {peer.broker_id} takes no more calls: {error.details()}", broker_id=peer.broker_id)
     as_lost = lost(f"{error.code().name}: {error.details()}")
@@ -198,7 +198,7 @@ def _details(trailers: Metadata | None) -> Status | None:
         return None
 
 
-def _lost(why: str, peer: Registration, is_write: bool) -> TidelogError:
+def _lost(why: str, peer: BrokerRegistration, is_write: bool) -> TidelogError:
     if is_write:
         return OutcomeUnknown(
             f"the records were forwarded to broker {peer.broker_id}, and its answer was lost ({why})", broker_id=peer.broker_id

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.proto import admin_pb2, log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.routing.log_service import EpochQuestion, WrittenOnce
-from gateway.routing.peer_channels import Peers
+from gateway.routing.peer_channels import PeerChannels
 from gateway.routing.places_wire import located_from
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
 from segments.log.manifest_follower import COMMIT_TIMEOUT_S
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import Bounds
 from segments.partition.producer_state import SequencedBatch
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.wal.run_index import EpochEnd
 
@@ -35,19 +35,19 @@ BOUNDS_AT_ONCE: Final = 4_000
 _LOG: Final = "/tidelog.v1.Log/"
 
 
-class PeerReads:
-    def __init__(self, peers: Peers) -> None:
+class PeerReader:
+    def __init__(self, peers: PeerChannels) -> None:
         self._peers = peers
 
     async def fetch(
         self,
-        leader: Registration,
+        leader: BrokerRegistration,
         targets: Sequence[tuple[str, FetchTarget]],
         *,
         bytes_max: int,
         bytes_min: int,
         wait_ms_max: float,
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         """As ReadPath.fetch, of targets with the names of their topics."""
         request = log_pb2.FetchRequest(
             partitions=[
@@ -71,7 +71,9 @@ class PeerReads:
         _check_count(leader, len(answer.partitions), len(targets))
         return [_fetched(partition) for partition in answer.partitions]
 
-    async def bounds(self, leader: Registration, partitions: Sequence[tuple[str, TopicPartition]]) -> list[Bounds | TidelogError]:
+    async def bounds(
+        self, leader: BrokerRegistration, partitions: Sequence[tuple[str, TopicPartition]]
+    ) -> list[Bounds | TidelogError]:
         """Of partitions with the names of their topics."""
         found: list[Bounds | TidelogError] = []
         for start in range(0, len(partitions), BOUNDS_AT_ONCE):
@@ -82,7 +84,7 @@ class PeerReads:
         return found
 
     async def ends_of_epochs(
-        self, leader: Registration, questions: Sequence[tuple[str, EpochQuestion]]
+        self, leader: BrokerRegistration, questions: Sequence[tuple[str, EpochQuestion]]
     ) -> list[EpochEnd | TidelogError]:
         """Of questions with the names of their topics, as many as one client may ask at once."""
         queries = [
@@ -101,23 +103,23 @@ class PeerReads:
         )
         _check_count(leader, len(answer.ends), len(queries))
         return [
-            error_of(end.error) if end.HasField("error") else EpochEnd(LeaderEpoch(end.leader_epoch), Offset(end.end_offset))
+            from_status(end.error) if end.HasField("error") else EpochEnd(LeaderEpoch(end.leader_epoch), Offset(end.end_offset))
             for end in answer.ends
         ]
 
     async def offset_for_timestamp(
-        self, leader: Registration, topic: str, partition: TopicPartition, timestamp_ms: int
+        self, leader: BrokerRegistration, topic: str, partition: TopicPartition, timestamp_ms: int
     ) -> TimestampedOffset | None:
         query = log_pb2.OffsetQuery(
             topic=topic, topic_id=partition.topic_id, partition=partition.partition, timestamp_ms=timestamp_ms
         )
         [found] = await self._list_offsets(leader, [query])
         if found.HasField("error"):
-            raise error_of(found.error)
+            raise from_status(found.error)
         return None if found.offset < 0 else TimestampedOffset(Offset(found.offset), found.timestamp_ms)
 
     async def delete_records(
-        self, leader: Registration, topic: str, partition: TopicPartition, before_offset: int, *, validate_only: bool
+        self, leader: BrokerRegistration, topic: str, partition: TopicPartition, before_offset: int, *, validate_only: bool
     ) -> Offset:
         """The one question here that changes something. Where its answer is lost, OutcomeUnknown, unless it only validates."""
         request = log_pb2.DeleteRecordsRequest(
@@ -141,7 +143,7 @@ class PeerReads:
         )
         return Offset(answer.log_start_offset)
 
-    async def explain(self, leader: Registration, topic: str, partition: TopicPartition, offset: int) -> Explanation:
+    async def explain(self, leader: BrokerRegistration, topic: str, partition: TopicPartition, offset: int) -> Explanation:
         request = admin_pb2.ExplainOffsetRequest(
             topic=topic, topic_id=partition.topic_id, partition=partition.partition, offset=offset
         )
@@ -165,7 +167,7 @@ class PeerReads:
 
     async def written_once(
         self,
-        leader: Registration,
+        leader: BrokerRegistration,
         topic: str,
         partitions: Sequence[TopicPartition],
         producer_id: ProducerId,
@@ -198,7 +200,9 @@ class PeerReads:
         }
         return WrittenOnce(batches, Revision(answer.topic_revision))
 
-    async def _list_offsets(self, leader: Registration, queries: Sequence[log_pb2.OffsetQuery]) -> Sequence[log_pb2.OffsetResult]:
+    async def _list_offsets(
+        self, leader: BrokerRegistration, queries: Sequence[log_pb2.OffsetQuery]
+    ) -> Sequence[log_pb2.OffsetResult]:
         request = log_pb2.ListOffsetsRequest(queries=queries)
         answer = await self._peers.call(leader, _LOG + "ListOffsets", request, log_pb2.ListOffsetsResponse, timeout_s=TIMEOUT_S)
         _check_count(leader, len(answer.results), len(queries))
@@ -216,16 +220,16 @@ def _bounds(earliest: log_pb2.OffsetResult, latest: log_pb2.OffsetResult) -> Bou
     """What is buffered at the leader is not told: the end is where readers stand."""
     for result in (earliest, latest):
         if result.HasField("error"):
-            return error_of(result.error)
+            return from_status(result.error)
     high_watermark = Offset(latest.offset)
     return Bounds(Offset(earliest.offset), high_watermark, high_watermark, LeaderEpoch(latest.leader_epoch))
 
 
-def _fetched(partition: log_pb2.FetchedPartition) -> Fetched | TidelogError:
+def _fetched(partition: log_pb2.FetchedPartition) -> FetchResult | TidelogError:
     if partition.HasField("error"):
-        return error_of(partition.error)
+        return from_status(partition.error)
     batches = partition.record_batches
-    return Fetched(
+    return FetchResult(
         [batches] if batches else [],
         len(batches),
         Offset(partition.next_offset),
@@ -237,6 +241,6 @@ def _fetched(partition: log_pb2.FetchedPartition) -> Fetched | TidelogError:
     )
 
 
-def _check_count(leader: Registration, count: int, asked: int) -> None:
+def _check_count(leader: BrokerRegistration, count: int, asked: int) -> None:
     if count != asked:
         raise Unavailable(f"broker {leader.broker_id} answered {count} of {asked} partitions", broker_id=leader.broker_id)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from gateway.proto import log_pb2
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.read.record_locations import Located
+from segments.read.record_locations import RecordLocations
 from segments.wal.run_index import RunPlace
 
 
-def places_of(located: Located) -> log_pb2.RecordPlaces:
+def places_of(located: RecordLocations) -> log_pb2.RecordPlaces:
     return log_pb2.RecordPlaces(
         manifest_version=located.manifest_version,
         runs=[log_pb2.SegmentRun(**run._asdict()) for run in located.runs],
     )
 
 
-def located_from(places: log_pb2.RecordPlaces) -> Located:
+def located_from(places: log_pb2.RecordPlaces) -> RecordLocations:
     runs = tuple(
         RunPlace(
             Offset(run.base_offset),
@@ -29,4 +29,4 @@ def located_from(places: log_pb2.RecordPlaces) -> Located:
         )
         for run in places.runs
     )
-    return Located(places.manifest_version, runs)
+    return RecordLocations(places.manifest_version, runs)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.measurements import counter
 from metadata.model import TopicPartition
 from metadata.rendezvous import Rendezvous
@@ -23,7 +23,7 @@ class SeenBrokers(Protocol):
     """What metadata/cluster/broker_registry.py's BrokerCache tells."""
 
     @property
-    def brokers(self) -> Mapping[str, Registration]: ...
+    def brokers(self) -> Mapping[str, BrokerRegistration]: ...
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]: ...
 
@@ -37,7 +37,7 @@ class PreferredBrokerCounters:
     )
 
 
-class PreferredBrokers:
+class PreferredReplica:
     def __init__(self, seen: SeenBrokers, *, rack: str) -> None:
         """`rack`: of this broker, which answers readers of the same rack itself."""
         self._seen = seen
@@ -47,7 +47,7 @@ class PreferredBrokers:
         self._brokers_changed()
         seen.subscribe(self._brokers_changed)
 
-    def of(self, partition: TopicPartition, client_rack: str, leader: Registration | None) -> Registration | None:
+    def of(self, partition: TopicPartition, client_rack: str, leader: BrokerRegistration | None) -> BrokerRegistration | None:
         """None: the leader answers, as it does who names no rack."""
         if not client_rack or client_rack == self._rack or leader is None or leader.rack == client_rack:
             return None

@@ -18,7 +18,7 @@ from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.log.session_log import SessionLog
 from segments.partition.leader_partitions import LeaderPartition
-from segments.read.disk_cache import DiskTier
+from segments.read.disk_cache import DiskCache
 
 PARTITIONS_MAX = 10_000
 """Of which each is told on /metrics/detail: seven series and half a kilobyte each, laid out in a second of a thread for all."""
@@ -64,7 +64,7 @@ class LogStatus:
 class LogMetrics:
     """Measures the log for /metrics. `sample` is called in the loop before each scrape, `measure` in a thread."""
 
-    def __init__(self, counts: LogCounters, budget: ByteBudget, disk: DiskTier | None, *, gib_month_dollars: float) -> None:
+    def __init__(self, counts: LogCounters, budget: ByteBudget, disk: DiskCache | None, *, gib_month_dollars: float) -> None:
         self._counts = counts
         self._budget = budget
         self._disk = disk

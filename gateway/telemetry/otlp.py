@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span, Tracer
 
-    from gateway.telemetry.settings import ObservabilitySettings
+    from gateway.telemetry.settings import TelemetrySettings
 
 SEGMENTS_MAX: Final = 8
 """Of one request, whose parts are told. A request that is spread over more lay in one of them."""
@@ -44,10 +44,10 @@ CLOSE_TIMEOUT_S: Final = 2.0
 log = logging.getLogger(__name__)
 
 
-class OtlpTracing:
+class OtlpTracer:
     """Tracing (request_context.py)."""
 
-    def __init__(self, settings: ObservabilitySettings, *, broker_id: str, cluster: str, version: str) -> None:
+    def __init__(self, settings: TelemetrySettings, *, broker_id: str, cluster: str, version: str) -> None:
         """InvalidArgument where OpenTelemetry is not installed."""
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

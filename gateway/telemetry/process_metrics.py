@@ -26,7 +26,7 @@ def build_info(version: str) -> BuildInfo:
 
 
 @dataclass(slots=True)
-class LoopLag:
+class EventLoopLag:
     """Measures by how much a timer is late that is due each INTERVAL_S."""
 
     seconds: Histogram = histogram("tidelog_event_loop_lag_seconds", "How late the event loop was, looked at four times a second.")

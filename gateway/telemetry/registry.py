@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from gateway.concurrency.offload import WorkThreads
+from gateway.concurrency.offload import BoundedExecutor
 from gateway.telemetry.traffic import Traffic
 from metadata.measurements import DECLARED, ByLabel, Histogram
 
@@ -39,13 +39,13 @@ class Exposition(NamedTuple):
     media_type: str
 
 
-class Metrics:
+class MetricsRegistry:
     """The registry of the metrics of one process."""
 
     def __init__(self) -> None:
         self._summary = CollectorRegistry(auto_describe=False)
         self._detail = CollectorRegistry(auto_describe=False)
-        self._threads = WorkThreads(1)
+        self._threads = BoundedExecutor(1)
         self._samplers: list[Callable[[], None]] = []
         # What the listeners count.
         self.traffic = Traffic()

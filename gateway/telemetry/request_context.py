@@ -32,7 +32,7 @@ TRACEPARENT_BYTES_MAX: Final = 100
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 
-class Call:
+class RequestContext:
     __slots__ = ("_refused_as", "_request_id", "topic", "trace", "traceparent", "traffic")
 
     def __init__(self, traffic: ListenerTraffic, request_id: str = "", traceparent: str = "") -> None:
@@ -58,7 +58,7 @@ class Call:
         """Empty where there is none."""
         return self.trace.trace_id if self.trace is not None else ""
 
-    def trace_with(self, tracing: Tracing | None, name: str) -> None:
+    def trace_with(self, tracing: Tracer | None, name: str) -> None:
         if tracing is not None:
             self.trace = tracing.begin(name, self.traceparent, request_id=self.request_id)
 
@@ -72,21 +72,21 @@ class Call:
             self.trace.end(self._refused_as)
 
 
-_current: ContextVar[Call | None] = ContextVar("current_call", default=None)
+_current: ContextVar[RequestContext | None] = ContextVar("current_call", default=None)
 
 
-def current_call() -> Call | None:
+def current_call() -> RequestContext | None:
     return _current.get()
 
 
-def begin_call(call: Call) -> Token[Call | None]:
+def begin_call(call: RequestContext) -> Token[RequestContext | None]:
     """For the rest of this task. The token is for `end_call`, where the task goes on to other calls."""
     call.traffic.calls += 1
     call.traffic.open_calls += 1
     return _current.set(call)
 
 
-def end_call(call: Call, token: Token[Call | None]) -> None:
+def end_call(call: RequestContext, token: Token[RequestContext | None]) -> None:
     call.end()
     _current.reset(token)
 
@@ -121,7 +121,7 @@ def note_deadline(left_s: float | None) -> None:
         _ends_s.set(asyncio.get_running_loop().time() + left_s - min(ON_THE_WAY_S, left_s / 4))
 
 
-def caller_waits_s() -> float:
+def remaining_s() -> float:
     """For so long from now on an answer finds its caller."""
     return max(0.0, _ends_s.get() - asyncio.get_running_loop().time())
 
@@ -143,7 +143,7 @@ class RequestTrace(Protocol):
     def end(self, error_code: str = "") -> None: ...
 
 
-class Tracing(Protocol):
+class Tracer(Protocol):
     def begin(self, name: str, traceparent: str, *, request_id: str) -> RequestTrace | None:
         """`traceparent`: as the client sent it; what it can't be read from begins a trace of its own. None: it is not sampled."""
         ...

@@ -13,7 +13,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class ObservabilitySettings:
+class TelemetrySettings:
     """Holds the settings of logs, traces and metrics."""
 
     # `debug`, `info`, `warning` or `error`. Empty: `info`, and `warning` for `tidelog dev`.

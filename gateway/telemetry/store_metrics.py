@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.telemetry.registry import Metrics
-from gateway.telemetry.settings import ObservabilitySettings
+from gateway.telemetry.registry import MetricsRegistry
+from gateway.telemetry.settings import TelemetrySettings
 from metadata.measurements import counter, gauge
 from metadata.store.instrumented import InstrumentedMetadataStore
-from segments.object_store.health import BucketState
+from segments.object_store.health import HealthState
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.instrumented import PRICED_AS_READS, PRICED_AS_WRITES, BucketMeter, InstrumentedObjectStore
 
@@ -48,14 +48,14 @@ class MetadataStatus:
 
 
 def register_stores(
-    metrics: Metrics,
+    metrics: MetricsRegistry,
     bucket: HealthTrackingObjectStore,
     calls: InstrumentedObjectStore,
     metadata: InstrumentedMetadataStore,
-    settings: ObservabilitySettings,
+    settings: TelemetrySettings,
 ) -> None:
     """Registers the metrics of both stores. `calls` is the store below `bucket` that counts."""
-    state, unwritable_s, idle_s = BucketState.HEALTHY, 0.0, 0.0
+    state, unwritable_s, idle_s = HealthState.HEALTHY, 0.0, 0.0
 
     def sample() -> None:
         nonlocal state, unwritable_s, idle_s
@@ -63,7 +63,7 @@ def register_stores(
         unwritable_s = bucket.unwritable.for_s if bucket.unwritable is not None else 0.0
 
     def measure() -> tuple[object, ...]:
-        states = {each.value: int(each is state) for each in BucketState}
+        states = {each.value: int(each is state) for each in HealthState}
         status = BucketStatus(_dollars(calls.meter, settings), states, unwritable_s)
         return calls.meter, status, metadata.meter, _metadata_status(metadata, idle_s)
 
@@ -71,7 +71,7 @@ def register_stores(
     metrics.register(measure)
 
 
-def _dollars(meter: BucketMeter, settings: ObservabilitySettings) -> float:
+def _dollars(meter: BucketMeter, settings: TelemetrySettings) -> float:
     writes = sum(meter.seconds[operation].count for operation in PRICED_AS_WRITES)
     reads = sum(meter.seconds[operation].count for operation in PRICED_AS_READS)
     return (writes * settings.price_1000_writes + reads * settings.price_1000_reads) / 1000

@@ -17,7 +17,7 @@ from typing import Final
 from metadata.errors import TidelogError
 from metadata.measurements import Histogram, counter, gauge, histogram
 from segments.partition.partition_log import Appended
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 HTTP: Final = "http"
 GRPC: Final = "grpc"
@@ -70,12 +70,12 @@ class ListenerTraffic:
         self.fetched_records += records
         self.fetched_bytes += answer_bytes
 
-    def fetch_took(self, answers: Iterable[Fetched | TidelogError], *, began_s: float, could_wait: bool) -> None:
+    def fetch_took(self, answers: Iterable[FetchResult | TidelogError], *, began_s: float, could_wait: bool) -> None:
         """What it took to answer with records. Where another broker has answered a question that may wait, nobody knows here."""
         there_since_s = began_s
         is_answer = False
         for answer in answers:
-            if isinstance(answer, Fetched) and answer.size_bytes:
+            if isinstance(answer, FetchResult) and answer.size_bytes:
                 is_answer = True
                 if answer.committed_at_s is not None:
                     there_since_s = max(there_since_s, answer.committed_at_s)

@@ -11,17 +11,19 @@ import logging
 from collections.abc import Mapping
 
 from gateway.access.authorization import note_validate_only
-from gateway.cluster.session_manager import Leadership
+from gateway.cluster.session_manager import SessionManager
 from metadata.errors import OutcomeUnknown
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 
 log = logging.getLogger(__name__)
 
 
-class ServedTopics:
-    def __init__(self, topics: Topics, cache: TopicCache, leadership: Leadership, *, ready_s: float, leader_wait_s: float) -> None:
+class TopicAdmin:
+    def __init__(
+        self, topics: TopicRegistry, cache: TopicCache, leadership: SessionManager, *, ready_s: float, leader_wait_s: float
+    ) -> None:
         """`ready_s`: how long a change may take to be served; `leader_wait_s`: to be let go of, which may take a seal."""
         self._topics = topics
         self._cache = cache

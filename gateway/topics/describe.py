@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from gateway.access.authorization import check_topic, may_see_topic
 from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S, LOOK_UP_S, TopicLookup, named, partition_of
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.registry import TopicPage, page_of
@@ -28,12 +28,12 @@ class DescribedLog(TopicLookup, Protocol):
     @property
     def cluster_log(self) -> LogService: ...
 
-    def leader(self, partition: TopicPartition) -> Registration | None: ...
+    def leader(self, partition: TopicPartition) -> BrokerRegistration | None: ...
 
     def leader_epoch(self, partition: TopicPartition) -> int: ...
 
 
-class PartitionState(NamedTuple):
+class PartitionDescription(NamedTuple):
     partition: int
     log_start_offset: int
     """-1 where there is an error, as is the next."""
@@ -82,15 +82,17 @@ def listed_topics(broker: TopicLookup, *, page_size: int, page_token: str) -> To
     )
 
 
-def partition_leaders(broker: DescribedLog, topic: Topic) -> list[PartitionState]:
+def partition_leaders(broker: DescribedLog, topic: Topic) -> list[PartitionDescription]:
     """Of all partitions, without what only their leaders could tell: so nobody is waited for."""
     return [
-        PartitionState(partition, -1, -1, *_leader(broker, partition_of(topic, partition)), None)
+        PartitionDescription(partition, -1, -1, *_leader(broker, partition_of(topic, partition)), None)
         for partition in range(topic.partition_count)
     ]
 
 
-async def partition_states(broker: DescribedLog, topic: Topic, partitions: Sequence[int] | None = None) -> list[PartitionState]:
+async def partition_states(
+    broker: DescribedLog, topic: Topic, partitions: Sequence[int] | None = None
+) -> list[PartitionDescription]:
     """Of all partitions, or of these. UnknownPartition for one that the topic does not have."""
     numbers = range(topic.partition_count) if partitions is None else partitions
     asked = [partition_of(topic, number) for number in numbers]
@@ -98,13 +100,13 @@ async def partition_states(broker: DescribedLog, topic: Topic, partitions: Seque
     return [_state(broker, topic, partition, bounds) for partition, bounds in zip(asked, found, strict=True)]
 
 
-def _state(broker: DescribedLog, topic: Topic, partition: TopicPartition, bounds: Bounds | TidelogError) -> PartitionState:
+def _state(broker: DescribedLog, topic: Topic, partition: TopicPartition, bounds: Bounds | TidelogError) -> PartitionDescription:
     leader = _leader(broker, partition)
     if not isinstance(bounds, TidelogError):
-        return PartitionState(
+        return PartitionDescription(
             partition.partition, bounds.log_start_offset, bounds.high_watermark, bounds.leader_epoch, *leader[1:], None
         )
-    return PartitionState(partition.partition, -1, -1, *leader, named(bounds, topic))
+    return PartitionDescription(partition.partition, -1, -1, *leader, named(bounds, topic))
 
 
 def _leader(broker: DescribedLog, partition: TopicPartition) -> tuple[int, str, str, str]:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
-from gateway.concurrency.offload import LoopTurns
+from gateway.concurrency.offload import LoopYielder
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicPartition, check_topic_name
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 
 BOUNDS_WAIT_S: Final = 1.0
@@ -36,7 +36,7 @@ class TopicLookup(Protocol):
     @property
     def topic_cache(self) -> TopicCache: ...
     @property
-    def topics(self) -> Topics: ...
+    def topics(self) -> TopicRegistry: ...
 
 
 class NamedPartition(NamedTuple):
@@ -52,9 +52,9 @@ class NamedTopic(NamedTuple):
     """As above."""
 
 
-async def partitions_named(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
+async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
     """Each, or why not: NotAuthorized, InvalidName, UnknownTopic (also of another life), UnknownPartition, Unavailable, Corrupt."""
-    turns = LoopTurns()
+    turns = LoopYielder()
     found: list[TopicPartition | TidelogError] = []
     for name in named:
         found.append(_partition(broker, name))

@@ -17,23 +17,23 @@ from metadata.access.quota import Quota, decode_quota
 from metadata.errors import Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRecords
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RecordWatch
 from metadata.store.view_proof import ViewProof
 
 
 class AccessCache:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, store: MetadataStore, layout: EtcdLayout | None = None, *, age_s_max: float | None = None) -> None:
+    def __init__(self, store: MetadataStore, layout: KeyLayout | None = None, *, age_s_max: float | None = None) -> None:
         """`age_s_max`: how old the view may be; None for a store of this process alone, whose watches are always current."""
-        layout = layout or EtcdLayout()
+        layout = layout or KeyLayout()
         self.version = 0
         """Raised by each change of ACLs: who remembers a decision looks at it."""
         self._subscribers: list[Callable[[], None]] = []
-        self._keys = WatchedRecords(store, layout.api_keys, decode_key, self._tell)
-        self._acls = WatchedRecords(store, layout.acls, decode_acl, self._acls_changed)
-        self._quotas = WatchedRecords(store, layout.quotas, decode_quota, self._quotas_changed)
+        self._keys = RecordWatch(store, layout.api_keys, decode_key, self._tell)
+        self._acls = RecordWatch(store, layout.acls, decode_acl, self._acls_changed)
+        self._quotas = RecordWatch(store, layout.quotas, decode_quota, self._quotas_changed)
         self._proof = ViewProof(store, (self._keys, self._acls, self._quotas), age_s_max=age_s_max, changed=self._tell)
         self.why_stale = self._proof.why_stale
         self._bindings: dict[str, list[Acl]] = {}

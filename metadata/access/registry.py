@@ -34,7 +34,7 @@ from metadata.model import Revision
 from metadata.page_token import checked_page_size, name_in, token_after
 from metadata.secret import Secret
 from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 ATTEMPTS_MAX: Final = 16
 FORGOTTEN_AT_ONCE: Final = 100
@@ -51,24 +51,24 @@ class Page(Generic[_Record]):
     errors: tuple[TidelogError, ...] = ()
 
 
-class NewKey(NamedTuple):
+class CreatedKey(NamedTuple):
     key: ApiKey
     text: Secret
     """What its holder shows: told here, and never again."""
     revision: Revision
 
 
-class AccessRecords:
+class AccessRegistry:
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout | None = None,
+        layout: KeyLayout | None = None,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self._store = store
-        self._layout = layout or EtcdLayout()
+        self._layout = layout or KeyLayout()
         self._now_ms = now_ms
         self._random_bytes = random_bytes
 
@@ -83,7 +83,7 @@ class AccessRecords:
         description: str = "",
         created_by: str = "",
         validate_only: bool = False,
-    ) -> NewKey:
+    ) -> CreatedKey:
         """InvalidArgument; Rejected where the cluster has KEYS_MAX of them."""
         key, text = new_key(
             principal=principal,
@@ -99,13 +99,13 @@ class AccessRecords:
         old = forgettable((held for held in kept if held is not None), self._now_ms())[:FORGOTTEN_AT_ONCE]
         _check_room(len(kept) - len(old), KEYS_MAX, "API keys", "Revoke those that nobody uses; they are forgotten after 30 days.")
         if validate_only:
-            return NewKey(key, Secret(""), Revision(0))
+            return CreatedKey(key, Secret(""), Revision(0))
         place = self._layout.api_key(key.key_id)
         forgotten = [Delete(self._layout.api_key(held.key_id)) for held in old]
         result = await self._store.transact([Compare(place, 0)], [Put(place, encode_key(key)), *forgotten])
         if not result.succeeded:  # eight random bytes met those of another
             raise Unavailable("the new key's id was taken", hint="Ask again.")
-        return NewKey(key, text, result.revision)
+        return CreatedKey(key, text, result.revision)
 
     async def revoke_key(self, key_id: str, *, validate_only: bool = False) -> tuple[ApiKey, Revision]:
         """The key as it is then; one that was revoked before stays as it was. NotFound."""

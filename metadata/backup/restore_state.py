@@ -16,30 +16,30 @@ import msgspec
 
 from metadata.errors import Corrupt, Rejected
 from metadata.store.interface import KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout, parse_number
+from metadata.store.keys import KeyLayout, parse_number
 
 RESTORE_COMMAND = "tidelog cluster restore"
 
 
-class Restoring(msgspec.Struct, frozen=True):
+class RestoreState(msgspec.Struct, frozen=True):
     cluster_id: str
     started_at_ms: int
     """Milliseconds since 1970-01-01 UTC."""
 
 
-def encode_restoring(restoring: Restoring) -> bytes:
+def encode_restoring(restoring: RestoreState) -> bytes:
     return msgspec.json.encode(restoring)
 
 
-def decode_restoring(kept: KeyValue) -> Restoring:
+def decode_restoring(kept: KeyValue) -> RestoreState:
     """Raises Corrupt where the value is none."""
     try:
-        return msgspec.json.decode(kept.value, type=Restoring)
+        return msgspec.json.decode(kept.value, type=RestoreState)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"{kept.key} can't be read: {error}", key=kept.key, revision=kept.mod_revision) from error
 
 
-async def check_not_restoring(store: MetadataStore, layout: EtcdLayout) -> None:
+async def check_not_restoring(store: MetadataStore, layout: KeyLayout) -> None:
     """Rejected while a restore is under way, or was interrupted. Raises Unavailable."""
     if await store.get(layout.restoring) is not None:
         raise Rejected(
@@ -49,12 +49,12 @@ async def check_not_restoring(store: MetadataStore, layout: EtcdLayout) -> None:
         )
 
 
-async def read_restoration(store: MetadataStore, layout: EtcdLayout) -> int:
+async def read_restoration(store: MetadataStore, layout: KeyLayout) -> int:
     """The number of the restore that made these metadata; 0 where none did. Raises Unavailable, Corrupt."""
     return parse_number(await store.get(layout.restoration), absent=0)
 
 
-async def read_revision_base(store: MetadataStore, layout: EtcdLayout) -> int:
+async def read_revision_base(store: MetadataStore, layout: KeyLayout) -> int:
     """What is added to the store's revisions where they are written to the bucket: 0, unless the cluster was ever restored.
 
     Raises Unavailable, Corrupt.

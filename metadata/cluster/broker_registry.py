@@ -21,8 +21,8 @@ import msgspec
 from metadata.errors import Corrupt, InvalidArgument, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.model import Revision, SessionId
 from metadata.store.interface import Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRecords
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RecordWatch
 
 FORMAT_VERSION = 1
 ATTEMPTS_MAX = 8
@@ -32,7 +32,7 @@ _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 log = logging.getLogger(__name__)
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     broker_id: str
     session: SessionId
@@ -54,7 +54,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 class Registered(msgspec.Struct, frozen=True):
     """A registration as it is stored."""
 
-    registration: Registration
+    registration: BrokerRegistration
     revision: Revision
     lease: LeaseId
 
@@ -66,19 +66,19 @@ def check_broker_id(broker_id: str) -> str:
     return broker_id
 
 
-def encode_registration(registration: Registration) -> bytes:
+def encode_registration(registration: BrokerRegistration) -> bytes:
     return msgspec.json.encode(registration)
 
 
 def decode_registration(kept: KeyValue) -> Registered:
     """Raises Corrupt where the value is none."""
     try:
-        return Registered(msgspec.json.decode(kept.value, type=Registration), kept.mod_revision, kept.lease)
+        return Registered(msgspec.json.decode(kept.value, type=BrokerRegistration), kept.mod_revision, kept.lease)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"{kept.key} is no broker: {error}", key=kept.key, revision=kept.mod_revision) from error
 
 
-async def read_brokers(store: MetadataStore, layout: EtcdLayout) -> dict[str, Registered]:
+async def read_brokers(store: MetadataStore, layout: KeyLayout) -> dict[str, Registered]:
     """The brokers that are registered now, by id, read past every cache. Raises Unavailable.
 
     A key that can't be read is no broker's: whoever is taken for gone is sealed first, so nothing is lost if it lives.
@@ -92,12 +92,12 @@ async def read_brokers(store: MetadataStore, layout: EtcdLayout) -> dict[str, Re
     return found
 
 
-async def read_revisions(store: MetadataStore, layout: EtcdLayout) -> dict[str, Revision]:
+async def read_revisions(store: MetadataStore, layout: KeyLayout) -> dict[str, Revision]:
     """In which each registration was written, by broker id, read past every cache. Raises Unavailable."""
     return {item.key.removeprefix(layout.brokers): item.mod_revision for item in (await store.range(layout.brokers)).items}
 
 
-async def write_draining(store: MetadataStore, layout: EtcdLayout, broker_id: str, *, draining: bool) -> Revision:
+async def write_draining(store: MetadataStore, layout: KeyLayout, broker_id: str, *, draining: bool) -> Revision:
     """Tells a broker to drain, or to take partitions again: it and the controller follow its key, which stays under its lease.
 
     Answers the revision in which it is so. Raises NotFound where no such broker is registered, Rejected, Unavailable, Corrupt.
@@ -132,15 +132,15 @@ async def write_draining(store: MetadataStore, layout: EtcdLayout, broker_id: st
 class BrokerCache:
     """All registered brokers in memory, fed by a watch. Its owner runs `run()` as a task."""
 
-    def __init__(self, store: MetadataStore, layout: EtcdLayout) -> None:
-        self._by_session: dict[SessionId, Registration] = {}
+    def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
+        self._by_session: dict[SessionId, BrokerRegistration] = {}
         self._subscribers: list[Callable[[], None]] = []
-        self._records = WatchedRecords(store, layout.brokers, lambda kept: decode_registration(kept).registration, self._changed)
+        self._records = RecordWatch(store, layout.brokers, lambda kept: decode_registration(kept).registration, self._changed)
         self.run = self._records.watched.run
         self.wait_for = self._records.watched.wait_for
 
     @property
-    def brokers(self) -> Mapping[str, Registration]:
+    def brokers(self) -> Mapping[str, BrokerRegistration]:
         """By broker id."""
         return self._records.by_name
 
@@ -154,7 +154,7 @@ class BrokerCache:
         """Of the store, up to which all changes were told."""
         return self._records.watched.revision
 
-    def by_session(self, session: SessionId) -> Registration | None:
+    def by_session(self, session: SessionId) -> BrokerRegistration | None:
         """None: not registered, as far as is known here."""
         return self._by_session.get(session)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import ProducerId, SessionId
 from metadata.store.interface import Compare, MetadataStore, Operation, Put
-from metadata.store.keys import EtcdLayout, parse_number
+from metadata.store.keys import KeyLayout, parse_number
 
 BLOCK = 1000
 """Ids taken at once: one write to the store serves so many producers."""
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 
 
 class ProducerIds:
-    def __init__(self, store: MetadataStore, layout: EtcdLayout | None = None) -> None:
+    def __init__(self, store: MetadataStore, layout: KeyLayout | None = None) -> None:
         self._store = store
-        self._layout = layout or EtcdLayout()
+        self._layout = layout or KeyLayout()
         self._ids: deque[int] = deque()
         self._taking = asyncio.Lock()
         self._used = asyncio.Event()
@@ -83,7 +83,7 @@ NUMBER_MAX = 2**63 - 1
 
 
 async def next_session(
-    store: MetadataStore, layout: EtcdLayout | None = None, *, at_least: int = 1, writer: bytes = b""
+    store: MetadataStore, layout: KeyLayout | None = None, *, at_least: int = 1, writer: bytes = b""
 ) -> SessionId:
     """A session number that nobody else has, from 1 on.
 
@@ -91,7 +91,7 @@ async def next_session(
     nonce of the broker that takes the number; the same transaction stores it under `beginning`, until the session has begun.
     Raises Unavailable, Corrupt.
     """
-    keys = layout or EtcdLayout()
+    keys = layout or KeyLayout()
 
     def begin(taken: range) -> Sequence[Operation]:
         return [Put(keys.beginning_session(SessionId(taken.start)), writer.hex().encode())] if writer else []

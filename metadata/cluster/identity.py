@@ -19,18 +19,18 @@ from typing import Final
 from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Unavailable
 from metadata.secret import Secret
 from metadata.store.interface import Compare, Delete, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 ATTEMPTS_MAX = 8
 _CLUSTER_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
-async def cluster_id(store: MetadataStore, new_id: str, layout: EtcdLayout | None = None) -> str:
+async def cluster_id(store: MetadataStore, new_id: str, layout: KeyLayout | None = None) -> str:
     """The cluster's id; where it has none yet, `new_id` (1 to 64 of a-z A-Z 0-9 _ -) becomes it.
 
     Of brokers that start at once all get the same answer. Raises InvalidArgument, Unavailable, Corrupt.
     """
-    key = (layout or EtcdLayout()).cluster_id
+    key = (layout or KeyLayout()).cluster_id
     if not _CLUSTER_ID.fullmatch(new_id.encode(errors="replace")):
         raise InvalidArgument(f"{new_id[:64]!r} is not an id for a cluster", hint="Use 1 to 64 of a-z A-Z 0-9 _ and -.")
     unknown: OutcomeUnknown | None = None
@@ -52,7 +52,7 @@ SECRET_BYTES: Final = 32
 _SECRET: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-async def read_peer_secret(store: MetadataStore, layout: EtcdLayout, random_bytes: Callable[[int], bytes]) -> Secret:
+async def read_peer_secret(store: MetadataStore, layout: KeyLayout, random_bytes: Callable[[int], bytes]) -> Secret:
     """The cluster's. Raises Unavailable, OutcomeUnknown, Corrupt."""
     while True:
         kept = await store.get(layout.peer_secret)
@@ -67,7 +67,7 @@ async def read_peer_secret(store: MetadataStore, layout: EtcdLayout, random_byte
         await store.transact([Compare(layout.peer_secret, 0)], [Put(layout.peer_secret, made)])
 
 
-async def forget_peer_secret(store: MetadataStore, layout: EtcdLayout) -> None:
+async def forget_peer_secret(store: MetadataStore, layout: KeyLayout) -> None:
     """Deletes the secret from the store of a broker without peers: earlier versions made one there. Raises Unavailable,
     OutcomeUnknown."""
     if await store.get(layout.peer_secret) is not None:

@@ -34,7 +34,7 @@ import msgspec
 from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, KeyValue, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 FORMAT_VERSION = 1
 PAGE_PARTITIONS = 1000
@@ -119,7 +119,7 @@ def pruned(current: PartitionState, holding: Set[SessionId]) -> PartitionState:
     return msgspec.structs.replace(current, sessions=tuple(kept))
 
 
-async def read_all(store: MetadataStore, layout: EtcdLayout) -> dict[TopicPartition, tuple[PartitionState, Revision]]:
+async def read_all(store: MetadataStore, layout: KeyLayout) -> dict[TopicPartition, tuple[PartitionState, Revision]]:
     """Every partition's state with the revision that wrote it, all read at one revision. Raises Corrupt, Unavailable."""
     states: dict[TopicPartition, tuple[PartitionState, Revision]] = {}
     page = await store.range(layout.partitions, limit=PAGE_PARTITIONS)
@@ -132,7 +132,7 @@ async def read_all(store: MetadataStore, layout: EtcdLayout) -> dict[TopicPartit
         page = await store.range(layout.partitions, start_after=last, limit=PAGE_PARTITIONS, revision=page.revision)
 
 
-class Decision(NamedTuple):
+class LeadershipChange(NamedTuple):
     """A partition's next state, and the revision of the state that it was decided on; 0 where there was none."""
 
     partition: TopicPartition
@@ -141,7 +141,7 @@ class Decision(NamedTuple):
 
 
 async def write(
-    store: MetadataStore, decisions: Iterable[Decision], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
+    store: MetadataStore, decisions: Iterable[LeadershipChange], layout: KeyLayout, *, guards: Sequence[Compare] = ()
 ) -> Revision:
     """Stores what was decided, as many as fit into a transaction at a time, and some transactions at the same time. `guards` must
     hold as well, such as that the caller is the controller still. Answers the revision of the last transaction, 0 without any.
@@ -178,7 +178,7 @@ async def write(
 
 
 async def forget(
-    store: MetadataStore, partitions: Sequence[TopicPartition], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
+    store: MetadataStore, partitions: Sequence[TopicPartition], layout: KeyLayout, *, guards: Sequence[Compare] = ()
 ) -> Revision:
     """Deletes the states of a deleted topic's partitions. Answers the revision of the last transaction, 0 without any.
 
@@ -203,7 +203,7 @@ class _Change:
     value: bytes
 
 
-def _changes(decisions: Iterable[Decision], layout: EtcdLayout) -> Iterator[_Change]:
+def _changes(decisions: Iterable[LeadershipChange], layout: KeyLayout) -> Iterator[_Change]:
     for partition, read_at, state in decisions:
         yield _Change(partition, layout.partition(partition), read_at, msgspec.json.encode(state))
 

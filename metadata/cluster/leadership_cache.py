@@ -13,8 +13,8 @@ from metadata.cluster.leadership import PartitionState, decode_state
 from metadata.errors import Corrupt
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import Event, KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,11 @@ PartitionsChanged = Callable[[Set[TopicPartition]], None]
 class PartitionCache:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, store: MetadataStore, layout: EtcdLayout) -> None:
+    def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
         self._layout = layout
         self._tables = _Tables()
         self._subscribers: list[PartitionsChanged] = []
-        self._watched = WatchedRange(store, layout.partitions, read=self._reading, apply=self._apply)
+        self._watched = RangeWatch(store, layout.partitions, read=self._reading, apply=self._apply)
         self.run = self._watched.run
         self.wait_for = self._watched.wait_for
 
@@ -137,7 +137,7 @@ class _Reading:
     It also finds what is different from before, so that who follows is not told of everything once more.
     """
 
-    def __init__(self, layout: EtcdLayout, before: _Tables, done: Callable[[_Tables, Set[TopicPartition]], None]) -> None:
+    def __init__(self, layout: KeyLayout, before: _Tables, done: Callable[[_Tables, Set[TopicPartition]], None]) -> None:
         self._layout = layout
         self._before = before
         self._done = done
@@ -161,7 +161,7 @@ class _Reading:
         self._done(self._tables, changed)
 
 
-def _parsed(layout: EtcdLayout, key: str) -> TopicPartition | None:
+def _parsed(layout: KeyLayout, key: str) -> TopicPartition | None:
     try:
         return layout.parse_partition(key)
     except Corrupt as error:

@@ -24,7 +24,7 @@ NOTICES_MAX: Final = 16_000
 """In one key: at most 64 bytes each, so they stay below the 1 MiB that one value may have."""
 
 
-class CompactionNotice(msgspec.Struct, frozen=True, array_like=True):
+class ManifestNotice(msgspec.Struct, frozen=True, array_like=True):
     topic_id: TopicId
     partition: Partition
     version: int
@@ -37,15 +37,15 @@ class CompactionNotice(msgspec.Struct, frozen=True, array_like=True):
         return TopicPartition(self.topic_id, self.partition)
 
 
-def encode_notices(notices: Iterable[CompactionNotice]) -> list[bytes]:
+def encode_notices(notices: Iterable[ManifestNotice]) -> list[bytes]:
     """The values of as many keys as it takes."""
     told = list(notices)
     return [msgspec.json.encode(told[at : at + NOTICES_MAX]) for at in range(0, len(told), NOTICES_MAX)]
 
 
-def decode_notices(kept: KeyValue) -> tuple[CompactionNotice, ...]:
+def decode_notices(kept: KeyValue) -> tuple[ManifestNotice, ...]:
     """Raises Corrupt where the value holds none."""
     try:
-        return msgspec.json.decode(kept.value, type=tuple[CompactionNotice, ...])
+        return msgspec.json.decode(kept.value, type=tuple[ManifestNotice, ...])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"{kept.key} tells of no compaction: {error}", key=kept.key, revision=kept.mod_revision) from error

@@ -9,27 +9,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from metadata.cluster.manifest_notice import CompactionNotice, decode_notices
+from metadata.cluster.manifest_notice import ManifestNotice, decode_notices
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from metadata.store.interface import Event, KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[Sequence[CompactionNotice]], None]
+Told = Callable[[Sequence[ManifestNotice]], None]
 
 
-class NoticeCache:
+class ManifestNoticeCache:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
-        self._told: dict[str, tuple[CompactionNotice, ...]] = {}
+    def __init__(self, metadata: MetadataStore, layout: KeyLayout) -> None:
+        self._told: dict[str, tuple[ManifestNotice, ...]] = {}
         self._newest: dict[TopicPartition, tuple[int, str]] = {}
         """The highest version, and the last key that tells of it."""
         self._subscribers: list[Told] = []
-        self.run = WatchedRange(metadata, layout.compactions, replace=self._replace, apply=self._apply).run
+        self.run = RangeWatch(metadata, layout.compactions, replace=self._replace, apply=self._apply).run
 
     def version(self, partition: TopicPartition) -> int:
         """Of the newest manifest that was told of; 0 where none was, a short while ago."""
@@ -54,7 +54,7 @@ class NoticeCache:
         self._hear([KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1) for event in puts])
 
     def _hear(self, items: Sequence[KeyValue]) -> None:
-        heard: list[CompactionNotice] = []
+        heard: list[ManifestNotice] = []
         for item in items:
             try:
                 notices = decode_notices(item)

@@ -21,7 +21,7 @@ import msgspec
 from awscrt.checksums import crc32c
 
 from metadata.cluster.leadership import FORMAT_VERSION as STATE_FORMAT_VERSION
-from metadata.cluster.leadership import Decision, PartitionState, moving
+from metadata.cluster.leadership import LeadershipChange, PartitionState, moving
 from metadata.errors import Corrupt, Rejected
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store.interface import KeyValue
@@ -77,7 +77,7 @@ class _Stored(msgspec.Struct, frozen=True):
     format_version: int = FORMAT_VERSION
 
 
-def batch_of(number: int, nonce: str, decisions: Sequence[Decision]) -> Batch:
+def batch_of(number: int, nonce: str, decisions: Sequence[LeadershipChange]) -> Batch:
     """Returns the batch that holds these decisions."""
     held = (Appointment(partition.topic_id, partition.partition, state) for partition, _, state in decisions)
     return Batch(number, nonce, tuple(held))

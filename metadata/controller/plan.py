@@ -18,7 +18,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from metadata.cluster.broker_registry import Candidate
-from metadata.cluster.leadership import FORMAT_VERSION, Decision, PartitionState, appointed, moving
+from metadata.cluster.leadership import FORMAT_VERSION, LeadershipChange, PartitionState, appointed, moving
 from metadata.controller.ledger import PartitionLedger
 from metadata.controller.placement import is_balanced, place
 from metadata.model import Revision, SessionId, TopicPartition
@@ -30,7 +30,7 @@ MOVES_MAX = 256
 class Steps(NamedTuple):
     unregistered: list[SessionId]
     """Sessions that lead partitions and have no broker: to be confirmed, then sealed."""
-    decisions: list[Decision]
+    decisions: list[LeadershipChange]
     closing: list[TopicPartition]
     """No topic has them, as far as is known, and a leader that lives: to be confirmed, then asked for."""
     forgotten: list[TopicPartition]
@@ -51,9 +51,9 @@ def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[S
     return Steps(sorted(look.unregistered), decisions, look.closing, look.forgotten)
 
 
-def closed_by_leader(state: PartitionState, revision: Revision, partition: TopicPartition) -> Decision:
+def closed_by_leader(state: PartitionState, revision: Revision, partition: TopicPartition) -> LeadershipChange:
     """The leader is asked to let go of a partition whose topic is gone."""
-    return Decision(partition, revision, moving(state, state.leader_session))
+    return LeadershipChange(partition, revision, moving(state, state.leader_session))
 
 
 class _Look:
@@ -103,11 +103,11 @@ class _Look:
                 self.closing.append(partition)
 
 
-def _decided(ledger: PartitionLedger, partition: TopicPartition, session: SessionId) -> Decision:
+def _decided(ledger: PartitionLedger, partition: TopicPartition, session: SessionId) -> LeadershipChange:
     state, revision = ledger.states.get(partition, (None, Revision(0)))
-    return Decision(partition, revision, appointed(state, session))
+    return LeadershipChange(partition, revision, appointed(state, session))
 
 
-def _asked(ledger: PartitionLedger, partition: TopicPartition, to: SessionId) -> Decision:
+def _asked(ledger: PartitionLedger, partition: TopicPartition, to: SessionId) -> LeadershipChange:
     state, revision = ledger.states[partition]
-    return Decision(partition, revision, moving(state, to))
+    return LeadershipChange(partition, revision, moving(state, to))

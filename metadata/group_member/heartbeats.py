@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from metadata.errors import Throttled, TidelogError, Unavailable
-from metadata.group_member.interfaces import RETRY_S_MAX, GroupCalls, PartitionReader
+from metadata.group_member.interfaces import RETRY_S_MAX, CoordinatorClient, RebalanceListener
 from metadata.group_member.rebalance import MemberRebalance
 from metadata.group_member.settings import MemberSettings
-from metadata.group_member.state import Heard, Membership, Phase
+from metadata.group_member.state import Heard, MemberPhase, MemberState
 
 BUSY_ATTEMPTS: Final = 10
 """In a session, at a coordinator that has too many calls: those of members that come again at once would come on top."""
@@ -21,10 +21,10 @@ class MemberHeartbeats:
 
     def __init__(
         self,
-        calls: GroupCalls,
-        reader: PartitionReader,
+        calls: CoordinatorClient,
+        reader: RebalanceListener,
         settings: MemberSettings,
-        place: Membership,
+        place: MemberState,
         rebalance: MemberRebalance,
         *,
         group: str,
@@ -78,7 +78,7 @@ class MemberHeartbeats:
                 pass
 
     def _look_at_subscription(self) -> None:
-        if self._place.phase is not Phase.STAYING:
+        if self._place.phase is not MemberPhase.STAYING:
             return
         try:
             subscribed = self._reader.subscribed()

@@ -19,7 +19,7 @@ RETRY_S: Final = 0.1
 RETRY_S_MAX: Final = 1.0
 
 
-class PartitionReader(Protocol):
+class RebalanceListener(Protocol):
     """Who reads what the member owns. It is told one thing at a time.
 
     What any of these raises ends the member: it tells `lost`, leaves the group, and its run() raises the same; but for an error of
@@ -48,7 +48,7 @@ class PartitionReader(Protocol):
         ...
 
 
-class GroupCalls(Protocol):
+class CoordinatorClient(Protocol):
     """Errors are those of metadata/errors.py. A call that is cancelled waits no longer at the coordinator."""
 
     async def join(self, name: str, request: JoinRequest) -> Joined: ...

@@ -21,12 +21,10 @@ from typing import Final
 
 from metadata.errors import Fenced, StaleMember, TidelogError
 from metadata.group_member.heartbeats import MemberHeartbeats
-from metadata.group_member.interfaces import RETRY_S, RETRY_S_MAX
-from metadata.group_member.interfaces import GroupCalls as GroupCalls
-from metadata.group_member.interfaces import PartitionReader as PartitionReader
+from metadata.group_member.interfaces import RETRY_S, RETRY_S_MAX, CoordinatorClient, RebalanceListener
 from metadata.group_member.rebalance import MemberRebalance
 from metadata.group_member.settings import MemberSettings
-from metadata.group_member.state import NOTHING, Membership, Phase
+from metadata.group_member.state import NOTHING, MemberPhase, MemberState
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
 from metadata.retry import RetryPauses
@@ -53,8 +51,8 @@ class GroupMember:
 
     def __init__(
         self,
-        calls: GroupCalls,
-        reader: PartitionReader,
+        calls: CoordinatorClient,
+        reader: RebalanceListener,
         settings: MemberSettings,
         *,
         group: str,
@@ -66,7 +64,7 @@ class GroupMember:
         self._settings = settings
         self._group = group
         self._jitter = jitter
-        self._place = Membership(settings)
+        self._place = MemberState(settings)
         self._rebalance = MemberRebalance(calls, reader, settings, self._place, group=group, jitter=jitter, took=self._arm)
         self._heartbeats = MemberHeartbeats(
             calls, reader, settings, self._place, self._rebalance, group=group, jitter=jitter, end=self._end
@@ -172,7 +170,7 @@ class GroupMember:
             ended_by = await self._take_part_until_it_ends()
             if ended_by is None:
                 break
-            if self._place.phase is Phase.STAYING:
+            if self._place.phase is MemberPhase.STAYING:
                 again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
             if (failure := await self._give_up(ended_by)) is not None:
                 await self._leave_unless_fenced(failure)

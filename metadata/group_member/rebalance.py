@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from metadata.errors import InconsistentProtocol, MemberIdRequired, RebalanceInProgress, TidelogError, Unavailable
-from metadata.group_member.interfaces import RETRY_S, RETRY_S_MAX, GroupCalls, PartitionReader
+from metadata.group_member.interfaces import RETRY_S, RETRY_S_MAX, CoordinatorClient, RebalanceListener
 from metadata.group_member.leader_assignment import assignments, has_grown, subscribers
 from metadata.group_member.settings import MemberSettings
-from metadata.group_member.state import Membership, Moves
+from metadata.group_member.state import MemberState, Moves
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_MEMBER, Joined, MemberId
 from metadata.retry import RetryPauses
@@ -37,10 +37,10 @@ class MemberRebalance:
 
     def __init__(
         self,
-        calls: GroupCalls,
-        reader: PartitionReader,
+        calls: CoordinatorClient,
+        reader: RebalanceListener,
         settings: MemberSettings,
-        place: Membership,
+        place: MemberState,
         *,
         group: str,
         jitter: Callable[[], float],

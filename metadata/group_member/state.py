@@ -63,7 +63,7 @@ MARGIN_S_MAX: Final = 2.0
 NOTHING: Final[frozenset[TopicPartitionName]] = frozenset()
 
 
-class Phase(Enum):
+class MemberPhase(Enum):
     OUT = auto()
     JOINING = auto()
     SYNCING = auto()
@@ -100,9 +100,9 @@ class Moves(NamedTuple):
     """Of topics that this member has not asked for, and does not take."""
 
 
-class Membership:
+class MemberState:
     def __init__(self, settings: MemberSettings) -> None:
-        self.phase = Phase.OUT
+        self.phase = MemberPhase.OUT
         self.member_id = NO_MEMBER
         self.instance_id = InstanceId(settings.instance_id)
         self.generation = NO_GENERATION
@@ -130,7 +130,7 @@ class Membership:
         return bool(self.owned) and self.protocol not in COOPERATIVE
 
     def join_request(self, topics: Collection[str], *, now_s: float) -> JoinRequest:
-        self.phase, self._asked_s, self._is_answered = Phase.JOINING, now_s, False
+        self.phase, self._asked_s, self._is_answered = MemberPhase.JOINING, now_s, False
         self.topics = frozenset(topics)
         names = [name for name in self._settings.assignors if not self.owned or name in COOPERATIVE]
         return JoinRequest(
@@ -165,7 +165,7 @@ class Membership:
             self._no_rebalance_s = heard_s
         self._no_rebalance_s = max(self._no_rebalance_s, self._asked_s)
         self._heard_s = heard_s
-        self.phase = Phase.SYNCING
+        self.phase = MemberPhase.SYNCING
         self.member_id, self.generation, self.protocol = answer.member_id, answer.generation, answer.protocol
 
     def sync_request(self, assignments: dict[MemberId, bytes], *, now_s: float) -> SyncRequest:
@@ -176,7 +176,7 @@ class Membership:
         """Raises InvalidArgument where the assignment can't be read."""
         told = frozenset((topic, number) for topic, numbers in decode_assignment(answer.assignment).items() for number in numbers)
         mine = frozenset((topic, number) for topic, number in told if topic in self.topics and number >= 0)
-        self.phase = Phase.STAYING
+        self.phase = MemberPhase.STAYING
         self._owned_in, self._given_up_to_join = self.generation, NOTHING
         self._heard_s = max(self._heard_s, self._asked_s)
         self._no_rebalance_s = max(self._no_rebalance_s, self._asked_s)
@@ -188,7 +188,7 @@ class Membership:
         self.owned |= partitions
 
     def gave_up(self, partitions: frozenset[TopicPartitionName]) -> None:
-        if self.phase is not Phase.STAYING or self.protocol not in COOPERATIVE:
+        if self.phase is not MemberPhase.STAYING or self.protocol not in COOPERATIVE:
             self._given_up_to_join |= partitions
         self.owned -= partitions
 
@@ -196,7 +196,7 @@ class Membership:
         """It is out, and owns nothing any more. It keeps its id unless the group does not know it; so a process that was replaced
         under its instance id is fenced when it comes back, and does not fence its successor."""
         lost, self.owned = self.owned, NOTHING
-        self.phase, self.generation, self.protocol = Phase.OUT, NO_GENERATION, ""
+        self.phase, self.generation, self.protocol = MemberPhase.OUT, NO_GENERATION, ""
         self._owned_in, self._given_up_to_join = NO_GENERATION, NOTHING
         if isinstance(why, UnknownMember):
             self.member_id = NO_MEMBER
@@ -228,13 +228,15 @@ class Membership:
             return Heard.ASK_AGAIN if self._join_should_be_known(beat) else Heard.NOTHING_NEW
         if isinstance(error, RebalanceInProgress):
             self._heard_s = max(self._heard_s, beat.sent_s)
-            if self.phase is not Phase.JOINING:
+            if self.phase is not MemberPhase.JOINING:
                 return Heard.JOIN_AGAIN
             if error.details.get("waits"):  # so no barrier opens without it there, nor elsewhere for a rebalance timeout
                 self._no_rebalance_s = max(self._no_rebalance_s, beat.sent_s)
                 return Heard.NOTHING_NEW
             return Heard.ASK_AGAIN if self._join_should_be_known(beat) else Heard.NOTHING_NEW
-        if isinstance(error, StaleGeneration) and self.phase is Phase.JOINING:  # it has joined the next one, and was not told yet
+        if (
+            isinstance(error, StaleGeneration) and self.phase is MemberPhase.JOINING
+        ):  # it has joined the next one, and was not told yet
             if not self._join_should_be_known(beat):
                 return Heard.NOTHING_NEW
             was_answered, self._is_answered = self._is_answered, True
@@ -243,7 +245,7 @@ class Membership:
 
     def _join_should_be_known(self, beat: Beat) -> bool:
         """By the coordinator that has answered this heartbeat, which was sent long after the request to join."""
-        return self.phase is Phase.JOINING and beat.sent_s >= self._asked_s + self._settings.beat_ms / 1000
+        return self.phase is MemberPhase.JOINING and beat.sent_s >= self._asked_s + self._settings.beat_ms / 1000
 
 
 def _shortened_s(timeout_ms: int) -> float:

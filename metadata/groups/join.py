@@ -14,10 +14,10 @@ from metadata.groups.model import (
     NO_INSTANCE,
     NO_MEMBER,
     Group,
+    GroupPhase,
     JoinRequest,
     Member,
     MemberId,
-    Phase,
     Waiter,
     check_member_name,
     shown,
@@ -156,9 +156,9 @@ def _rejoin(group: Group, request: JoinRequest, waiter: Waiter, *, now_ms: int, 
     held = group.members[request.member_id]
     member = replace(_member(request, held.member_id), instance_id=held.instance_id, assignment=held.assignment)
     unchanged = (member.protocols, request.protocol_type) == (held.protocols, group.protocol_type)
-    if unchanged and group.phase is Phase.COMPLETING:
+    if unchanged and group.phase is GroupPhase.COMPLETING:
         return Step(group, ((waiter, joined(group, held.member_id)),))  # its answer was lost
-    if unchanged and group.phase is Phase.STABLE and held.member_id != group.leader:
+    if unchanged and group.phase is GroupPhase.STABLE and held.member_id != group.leader:
         return Step(group, ((waiter, joined(group, held.member_id)),))
     group = replace(group, protocol_type=request.protocol_type)  # of another kind only where there are no others
     return _wait_at_barrier(group, member, waiter, entering=False, now_ms=now_ms, settings=settings)
@@ -194,7 +194,7 @@ def _replace_static(
         syncing=without(group.syncing, held.member_id),
         unsynced=frozenset(new_member_id if at == held.member_id else at for at in group.unsynced),
     )
-    if group.phase is Phase.STABLE and chosen_protocol(members) == group.protocol and _asks_for_the_same(group, held, member):
+    if group.phase is GroupPhase.STABLE and chosen_protocol(members) == group.protocol and _asks_for_the_same(group, held, member):
         told = joined(replaced, new_member_id)._replace(skip_assignment=was_leader)
         return Step(replaced, (*fenced, (waiter, told)), stored=True)
     step = _wait_at_barrier(replaced, member, waiter, entering=False, now_ms=now_ms, settings=settings)
@@ -220,7 +220,7 @@ def _wait_at_barrier(group: Group, member: Member, waiter: Waiter, *, entering: 
     members = {**group.members, member.member_id: member}
     group = replace(group, members=members)
     began, answers = group, tuple[Answer, ...]()
-    if group.phase is not Phase.PREPARING:
+    if group.phase is not GroupPhase.PREPARING:
         began, answers = prepare(group, now_ms=now_ms, settings=settings)
     assert began.barrier is not None, "it is preparing"
     if (earlier := began.joining.get(member.member_id)) is not None:

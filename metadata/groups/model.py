@@ -34,7 +34,7 @@ NAME_CHARACTERS_MAX: Final = 249
 """Of a group, as of a topic; and of what its members call themselves."""
 
 
-class Phase(Enum):
+class GroupPhase(Enum):
     """The values are Kafka's names of the states, as people meet them."""
 
     EMPTY = "Empty"
@@ -79,7 +79,7 @@ class Barrier(NamedTuple):
 class Group(msgspec.Struct, frozen=True):
     """Never changed in place. What stands behind `changed_at_ms` lives in memory only."""
 
-    phase: Phase = Phase.EMPTY
+    phase: GroupPhase = GroupPhase.EMPTY
     generation: Generation = Generation(0)
     protocol_type: str = ""
     protocol: str = ""

@@ -18,7 +18,7 @@ from metadata.groups.model import NO_GENERATION
 from metadata.groups.settings import GroupSettings
 from metadata.model import TopicPartition
 from metadata.store.interface import KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 FORMAT_VERSION: Final = 1
 PAGE: Final = 1000
@@ -81,7 +81,7 @@ class StoredOffsets(NamedTuple):
     """Those that can't be read, each with why: what was committed there is not known, and it is not nothing."""
 
 
-async def read_offsets(store: MetadataStore, layout: EtcdLayout, group: str) -> StoredOffsets:
+async def read_offsets(store: MetadataStore, layout: KeyLayout, group: str) -> StoredOffsets:
     """Raises Unavailable."""
     committed, damaged = dict[TopicPartition, CommittedOffset](), dict[TopicPartition, TidelogError]()
     async for kept in _stored(store, layout, group):
@@ -93,12 +93,12 @@ async def read_offsets(store: MetadataStore, layout: EtcdLayout, group: str) -> 
     return StoredOffsets(committed, damaged)
 
 
-async def read_offset_keys(store: MetadataStore, layout: EtcdLayout, group: str) -> list[str]:
+async def read_offset_keys(store: MetadataStore, layout: KeyLayout, group: str) -> list[str]:
     """The keys of the same, damaged ones as well. Raises Unavailable."""
     return [kept.key async for kept in _stored(store, layout, group)]
 
 
-async def _stored(store: MetadataStore, layout: EtcdLayout, group: str) -> AsyncIterator[KeyValue]:
+async def _stored(store: MetadataStore, layout: KeyLayout, group: str) -> AsyncIterator[KeyValue]:
     prefix = layout.offsets(group)
     page = await store.range(prefix, limit=PAGE)
     while True:

@@ -25,12 +25,12 @@ from metadata.groups.model import (
     Barrier,
     Generation,
     Group,
+    GroupPhase,
     InstanceId,
     Joined,
     JoinedMember,
     Member,
     MemberId,
-    Phase,
     Synced,
     Waiter,
     shown,
@@ -53,13 +53,13 @@ class Step(NamedTuple):
 def prepare(group: Group, *, now_ms: int, settings: GroupSettings) -> tuple[Group, tuple[Answer, ...]]:
     """Begins a rebalance. Who waits for an assignment is told to join again."""
     answers = tuple((waiter, rebalancing()) for waiter in group.syncing.values())
-    first = group.phase is Phase.EMPTY
+    first = group.phase is GroupPhase.EMPTY
     wait_ms = max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
     if first:
         wait_ms = min(wait_ms, settings.group_initial_rebalance_delay_ms)
     began_ms = now_ms if first else max(now_ms, group.alone_from_ms)
     barrier = Barrier(began_ms, began_ms + wait_ms, first)
-    return replace(group, phase=Phase.PREPARING, syncing={}, unsynced=frozenset(), sync_by_ms=0, barrier=barrier), answers
+    return replace(group, phase=GroupPhase.PREPARING, syncing={}, unsynced=frozenset(), sync_by_ms=0, barrier=barrier), answers
 
 
 def open_if_all_are_here(group: Group, *, now_ms: int) -> Step:
@@ -86,7 +86,7 @@ def _open(group: Group, *, now_ms: int) -> Step:
     leader = group.leader if group.leader in group.joining else next(iter(group.joining))
     opened = replace(
         group,
-        phase=Phase.COMPLETING,
+        phase=GroupPhase.COMPLETING,
         generation=generation,
         protocol=chosen_protocol(members),
         leader=leader,

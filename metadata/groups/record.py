@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metadata.errors import Corrupt, TooLarge
-from metadata.groups.model import NO_INSTANCE, Barrier, Generation, Group, Member, MemberId, Phase
+from metadata.groups.model import NO_INSTANCE, Barrier, Generation, Group, GroupPhase, Member, MemberId
 from metadata.groups.settings import GroupSettings
 from metadata.model import SessionId
 from metadata.store.interface import KeyValue
@@ -32,7 +32,7 @@ from metadata.store.interface import KeyValue
 FORMAT_VERSION: Final = 1
 
 
-class Handover(msgspec.Struct, frozen=True):
+class PendingHandover(msgspec.Struct, frozen=True):
     """What a coordinator knew when it gave the group up; since then it has answered nobody. Members that have left, or were lost,
     since the generation began are none of the record any more.
     """
@@ -46,17 +46,17 @@ class Handover(msgspec.Struct, frozen=True):
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     coordinator: SessionId
-    phase: Phase
+    phase: GroupPhase
     generation: Generation
     protocol_type: str
     protocol: str
     leader: MemberId
     changed_at_ms: int
     members: Sequence[Member]
-    handed_over: Handover | msgspec.UnsetType = msgspec.UNSET
+    handed_over: PendingHandover | msgspec.UnsetType = msgspec.UNSET
 
 
-def encode_group(group: Group, coordinator: SessionId, handed_over: Handover | msgspec.UnsetType = msgspec.UNSET) -> bytes:
+def encode_group(group: Group, coordinator: SessionId, handed_over: PendingHandover | msgspec.UnsetType = msgspec.UNSET) -> bytes:
     return msgspec.json.encode(
         GroupRecord(
             coordinator=coordinator,
@@ -104,7 +104,7 @@ def encode_handover(
         session_ms, began_ms = member.session_timeout_ms, max(now_ms, group.alone_from_ms)
         left_ms = silent_at_ms[at] - began_ms if at in silent_at_ms and at not in group.joining else session_ms
         silent_in_ms[at] = max(left_ms, session_ms // 2)
-    handed_over = Handover(max(group.alone_from_ms - now_ms, 0), silent_in_ms)
+    handed_over = PendingHandover(max(group.alone_from_ms - now_ms, 0), silent_in_ms)
     return encode_group(left, coordinator, handed_over)
 
 
@@ -127,7 +127,7 @@ def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
     handed_over = record.handed_over
     alone_from_ms = now_ms + (proof_ms if isinstance(handed_over, msgspec.UnsetType) else handed_over.alone_in_ms)
     unsynced = frozenset[MemberId]()
-    if record.phase is Phase.COMPLETING:
+    if record.phase is GroupPhase.COMPLETING:
         unsynced = frozenset(
             member.member_id for member in record.members if member.instance_id == NO_INSTANCE or member.member_id == record.leader
         )
@@ -140,9 +140,9 @@ def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
         leader=record.leader,
         members={member.member_id: member for member in record.members},
         changed_at_ms=record.changed_at_ms,
-        barrier=Barrier(alone_from_ms, alone_from_ms + longest_ms, first=False) if record.phase is Phase.PREPARING else None,
+        barrier=Barrier(alone_from_ms, alone_from_ms + longest_ms, first=False) if record.phase is GroupPhase.PREPARING else None,
         unsynced=unsynced,
-        sync_by_ms=alone_from_ms + longest_ms if record.phase is Phase.COMPLETING else 0,
+        sync_by_ms=alone_from_ms + longest_ms if record.phase is GroupPhase.COMPLETING else 0,
         alone_from_ms=alone_from_ms,
         silent_in_ms={} if isinstance(handed_over, msgspec.UnsetType) else handed_over.silent_in_ms,
     )

@@ -20,9 +20,9 @@ from metadata.groups.model import (
     NO_MEMBER,
     Generation,
     Group,
+    GroupPhase,
     InstanceId,
     MemberId,
-    Phase,
     Synced,
     SyncRequest,
     Waiter,
@@ -55,12 +55,12 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
             raise InconsistentProtocol(
                 f"the generation's {field} is {shown(held)!r}, not {shown(asked)!r}", hint="Join again.", field=field
             )
-    if group.phase is Phase.PREPARING:
+    if group.phase is GroupPhase.PREPARING:
         raise rebalancing()
     for assignment in request.assignments.values():
         _check_assignment(len(assignment), settings)
     group = replace(group, unsynced=group.unsynced - {request.member_id})
-    if group.phase is Phase.STABLE:
+    if group.phase is GroupPhase.STABLE:
         return Step(group, ((waiter, _synced(group, request.member_id)),))
     answers: tuple[Answer, ...] = ()
     if (earlier := group.syncing.get(request.member_id)) is not None:
@@ -77,7 +77,7 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
         )
     stable = replace(
         waits,
-        phase=Phase.STABLE,
+        phase=GroupPhase.STABLE,
         members={at: replace(member, assignment=request.assignments.get(at, b"")) for at, member in group.members.items()},
         syncing={},
     )
@@ -108,7 +108,7 @@ def check_heartbeat(group: Group, member_id: MemberId, instance_id: InstanceId, 
     if member_id in group.joining:
         raise waiting()
     _check_generation(group, generation)
-    if group.phase is Phase.PREPARING:
+    if group.phase is GroupPhase.PREPARING:
         raise rebalancing()
 
 
@@ -118,7 +118,7 @@ def check_commit(group: Group, member_id: MemberId, instance_id: InstanceId, gen
     So the last commit of a member that is about to join again still counts.
     """
     if generation == NO_GENERATION and member_id == NO_MEMBER:
-        if group.phase is not Phase.EMPTY:
+        if group.phase is not GroupPhase.EMPTY:
             raise UnknownMember(
                 "the group has members, and only they commit its offsets",
                 hint="Commit as a member, use another group, or stop its members first.",
@@ -126,7 +126,7 @@ def check_commit(group: Group, member_id: MemberId, instance_id: InstanceId, gen
         return
     _check_member(group, member_id, instance_id)
     _check_generation(group, generation)
-    if group.phase is Phase.COMPLETING:
+    if group.phase is GroupPhase.COMPLETING:
         raise rebalancing()
 
 
@@ -175,7 +175,7 @@ def remove(group: Group, members: Collection[MemberId], *, now_ms: int, settings
         unsynced=group.unsynced.difference(gone),
         leader=NO_MEMBER if group.leader in gone else group.leader,
     )
-    if left.phase is not Phase.PREPARING:
+    if left.phase is not GroupPhase.PREPARING:
         left, more = prepare(left, now_ms=now_ms, settings=settings)
         answers += more
     step = _continued(left, now_ms=now_ms)
@@ -183,7 +183,7 @@ def remove(group: Group, members: Collection[MemberId], *, now_ms: int, settings
 
 
 def _continued(group: Group, *, now_ms: int) -> Step:
-    return open_if_all_are_here(group, now_ms=now_ms) if group.phase is Phase.PREPARING else Step(group)
+    return open_if_all_are_here(group, now_ms=now_ms) if group.phase is GroupPhase.PREPARING else Step(group)
 
 
 def tick(group: Group, late: Collection[MemberId], *, now_ms: int, settings: GroupSettings) -> Step:
@@ -198,7 +198,7 @@ def tick(group: Group, late: Collection[MemberId], *, now_ms: int, settings: Gro
     if len(announced) < len(group.announced):
         group = replace(group, announced=announced)
     step = remove(group, late, now_ms=now_ms, settings=settings)
-    if step.stored or step.group.phase is not Phase.PREPARING:
+    if step.stored or step.group.phase is not GroupPhase.PREPARING:
         return step
     opened = _continued(step.group, now_ms=now_ms)
     return opened._replace(answers=(*step.answers, *opened.answers))

@@ -46,7 +46,7 @@ _OFFSET_KEY = re.compile(f"([^/]+)/{_PARTITION}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdLayout:
+class KeyLayout:
     """The keys of one cluster. Clusters of different names can share an etcd."""
 
     cluster: str = "tidelog"

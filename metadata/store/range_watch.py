@@ -30,7 +30,7 @@ from metadata.store.interface import Event, KeyValue, MetadataStore, RevisionCom
 Record = TypeVar("Record")
 
 
-class WatchedRecords(Generic[Record]):
+class RecordWatch(Generic[Record]):
     """Its owner runs `watched.run()` as a task."""
 
     def __init__(
@@ -45,11 +45,11 @@ class WatchedRecords(Generic[Record]):
         self.prefix = prefix
         self._decode = decode
         self._changed = changed
-        self.watched = WatchedRange(store, prefix, replace=self._replace, apply=self._apply)
+        self.watched = RangeWatch(store, prefix, replace=self._replace, apply=self._apply)
 
     @property
     def revision(self) -> Revision:
-        """As WatchedRange.revision."""
+        """As RangeWatch.revision."""
         return self.watched.revision
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
@@ -108,7 +108,7 @@ class Reading(Protocol):
         ...
 
 
-class WatchedRange:
+class RangeWatch:
     """Its owner runs `run()` as a task. The callbacks must not block, nor raise."""
 
     def __init__(

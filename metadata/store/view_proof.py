@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Followed(Protocol):
-    """Records under one prefix, as WatchedRecords holds them."""
+    """Records under one prefix, as RecordWatch holds them."""
 
     @property
     def prefix(self) -> str: ...

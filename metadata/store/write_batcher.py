@@ -37,7 +37,7 @@ class _Write(NamedTuple):
     written: asyncio.Future[Revision]
 
 
-class CoalescedWrites:
+class WriteBatcher:
     """Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, *, linger_s: float, unknown: Callable[[str], None]) -> None:

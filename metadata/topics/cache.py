@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from metadata.errors import KNOWN_MAX, Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic, did_you_mean
 from metadata.model import Revision, TopicId, check_topic_name
 from metadata.store.interface import Event, KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic, decode_topic
 
@@ -50,12 +50,12 @@ class TopicCache:
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout | None = None,
+        layout: KeyLayout | None = None,
         *,
         may_suggest: Callable[[str], bool] = lambda name: True,
     ) -> None:
         """`may_suggest` returns whether a hint may name a topic."""
-        self._layout = layout or EtcdLayout()
+        self._layout = layout or KeyLayout()
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self._settings: dict[TopicId, TopicSettings] = {}
@@ -66,7 +66,7 @@ class TopicCache:
         self._catching_up: dict[str, _CatchingUp] = {}
         self._turns = itertools.count()
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
-        self._watched = WatchedRange(store, self._layout.topics, replace=self._replace, apply=self._apply)
+        self._watched = RangeWatch(store, self._layout.topics, replace=self._replace, apply=self._apply)
         self.run = self._watched.run
         self.wait_for = self._watched.wait_for
 

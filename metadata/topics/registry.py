@@ -29,7 +29,7 @@ from metadata.errors import (
 from metadata.model import PARTITIONS_MAX, TopicId, check_topic_name
 from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
 from metadata.store.interface import Compare, Delete, MetadataStore, Put
-from metadata.store.keys import EtcdLayout, parse_number
+from metadata.store.keys import KeyLayout, parse_number
 from metadata.topics.settings import TopicSettings, setting_definition
 from metadata.topics.topic import FORMAT_VERSION, Topic, check_partition_count, decode_topic, encode_topic
 
@@ -37,7 +37,7 @@ ATTEMPTS_MAX = 64
 """Each attempt that is lost was won by another change."""
 
 
-async def read_topic_ids(store: MetadataStore, layout: EtcdLayout) -> set[TopicId]:
+async def read_topic_ids(store: MetadataStore, layout: KeyLayout) -> set[TopicId]:
     """Of all topics at one revision, read past every cache. Raises Corrupt, Unavailable."""
     ids: set[TopicId] = set()
     page = await store.range(layout.topics, limit=PAGE_SIZE_MAX)
@@ -57,13 +57,13 @@ class TopicPage:
     """Empty on the last page. Stays good for ever: it names a place in the order, not a moment."""
 
 
-class Topics:
+class TopicRegistry:
     """The cluster's topics. Errors: as each call says, and those of the store (Unavailable, OutcomeUnknown)."""
 
     def __init__(
         self,
         store: MetadataStore,
-        layout: EtcdLayout | None = None,
+        layout: KeyLayout | None = None,
         *,
         max_message_bytes: int | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
@@ -73,7 +73,7 @@ class Topics:
         """`max_message_bytes`: the most that a topic's max.message.bytes may be here, where the broker has a lower limit.
         `may_suggest` returns whether a hint may name a topic."""
         self._store = store
-        self._layout = layout or EtcdLayout()
+        self._layout = layout or KeyLayout()
         self._max_message_bytes = max_message_bytes
         self._new_id = new_id
         self._now_ms = now_ms

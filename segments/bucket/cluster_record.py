@@ -90,7 +90,7 @@ NAME_ANOTHER: Final = (
 )
 
 
-async def check_not_nested(bucket: ObjectStore, url: str, s3: S3Settings | None = None) -> None:
+async def check_no_prefix_overlap(bucket: ObjectStore, url: str, s3: S3Settings | None = None) -> None:
     """`bucket` is the open store that `url` names, in which no cluster.json lies yet.
 
     Raises Rejected where a cluster lies around it or within it, Unavailable where the bucket can't be asked.

@@ -14,20 +14,20 @@ from metadata.model import Revision, TopicId
 from segments.object_store.interface import Buffer
 
 
-class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True):
+class TopicTombstone(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     id: TopicId
     gone_at_revision: Revision
     marked_at_ms: int | None = None
 
 
-def encode_deleted_topic(marker: DeletedTopic) -> bytes:
+def encode_deleted_topic(marker: TopicTombstone) -> bytes:
     return msgspec.json.encode(marker)
 
 
-def parse_deleted_topic(body: Buffer) -> DeletedTopic | None:
+def parse_deleted_topic(body: Buffer) -> TopicTombstone | None:
     """None for what is no such marker: it counts as one all the same, without a time."""
     try:
-        return msgspec.json.decode(body, type=DeletedTopic)
+        return msgspec.json.decode(body, type=TopicTombstone)
     except msgspec.MsgspecError:
         return None

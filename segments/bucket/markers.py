@@ -18,10 +18,10 @@ import msgspec
 
 from metadata.errors import AlreadyExists, Rejected
 from segments.bucket.layout import RESTORATIONS, parse_restoration_key, restoration_key
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 
 
-class RestorationRecord(msgspec.Struct, frozen=True):
+class RestoreMarker(msgspec.Struct, frozen=True):
     """For people."""
 
     cluster_id: str
@@ -30,7 +30,7 @@ class RestorationRecord(msgspec.Struct, frozen=True):
 
 async def last_restoration(store: ObjectStore) -> int:
     """Its number; 0 where the metadata were never restored. Raises Unavailable."""
-    numbers = [parse_restoration_key(found.key) async for found in objects_under(store, RESTORATIONS)]
+    numbers = [parse_restoration_key(found.key) async for found in list_all(store, RESTORATIONS)]
     return max((number for number in numbers if number is not None), default=0)
 
 
@@ -40,7 +40,7 @@ async def begin_restoration(store: ObjectStore, cluster_id: str, *, now_ms: int)
     Raises Unavailable, and OutcomeUnknown: then one may have begun, which does no harm.
     """
     number = await last_restoration(store) + 1
-    record = msgspec.json.encode(RestorationRecord(cluster_id, now_ms))
+    record = msgspec.json.encode(RestoreMarker(cluster_id, now_ms))
     while True:
         try:
             await store.create(restoration_key(number), [record])

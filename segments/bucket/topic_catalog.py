@@ -22,7 +22,7 @@ from typing import Final
 
 from metadata.errors import AlreadyExists, OutcomeUnknown, Unavailable
 from metadata.model import Partition, Revision, TopicId
-from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
+from segments.bucket.deleted_topic import TopicTombstone, encode_deleted_topic, parse_deleted_topic
 from segments.bucket.layout import (
     TOPICS,
     TopicIncarnation,
@@ -33,7 +33,7 @@ from segments.bucket.layout import (
     topic_mirror_key,
     topic_prefix,
 )
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 
 # How often a record is written whose outcome is unknown.
 ATTEMPTS_MAX: Final = 3
@@ -89,7 +89,7 @@ async def read_records(store: ObjectStore, topic: TopicIncarnation) -> TopicReco
     """Returns the registrations and marks of one incarnation, without a look at its manifests. Raises what the store raises."""
     records = TopicRecords()
     prefix = f"{topic_prefix(*topic)}_log/"
-    async for found in objects_under(store, prefix, start_after=f"{prefix}a"):  # manifests begin with digits
+    async for found in list_all(store, prefix, start_after=f"{prefix}a"):  # manifests begin with digits
         if (key := parse_topic_key(found.key)) is not None:
             records.take_in(key)
     return records
@@ -105,7 +105,7 @@ async def write_registration(store: ObjectStore, topic: TopicIncarnation, revisi
 
 async def mark_deleted(store: ObjectStore, topic: TopicIncarnation, revision: Revision, *, now_ms: int) -> None:
     """Returns when the topic is marked as deleted. Raises Unavailable, Denied."""
-    marker = DeletedTopic(name=topic.name, id=topic.topic_id, gone_at_revision=revision, marked_at_ms=now_ms)
+    marker = TopicTombstone(name=topic.name, id=topic.topic_id, gone_at_revision=revision, marked_at_ms=now_ms)
 
     def is_same(stored: bytes) -> bool:
         """Two controllers may give different times for the same deletion."""

@@ -66,7 +66,7 @@ class GroupPlace(NamedTuple):
         return f"offsets {self.base_offset} to {self.last_offset} lie in row group {self.number} of {self.key}"
 
 
-class History:
+class HistoryIndex:
     def __init__(self, manifest: Manifest, topic: str) -> None:
         """`topic`: its name, which the keys of its objects hold."""
         self.manifest = manifest

@@ -23,7 +23,7 @@ from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Un
 from metadata.model import TopicPartition
 from metadata.retry import RetryPauses
 from segments.bucket.layout import manifest_key, manifests_prefix, parse_topic_key
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.history.manifest import Manifest, decode_manifest, encode_manifest
 from segments.object_store.interface import ObjectStore
 
@@ -84,9 +84,9 @@ async def newest_manifests(
             except Corrupt as error:
                 return error
 
-    listed = await all_of(map(versions_of, _neighbours(topics)))
+    listed = await gather_all(map(versions_of, _neighbours(topics)))
     versions = {partition: version for some in listed for partition, version in some.items()}
-    manifests = await all_of(read(partition, version) for partition, version in versions.items())
+    manifests = await gather_all(read(partition, version) for partition, version in versions.items())
     found = dict(zip(versions, manifests, strict=True))
     return {partition: found.get(partition) for partition in topics}
 

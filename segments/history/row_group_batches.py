@@ -35,7 +35,7 @@ class HistoryBatch(NamedTuple):
     body: bytes
 
 
-def encode_history(
+def encode_row_group(
     columns: pa.RecordBatch, *, epochs: Sequence[EpochStart], batch_bytes_max: int = BATCH_BYTES_MAX
 ) -> list[HistoryBatch]:
     """Batches of the records, in their order; a record that is larger than `batch_bytes_max` has one for itself."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from segments.deadline import Deadline
 from segments.partition.partition_log import Appended
-from segments.shared_errors import own_copy
+from segments.shared_errors import copy_of
 from segments.wal.pending_segment import PendingSegment
 
 
@@ -60,7 +60,7 @@ class PendingAppend(NamedTuple):
             )
         error = outcome.result()
         if error is not None:
-            raise own_copy(error)
+            raise copy_of(error)
         return self.appended
 
 
@@ -101,4 +101,4 @@ async def resolve_all(unverified: Iterable[UnverifiedRejection]) -> None:
         except TidelogError as error:
             hindrance = error.with_traceback(None)
         for each in rejected:
-            each._resolved = each.rejection if hindrance is None else own_copy(hindrance)
+            each._resolved = each.rejection if hindrance is None else copy_of(hindrance)

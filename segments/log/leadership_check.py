@@ -43,7 +43,7 @@ class LeadershipCheck:
         """`spawn` owns the tasks of the checks; `timeout_s` bounds one check."""
         self.guard = guard
         self._writer = writer
-        self._seal_check = SealCheck(writer.look_for_seal, spawn, timeout_s=timeout_s)
+        self._seal_check = SealCheck(writer.check_seal, spawn, timeout_s=timeout_s)
 
     async def verify(self) -> None:
         """Returns when it is certain that no other broker led in this session's place before this was called.

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from metadata.errors import InvalidArgument, NoLeader, OutcomeUnknown, OutOfRange, TidelogError, Unavailable
 from metadata.model import Offset, TopicPartition
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.interface import ObjectStore
 from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
-from segments.shared_errors import own_copy
+from segments.shared_errors import copy_of
 
 # How long a bucket that does not answer is asked whether it took a manifest.
 COMMIT_TIMEOUT_S: Final = 15.0
@@ -89,7 +89,7 @@ class ManifestFollower:
         topic = self._topics.get(manifest.place)
         if not topic or (led.history is not None and led.history.manifest.version >= manifest.version):
             return False
-        led.history = History(manifest, topic)
+        led.history = HistoryIndex(manifest, topic)
         self.settle(led)
         return True
 
@@ -115,7 +115,7 @@ class ManifestFollower:
         await asyncio.wait((reading,))  # a waiter that is cancelled affects no other
         adopted = reading.result() if not reading.cancelled() else NoLeader(f"this broker leads {partition} no more")
         if isinstance(adopted, TidelogError):
-            raise own_copy(adopted)
+            raise copy_of(adopted)
         return adopted
 
     async def _read(self, partition: TopicPartition, topic: str) -> _Adopted:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from metadata.errors import TidelogError, Unavailable
-from segments.shared_errors import own_copy
+from segments.shared_errors import copy_of
 
 Outcome = TidelogError | None
 
@@ -24,13 +24,13 @@ class SealCheck:
 
     def __init__(
         self,
-        look_for_seal: Callable[[], Awaitable[None]],
+        check_seal: Callable[[], Awaitable[None]],
         spawn: Callable[[Coroutine[Any, Any, Outcome]], asyncio.Task[Outcome]],
         *,
         timeout_s: float,
     ) -> None:
-        """`look_for_seal` asks the bucket, and ends the session where it finds a seal; `spawn` owns the tasks."""
-        self._look_for_seal = look_for_seal
+        """`check_seal` asks the bucket, and ends the session where it finds a seal; `spawn` owns the tasks."""
+        self._look_for_seal = check_seal
         self._spawn = spawn
         self._timeout_s = timeout_s
         self._last: asyncio.Task[Outcome] | None = None
@@ -44,7 +44,7 @@ class SealCheck:
         await asyncio.wait((checking,))
         error = Unavailable("the session has ended") if checking.cancelled() else checking.result()
         if error is not None:
-            raise own_copy(error)
+            raise copy_of(error)
 
     async def _check_after(self, before: asyncio.Task[Outcome] | None) -> Outcome:
         if before is not None:

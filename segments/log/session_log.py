@@ -28,12 +28,12 @@ from segments.log.append_result import UnverifiedRejection
 from segments.log.keyed_routing import AnyRouting, KeyedRouting
 from segments.log.leadership_check import LeadershipCheck, LeadershipGuard, SoleLeader
 from segments.log.manifest_follower import ManifestFollower
-from segments.object_store.health import BucketState
+from segments.object_store.health import HealthState
 from segments.object_store.interface import Buffer, ObjectStore
 from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
-from segments.partition.partition_log import AS_PRODUCED, Appended, Dates
+from segments.partition.partition_log import AS_PRODUCED, Appended, TimestampPolicy
 from segments.partition.producer_state import NOT_ROUTED, ONE_SHOT, ProducerRoom, SequencedBatch
-from segments.read.disk_cache import DiskTier
+from segments.read.disk_cache import DiskCache
 from segments.read.log_reader import FetchTarget as FetchTarget  # what `reads.fetch` takes
 from segments.read.read_path import ReadPath
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
@@ -79,9 +79,9 @@ class SessionLog:
         routing: KeyedRouting | None = None,
         on_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None,
         new_writer: Callable[[], bytes] = lambda: secrets.token_bytes(16),
-        disk: DiskTier | None = None,
+        disk: DiskCache | None = None,
         counters: LogCounters | None = None,
-        bucket_state: Callable[[], BucketState] = lambda: BucketState.HEALTHY,
+        bucket_state: Callable[[], HealthState] = lambda: HealthState.HEALTHY,
     ) -> None:
         """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, as `counters` do. `now_ms` is the wall
         clock; `expires_ms`, by default the same, is the time by which producers are forgotten (object_store/store_clock.py).
@@ -203,7 +203,7 @@ class SessionLog:
         admission: Admission,
         *,
         expected_offset: int | None = None,
-        dates: Dates = AS_PRODUCED,
+        dates: TimestampPolicy = AS_PRODUCED,
         continues: bool = False,
     ) -> PendingAppend:
         """Gives a checked batch its offsets and puts it into the open segment. Takes its bytes over from the admission.

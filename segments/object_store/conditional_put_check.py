@@ -26,7 +26,7 @@ _PAUSE_S = 0.2
 _WRONG_STORE = "Use a store that honours `If-None-Match: *` on PUT: AWS S3, a current MinIO, Ceph or R2, or a local directory."
 
 
-async def prove_create_only(store: ObjectStore, scratch_key: str, *, timeout_s: float = 30.0) -> None:
+async def check_conditional_put(store: ObjectStore, scratch_key: str, *, timeout_s: float = 30.0) -> None:
     """Returns when the proof holds, and has deleted the scratch key.
 
     `scratch_key` must be new: see `bucket_layout.proof_key`. Raises Rejected for a store that lets both creates win or reads

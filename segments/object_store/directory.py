@@ -22,8 +22,8 @@ from segments.object_store.validation import check_key, check_list, check_range,
 _Answer = TypeVar("_Answer")
 
 
-class DirectoryStore:
-    """Made by `DirectoryStore.open`. Use and close it in one event loop.
+class DirectoryObjectStore:
+    """Made by `DirectoryObjectStore.open`. Use and close it in one event loop.
 
     Beside the errors of ObjectStore: Unavailable for a full disk, Denied for a directory that is missing, read-only or on a
     file system without hard links, InvalidArgument for a key below another key.
@@ -48,7 +48,7 @@ class DirectoryStore:
         write_threads: int = 8,
         read_threads: int = 8,
         clock: StoreClock | None = None,
-    ) -> DirectoryStore:
+    ) -> DirectoryObjectStore:
         """The store in the directory `root`, which must be there; or its parent, where `make_root` says to make it. Else Denied."""
         files = DirectoryFiles(root, clock)
         store = cls(

@@ -100,7 +100,7 @@ class DirectoryFiles:
         objects: list[ObjectInfo] = []
         with self._explained("list", prefix):
             os.stat(self._root)  # where the whole bucket is gone, say so: a log that seems empty would be written anew
-            for key, entry in objects_in_order(self._root, prefix, start_after):
+            for key, entry in list_in_key_order(self._root, prefix, start_after):
                 if len(objects) == limit:
                     return ListPage(tuple(objects), more=True)
                 with suppress(FileNotFoundError):  # deleted since the directory was read
@@ -395,7 +395,7 @@ def _sync_directory(path: str) -> None:
         os.close(directory)
 
 
-def objects_in_order(root: str, prefix: str, start_after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def list_in_key_order(root: str, prefix: str, start_after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """The keys that begin with `prefix` and come after `start_after`, each with its entry, which was not stat'ed yet.
 
     What lies there under a name that is no key (temporaries, a lost+found) is passed over. Raises OSError, except for a

@@ -31,7 +31,7 @@ RECOVERED_RUN: Final = 3
 """Calls in a row that succeed end `unavailable`: a store that comes back is used again at once."""
 
 
-class BucketState(enum.Enum):
+class HealthState(enum.Enum):
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     """Some calls fail: fewer and larger ones are made."""
@@ -39,9 +39,9 @@ class BucketState(enum.Enum):
     """Nearly all fail."""
 
 
-class BucketHealth:
+class StoreHealth:
     def __init__(self) -> None:
-        self._state = BucketState.HEALTHY
+        self._state = HealthState.HEALTHY
         self._seconds: deque[list[int]] = deque()
         """[second, successes, failures], the oldest first, none without an outcome."""
         self._successes = 0
@@ -63,7 +63,7 @@ class BucketHealth:
             self._seconds[-1][1] += 1
             self._successes += 1
             self._run += 1
-            if self._state is BucketState.HEALTHY:
+            if self._state is HealthState.HEALTHY:
                 return  # the way of nearly every call
         self._state = self._next(second)
 
@@ -72,31 +72,31 @@ class BucketHealth:
         """Whether the last call has succeeded."""
         return self._run > 0
 
-    def state(self, now_s: float) -> BucketState:
-        if self._state is not BucketState.HEALTHY:
+    def state(self, now_s: float) -> HealthState:
+        if self._state is not HealthState.HEALTHY:
             self._forget(int(now_s))
             if not self._seconds:
-                self._state = BucketState.HEALTHY
+                self._state = HealthState.HEALTHY
                 self._run = 0
         return self._state
 
-    def _next(self, second: int) -> BucketState:
+    def _next(self, second: int) -> HealthState:
         outcomes = self._successes + self._failures
         share = self._failures / outcomes
         enough = outcomes >= SAMPLE_MIN
         match self._state:
-            case BucketState.HEALTHY | BucketState.DEGRADED if enough and share >= UNAVAILABLE_SHARE:
-                return BucketState.UNAVAILABLE
-            case BucketState.HEALTHY if enough and share >= DEGRADED_SHARE:
-                return BucketState.DEGRADED
-            case BucketState.UNAVAILABLE if self._run >= RECOVERED_RUN:
+            case HealthState.HEALTHY | HealthState.DEGRADED if enough and share >= UNAVAILABLE_SHARE:
+                return HealthState.UNAVAILABLE
+            case HealthState.HEALTHY if enough and share >= DEGRADED_SHARE:
+                return HealthState.DEGRADED
+            case HealthState.UNAVAILABLE if self._run >= RECOVERED_RUN:
                 # What failed before it came back says nothing about how it is now.
                 self._seconds.clear()
                 self._seconds.append([second, self._run, 0])
                 self._successes, self._failures = self._run, 0
-                return BucketState.DEGRADED
-            case BucketState.DEGRADED if self._is_calm(second):
-                return BucketState.HEALTHY
+                return HealthState.DEGRADED
+            case HealthState.DEGRADED if self._is_calm(second):
+                return HealthState.HEALTHY
             case _:
                 return self._state
 

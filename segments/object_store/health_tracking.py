@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, TidelogError, Unavailable
 from segments.object_store.decorator import ObjectStoreDecorator, Operation
-from segments.object_store.health import BucketHealth, BucketState
+from segments.object_store.health import HealthState, StoreHealth
 from segments.object_store.interface import Buffer, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ SILENT_S: Final = 5.0
 """A call other than a create that its caller gives up on after so long has failed."""
 
 
-class Trouble(NamedTuple):
+class StoreTrouble(NamedTuple):
     """Why the bucket takes no writes, and what helps, for people."""
 
     message: str
@@ -51,7 +51,7 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
-        self._health = BucketHealth()
+        self._health = StoreHealth()
         self._failing_since_s: float | None = None
         self._failed_at_s = 0.0
         self._failed_bytes_min = 0
@@ -62,19 +62,19 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
         """Creates that have no answer yet: since when, and how many bytes. In the order of their coming."""
 
     @property
-    def state(self) -> BucketState:
+    def state(self) -> HealthState:
         return self._health.state(asyncio.get_running_loop().time())
 
     @property
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> StoreTrouble | None:
         """While the bucket takes no writes, for longer than networks hiccup; or while nearly all calls to it fail, reads too."""
         if self._told_at_s is None or self._failure is None:
-            if self.state is BucketState.UNAVAILABLE and not self._health.answers:
+            if self.state is HealthState.UNAVAILABLE and not self._health.answers:
                 hint = "Look at the network and the credentials: `tidelog doctor` looks at each step."
-                return Trouble("nearly all requests to the bucket fail", hint)
+                return StoreTrouble("nearly all requests to the bucket fail", hint)
             return None
         hint = self._failure.hint or "Look at the bucket: its disk, its network, its credentials."
-        return Trouble(f"the bucket takes no writes: {self._failure.message}", hint)
+        return StoreTrouble(f"the bucket takes no writes: {self._failure.message}", hint)
 
     @property
     def unwritable(self) -> Unwritable | None:

@@ -96,7 +96,7 @@ class ObjectStore(Protocol):
     async def close(self) -> None: ...
 
 
-async def objects_under(store: ObjectStore, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+async def list_all(store: ObjectStore, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
     """In ascending byte order of their keys. What is created or deleted meanwhile may be seen or not."""
     while True:
         page = await store.list(prefix, start_after=start_after)

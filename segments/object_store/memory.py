@@ -15,7 +15,7 @@ from segments.object_store.interface import Buffer, ListPage, ObjectInfo, Tail
 from segments.object_store.validation import check_key, check_list, check_range, check_tail, past_the_end
 
 
-class MemoryStore:
+class MemoryObjectStore:
     def __init__(self, url: str = "memory://") -> None:
         self.url = url
         self._objects: dict[str, bytes] = {}

@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from metadata.errors import InvalidArgument
 from metadata.shown_url import shown_url
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import ObjectStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.object_store.s3_settings import S3Settings
 from segments.object_store.store_clock import StoreClock
 from segments.object_store.timeout import TimeoutObjectStore
@@ -47,13 +47,13 @@ async def open_store(
     """The store that `url` names, opened; the caller closes it. `clock` hears the times that the store's answers tell.
 
     `make_directory` makes the directory of a file URL where it is missing, and its parent is not. InvalidArgument for a URL that
-    names no store, Denied for a directory that can't be used. A bucket of S3 is not asked anything yet: see `prove_create_only`.
+    names no store, Denied for a directory that can't be used. An S3 bucket is not asked yet: see `check_conditional_put`.
     """
     match parse_store_url(url, s3):
         case None:
-            return MemoryStore()
+            return MemoryObjectStore()
         case Path() as root:
-            directory = await DirectoryStore.open(root, make_root=make_directory, clock=clock)
+            directory = await DirectoryObjectStore.open(root, make_root=make_directory, clock=clock)
             return TimeoutObjectStore(directory, timeout_s=DISK_TIMEOUT_S)
         case S3Place(bucket, prefix, settings):
             from segments.object_store.s3 import S3Store  # here, since it takes half a second and 40 MB that a directory can save

@@ -32,7 +32,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Throttled, Unavailable
 from metadata.retry import RetryPauses, retry
 from segments.object_store.interface import Buffer, ListPage, ObjectInfo, Tail
-from segments.object_store.s3_errors import http_status, translated
+from segments.object_store.s3_errors import http_status, translate
 from segments.object_store.s3_settings import S3Settings
 from segments.object_store.store_clock import StoreClock
 from segments.object_store.validation import check_key, check_list, check_range, check_tail, is_key, past_the_end
@@ -69,7 +69,7 @@ class S3Store:
     async def open(
         cls, bucket: str, prefix: str = "", settings: S3Settings | None = None, *, clock: StoreClock | None = None
     ) -> S3Store:
-        """A client of the bucket. Sends nothing to it yet: `prove_create_only` does, and says what is wrong.
+        """A client of the bucket. Sends nothing to it yet: `check_conditional_put` does, and says what is wrong.
 
         `prefix` has no "/" at its ends. InvalidArgument for names that can't be right, Denied where no credentials can be read.
         """
@@ -98,7 +98,7 @@ class S3Store:
                     )
                 )
             except _ERRORS as error:
-                raise translated(error, doing="open", url=f"s3://{bucket}", key="", writes=False) from error
+                raise translate(error, doing="open", url=f"s3://{bucket}", key="", writes=False) from error
             pass_body_by_the_signer(client)
             if clock is not None:
                 _tell_dates(client, clock)
@@ -230,7 +230,7 @@ class S3Store:
                 async with asyncio.timeout(timeout_s or self._settings.s3_request_timeout_ms / 1000):
                     return await send()
             except _ERRORS as error:
-                raise translated(error, doing=doing, url=self.url, key=key, writes=writes) from error
+                raise translate(error, doing=doing, url=self.url, key=key, writes=writes) from error
 
     @asynccontextmanager
     async def _place(self, places: asyncio.Semaphore, doing: str, key: str) -> AsyncIterator[None]:

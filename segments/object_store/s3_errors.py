@@ -71,7 +71,7 @@ _OUR_OPERATIONS = {"PutObject", "GetObject", "ListObjectsV2", "DeleteObject"}
 _RETRY_AFTER_MAX_S = 5.0
 
 
-def translated(error: Exception, *, doing: str, url: str, key: str, writes: bool) -> TidelogError:
+def translate(error: Exception, *, doing: str, url: str, key: str, writes: bool) -> TidelogError:
     """The error of our tree for one of botocore, aiohttp or the operating system.
 
     `doing` is the verb for people (create, read, list, delete); `writes` says whether the request, once sent, may have changed

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from metadata.errors import Corrupt, NoLeader
 from metadata.model import TopicPartition
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.partition.partition_log import Bounds, PartitionLog, check_epoch
-from segments.shared_errors import own_copy
+from segments.shared_errors import copy_of
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex
 
 
@@ -96,7 +96,7 @@ class LeaderPartitions:
         led = self._led.get(partition)
         if led is None:
             if partition in self._damaged:
-                raise own_copy(self._damaged[partition])
+                raise copy_of(self._damaged[partition])
             self._check_open()
             raise NoLeader(f"this broker does not lead {partition}")
         return led
@@ -124,7 +124,7 @@ class LeaderPartition:
     # From `compacted_to` of the history on.
     runs: RunIndex
     # What is in Parquet, by the newest manifest that is known here.
-    history: History | None = None
+    history: HistoryIndex | None = None
     # On the loop's clock, of the newest segment with records of the partition that was committed here: when it got its first batch,
     # and when it was committed. 0 before the first.
     taken_at_s: float = 0.0

@@ -26,7 +26,7 @@ class Appended(NamedTuple):
     """An idempotent repeat: these are the offsets of the first time."""
 
 
-class Dates(NamedTuple):
+class TimestampPolicy(NamedTuple):
     """What a topic says of the dates of its records."""
 
     by_broker: bool = False
@@ -35,7 +35,7 @@ class Dates(NamedTuple):
     """A new batch with a record of a later date is refused; None: whatever the date."""
 
 
-AS_PRODUCED = Dates()
+AS_PRODUCED = TimestampPolicy()
 
 
 class Bounds(NamedTuple):

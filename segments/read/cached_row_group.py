@@ -19,7 +19,7 @@ from segments.history.index import GroupPlace
 from segments.history.row_group_batches import HistoryBatch
 from segments.object_store.interface import Buffer
 from segments.records.batch import corrupt_range, parse_header
-from segments.shared_errors import own_copy
+from segments.shared_errors import copy_of
 
 GROUP_BATCH_BYTES: Final = 256 << 10
 """Of the batches that are made: a reader gets one of them at least, however few records it asks for."""
@@ -34,7 +34,7 @@ class GroupPart(NamedTuple):
     next_offset: Offset
 
 
-class ColdGroup(NamedTuple):
+class CachedRowGroup(NamedTuple):
     place: GroupPlace
     batches: list[bytes]
     last_offsets: list[Offset]
@@ -61,7 +61,7 @@ class ColdGroup(NamedTuple):
         watermark is left for then, and if it is the first, there is none.
         """
         if self.damage is not None:
-            raise own_copy(self.damage)
+            raise copy_of(self.damage)
         first = end = self.index_of(offset)
         while end < len(self.batches) and self.last_offsets[end] < high_watermark:
             bytes_max -= len(self.batches[end])
@@ -76,7 +76,7 @@ class ColdGroup(NamedTuple):
 
     def batch(self, index: int) -> bytes:
         if self.damage is not None:
-            raise own_copy(self.damage)
+            raise copy_of(self.damage)
         return self.batches[index]
 
     def max_timestamp(self, index: int) -> int:
@@ -90,22 +90,22 @@ class ColdGroup(NamedTuple):
         return unreadable_group(self.place, why)
 
 
-def group_of(place: GroupPlace, batches: Sequence[HistoryBatch]) -> ColdGroup:
+def group_of(place: GroupPlace, batches: Sequence[HistoryBatch]) -> CachedRowGroup:
     """`batches`: of all records of the group, in order."""
-    group = ColdGroup(place, [batch.body for batch in batches], [batch.last_offset for batch in batches])
+    group = CachedRowGroup(place, [batch.body for batch in batches], [batch.last_offset for batch in batches])
     assert group.last_offsets[-1] == place.last_offset, f"{place}, but the last batch ends at {group.last_offsets[-1]}"
     return group
 
 
-def damaged_group(place: GroupPlace, error: Corrupt) -> ColdGroup:
+def damaged_group(place: GroupPlace, error: Corrupt) -> CachedRowGroup:
     """`error`: of the row group, or of the footer of its file; who reads the group is told where that ends."""
     next_offset = place.last_offset + 1
     if error.details.get("next_offset") != next_offset:
-        own = own_copy(error)
+        own = copy_of(error)
         own.hint = f"Read on from offset {next_offset}, or restore the object from a version or a backup of the bucket."
         own.details["next_offset"] = next_offset
         error = own
-    return ColdGroup(place, [], [], error)
+    return CachedRowGroup(place, [], [], error)
 
 
 def unreadable_group(place: GroupPlace, why: str) -> Corrupt:

@@ -26,7 +26,7 @@ BATCH_INDEX_BYTES: Final = 80
 """What the two positions of a batch take beside its bytes."""
 
 
-class Damage(NamedTuple):
+class RunDamage(NamedTuple):
     why: str
     max_timestamp: int
     """Of its records, as far as the footer tells."""
@@ -39,14 +39,14 @@ class RunPart(NamedTuple):
     next_offset: Offset
 
 
-class ColdRun(NamedTuple):
+class CachedRun(NamedTuple):
     place: RunPlace
     body: memoryview
     base_offsets: list[Offset]
     """Of its batches, in order. Damaged ones that nothing tells apart count as one."""
     starts: list[int]
     """Where each begins in `body`, and where the last one ends."""
-    damaged: dict[int, Damage]
+    damaged: dict[int, RunDamage]
     """By the batch's index."""
 
     @property
@@ -111,9 +111,9 @@ def unreadable(place: RunPlace, why: str) -> Corrupt:
     return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)
 
 
-def open_run(body: bytes, place: RunPlace) -> ColdRun:
+def open_run(body: bytes, place: RunPlace) -> CachedRun:
     """The run by what its batches say of themselves. From the first damaged one on it is one hole: `open_by_footer` knows more."""
-    run = ColdRun(place, memoryview(body), [], [0], {})
+    run = CachedRun(place, memoryview(body), [], [0], {})
     expected, at = place.base_offset, 0
     try:
         while expected <= place.last_offset:
@@ -123,20 +123,20 @@ def open_run(body: bytes, place: RunPlace) -> ColdRun:
             run.starts.append(at)
             expected = Offset(header.last_offset + 1)
     except InvalidRecord as error:
-        run.damaged[len(run.base_offsets)] = Damage(error.message, place.max_timestamp)
+        run.damaged[len(run.base_offsets)] = RunDamage(error.message, place.max_timestamp)
         run.base_offsets.append(expected)
         run.starts.append(place.end - place.start)
     return run
 
 
-def open_by_footer(body: bytes, place: RunPlace, entries: Sequence[BatchEntry]) -> ColdRun:
+def open_by_footer(body: bytes, place: RunPlace, entries: Sequence[BatchEntry]) -> CachedRun:
     """The run by what the segment's footer says of its batches: each is sound or damaged by itself.
 
     Raises Corrupt when the footer tells of other batches than those of this run.
     """
     if not _fill(entries, place):
         raise unreadable(place, "the footer does not tell of this run")
-    run = ColdRun(place, memoryview(body), [], [0], {})
+    run = CachedRun(place, memoryview(body), [], [0], {})
     for index, entry in enumerate(entries):
         start, end = entry.start - place.start, entry.start - place.start + entry.size_bytes
         try:
@@ -144,7 +144,7 @@ def open_by_footer(body: bytes, place: RunPlace, entries: Sequence[BatchEntry]) 
             if (header.last_offset, header.crc) != (entry.last_offset, entry.crc):
                 raise InvalidRecord("there is another batch than the footer tells of")
         except InvalidRecord as error:
-            run.damaged[index] = Damage(error.message, entry.max_timestamp)
+            run.damaged[index] = RunDamage(error.message, entry.max_timestamp)
         run.base_offsets.append(entry.base_offset)
         run.starts.append(end)
     return run

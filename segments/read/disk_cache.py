@@ -31,7 +31,7 @@ class _Stored(NamedTuple):
     size_bytes: int
 
 
-class DiskTier:
+class DiskCache:
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         """`folder` is made where it is not there; another process must not use it. OSError."""
         make_private_directories(folder)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import Offset
-from segments.history.index import GroupPlace, History
+from segments.history.index import GroupPlace, HistoryIndex
 from segments.wal.run_index import RunIndex, RunPlace
 
 RUNS_MAX: Final = 64
@@ -58,7 +58,7 @@ def plan_fetch(
     high_watermark: Offset,
     hot_start_offset: Offset | None,
     runs: RunIndex,
-    history: History | None = None,
+    history: HistoryIndex | None = None,
     bytes_max: int,
 ) -> list[FetchPart]:
     """Where to read the batches from `offset` on, up to about `bytes_max` bytes and RUNS_MAX parts, but at least one.
@@ -85,7 +85,9 @@ def plan_fetch(
     return parts
 
 
-def _from_bucket(at: Offset, high_watermark: Offset, runs: RunIndex, history: History | None) -> FromParquet | FromWal | Gap | None:
+def _from_bucket(
+    at: Offset, high_watermark: Offset, runs: RunIndex, history: HistoryIndex | None
+) -> FromParquet | FromWal | Gap | None:
     if history is not None and at < history.compacted_to:
         group = history.find(at)
         return Gap(at, min(history.compacted_to, high_watermark)) if group is None else FromParquet(at, group)

@@ -18,13 +18,13 @@ from types import TracebackType
 
 from metadata.errors import Unavailable
 from segments.read.fetch_plan import RUNS_MAX
-from segments.read.read_cache import Cold, ColdPool, Loaded, OnGone, Place, outcome_of
+from segments.read.read_cache import Cold, Loaded, OnGone, Place, ReadCache, outcome_of
 
 
-class ColdReads:
+class FetchReads:
     """A context: at its end, what is not there yet is left out of the answer."""
 
-    def __init__(self, pool: ColdPool, *, bytes_max: int, woken: asyncio.Event) -> None:
+    def __init__(self, pool: ReadCache, *, bytes_max: int, woken: asyncio.Event) -> None:
         """`bytes_max` is about what it may read, but one place at least. Sets `woken` when what it waits for arrives."""
         self._pool = pool
         self._bytes_left = bytes_max
@@ -94,7 +94,7 @@ class ColdReads:
         """
         return self._owed is not None and not self._owed.done()
 
-    def __enter__(self) -> ColdReads:
+    def __enter__(self) -> FetchReads:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -26,16 +26,16 @@ import msgspec
 
 from metadata.errors import NotFound, TidelogError, Unavailable
 from metadata.model import TopicPartition
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifest, read_manifest
 from segments.object_store.interface import ObjectStore
 from segments.partition.leader_partitions import LeaderPartition
-from segments.read.log_reader import Fetched, FetchTarget, LogReader
-from segments.read.read_cache import ColdPool
-from segments.read.record_locations import Told, partition_told
-from segments.read.tail_cache import HotPool
-from segments.shared_errors import own_copy
+from segments.read.log_reader import FetchResult, FetchTarget, LogReader
+from segments.read.read_cache import ReadCache
+from segments.read.record_locations import LeaderSnapshot, partition_told
+from segments.read.tail_cache import TailCache
+from segments.shared_errors import copy_of
 
 TOPICS_MAX: Final = 10_000
 """Partitions whose topics' names are remembered, for when one of their objects is gone."""
@@ -45,23 +45,23 @@ class ToldTarget(NamedTuple):
     topic: str
     """Its name, which the keys of its objects hold."""
     target: FetchTarget
-    told: Told
+    told: LeaderSnapshot
 
 
-class LocatedReads:
+class FollowerReader:
     def __init__(
         self,
         store: ObjectStore,
-        cold: ColdPool,
+        cold: ReadCache,
         *,
         spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         read_timeout_s: float,
     ) -> None:
-        self._histories = KnownHistories(store, spawn=spawn, read_timeout_s=read_timeout_s)
-        self._reader = LogReader(HotPool(0), cold, adopt_newest=self._read_newest)
+        self._histories = FollowerManifests(store, spawn=spawn, read_timeout_s=read_timeout_s)
+        self._reader = LogReader(TailCache(0), cold, adopt_newest=self._read_newest)
         self._topics: OrderedDict[TopicPartition, str] = OrderedDict()
 
-    async def fetch(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Fetched | TidelogError]:
+    async def fetch(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[FetchResult | TidelogError]:
         """Batches of each in turn, `bytes_max` bytes in all; the error of a target stands in its place. Each partition once.
 
         What is in memory is answered first, as by ReadPath.fetch.
@@ -87,7 +87,7 @@ class LocatedReads:
 
     async def _read(
         self, targets: Sequence[FetchTarget], told: dict[TopicPartition, _Partition], bytes_max: int
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         if not targets:
             return []
         return await self._reader.fetch(
@@ -99,7 +99,7 @@ class LocatedReads:
             wait_ms_max=0,
         )
 
-    async def _history(self, asked: ToldTarget) -> History | TidelogError:
+    async def _history(self, asked: ToldTarget) -> HistoryIndex | TidelogError:
         partition, version = asked.target.partition, asked.told.located.manifest_version
         try:
             return await self._histories.of_version(asked.topic, partition, version)
@@ -121,7 +121,9 @@ class LocatedReads:
 class _Partition:
     """One that a leader has told of, for the time of one fetch."""
 
-    def __init__(self, partition: TopicPartition, told: Told, history: History | None, histories: KnownHistories) -> None:
+    def __init__(
+        self, partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None, histories: FollowerManifests
+    ) -> None:
         self._partition = partition
         self._told = told
         self._histories = histories
@@ -141,11 +143,11 @@ class _Partition:
         return self._known
 
 
-def _is_nothing(answers: Sequence[Fetched | TidelogError]) -> bool:
+def _is_nothing(answers: Sequence[FetchResult | TidelogError]) -> bool:
     return not any(isinstance(answer, TidelogError) or answer.size_bytes for answer in answers)
 
 
-def _with_high_watermark(answer: Fetched | TidelogError, told: Told) -> Fetched | TidelogError:
+def _with_high_watermark(answer: FetchResult | TidelogError, told: LeaderSnapshot) -> FetchResult | TidelogError:
     """The leader's: what was read ends where its places did."""
     return answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=told.high_watermark, committed_at_s=None)
 
@@ -161,7 +163,7 @@ _Failed = TidelogError | None
 """An error is a result here: it is for the readers, and must not end the log that owns the task."""
 
 
-class KnownHistories:
+class FollowerManifests:
     def __init__(
         self, store: ObjectStore, *, spawn: Callable[[Coroutine[Any, Any, _Failed]], asyncio.Task[_Failed]], read_timeout_s: float
     ) -> None:
@@ -169,14 +171,14 @@ class KnownHistories:
         self._store = store
         self._spawn = spawn
         self._read_timeout_s = read_timeout_s
-        self._held: OrderedDict[TopicPartition, History] = OrderedDict()
+        self._held: OrderedDict[TopicPartition, HistoryIndex] = OrderedDict()
         self._readings: dict[TopicPartition, asyncio.Task[_Failed]] = {}
         self.bytes_used = 0
 
-    def held(self, partition: TopicPartition) -> History | None:
+    def held(self, partition: TopicPartition) -> HistoryIndex | None:
         return self._held.get(partition)
 
-    async def of_version(self, topic: str, partition: TopicPartition, version: int) -> History:
+    async def of_version(self, topic: str, partition: TopicPartition, version: int) -> HistoryIndex:
         """This one, or a newer one. Raises Unavailable, Corrupt, and what the store raises."""
         for _ in range(2):  # what others have begun to read may be older
             held = self._held.get(partition)
@@ -203,7 +205,7 @@ class KnownHistories:
         await asyncio.wait((reading,))  # whoever waits may be cancelled, and disturbs no other
         failed = reading.result() if not reading.cancelled() else Unavailable("the session ended while a manifest was read")
         if failed is not None:
-            raise own_copy(failed)
+            raise copy_of(failed)
 
     async def _found(self, topic: str, partition: TopicPartition, version: int | None) -> _Failed:
         """Reads and holds it."""
@@ -216,7 +218,7 @@ class KnownHistories:
             return error.with_traceback(None)
         if manifest is None:
             return Unavailable(f"{partition} has no manifest")
-        self._hold(History(_for_readers(manifest), topic))
+        self._hold(HistoryIndex(_for_readers(manifest), topic))
         return None
 
     async def _named(self, topic: str, partition: TopicPartition, version: int | None) -> Manifest | None:
@@ -226,7 +228,7 @@ class KnownHistories:
         except NotFound:
             return None
 
-    def _hold(self, history: History) -> None:
+    def _hold(self, history: HistoryIndex) -> None:
         partition = history.manifest.place
         held = self._held.get(partition)
         if held is not None and held.version >= history.version:

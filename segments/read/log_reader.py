@@ -28,13 +28,13 @@ from segments.counters import LogCounters
 from segments.history.index import GroupPlace
 from segments.object_store.interface import Buffer
 from segments.partition.leader_partitions import LeaderPartition
-from segments.read.cached_row_group import ColdGroup
+from segments.read.cached_row_group import CachedRowGroup
 from segments.read.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
-from segments.read.fetch_reads import ColdReads
-from segments.read.read_cache import Cold, ColdPool, OnGone, Place
-from segments.read.record_locations import Located, located
+from segments.read.fetch_reads import FetchReads
+from segments.read.read_cache import Cold, OnGone, Place, ReadCache
+from segments.read.record_locations import RecordLocations, located
 from segments.read.record_lookup import AdoptNewest
-from segments.read.tail_cache import HotPool
+from segments.read.tail_cache import TailCache
 
 
 class FetchTarget(NamedTuple):
@@ -48,7 +48,7 @@ class FetchTarget(NamedTuple):
     more on average. None: it is answered with the records."""
 
 
-class Fetched(NamedTuple):
+class FetchResult(NamedTuple):
     batches: list[Buffer]
     """Whole record batches when joined. The first may begin before the asked offset: skip to it."""
     size_bytes: int
@@ -57,7 +57,7 @@ class Fetched(NamedTuple):
     log_start_offset: Offset
     leader_epoch: LeaderEpoch
     """Of the leader that answered."""
-    located: Located | None = None
+    located: RecordLocations | None = None
     """Where the records lie, in place of them; `size_bytes` is about what they have then."""
     committed_at_s: float | None = 0.0
     """When the newest records of the partition were committed here, on the loop's clock; 0 where that was before this leader's
@@ -76,8 +76,8 @@ READERS_MAX: Final = 10_000
 class LogReader:
     def __init__(
         self,
-        hot: HotPool,
-        cold: ColdPool,
+        hot: TailCache,
+        cold: ReadCache,
         *,
         adopt_newest: AdoptNewest | None = None,
         counters: LogCounters | None = None,
@@ -98,7 +98,7 @@ class LogReader:
         bytes_max: int,
         bytes_min: int,
         wait_ms_max: float,
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         """Batches of each target in turn, `bytes_max` bytes in all; the error of a target stands in its place.
 
         Answers as soon as there are `bytes_min` bytes, or more records than it may answer with, or an error; at the latest after
@@ -110,7 +110,7 @@ class LogReader:
         """
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
-        with ColdReads(self._cold, bytes_max=bytes_max, woken=woken) as reads:
+        with FetchReads(self._cold, bytes_max=bytes_max, woken=woken) as reads:
             while True:
                 woken.clear()
                 looks = self._look_at_all(targets, led_at, bytes_max, reads)
@@ -133,7 +133,7 @@ class LogReader:
         targets: Sequence[FetchTarget],
         led_at: Callable[[TopicPartition], LeaderPartition],
         bytes_max: int,
-        reads: ColdReads,
+        reads: FetchReads,
     ) -> list[_Look | TidelogError]:
         """What is in memory for each target. Has read what is not: the next run of each in turn, then those behind."""
         looks: list[_Look | TidelogError] = []
@@ -163,7 +163,7 @@ class LogReader:
                     reads.begin(look.missing[turn], is_next=is_next, on_gone=self._on_gone(look.led))
         return looks
 
-    def _look(self, led: LeaderPartition, target: FetchTarget, bytes_max: int, reads: ColdReads) -> _Look:
+    def _look(self, led: LeaderPartition, target: FetchTarget, bytes_max: int, reads: FetchReads) -> _Look:
         """What is in memory from the target's offset on.
 
         Raises OutOfRange; Corrupt and Unavailable only when not even the first batch can be read: what can is answered first.
@@ -209,7 +209,7 @@ class LogReader:
             # the reader meets the error again when it comes for the rest
         return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last, hot_bytes)
 
-    def _located(self, led: LeaderPartition, target: FetchTarget, bytes_max: int) -> Fetched | None:
+    def _located(self, led: LeaderPartition, target: FetchTarget, bytes_max: int) -> FetchResult | None:
         """Where it lies on the bucket, whatever is in memory here; None where that is not worth it."""
         parts = self._plan(led, Offset(target.offset), bytes_max, from_bucket=True)
         found = located(parts, led.history, part_bytes_min=target.places_bytes_min or 0)
@@ -273,7 +273,7 @@ class _Look(NamedTuple):
 
     target: FetchTarget
     led: LeaderPartition
-    fetched: Fetched
+    fetched: FetchResult
     missing: tuple[Place, ...] = ()
     """What is to be read from the bucket, from where `fetched` ends on. Some of it behind the first may be in memory."""
     last: Place | None = None
@@ -284,15 +284,15 @@ class _Look(NamedTuple):
 
 def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) -> tuple[Sequence[Buffer], Offset]:
     """Batches from `offset` on, and the offset behind them."""
-    if isinstance(cold, ColdGroup):
+    if isinstance(cold, CachedRowGroup):
         return cold.read(offset, bytes_max=bytes_max, high_watermark=high_watermark)
     body, next_offset = cold.read(offset, bytes_max=bytes_max)
     return (body,), next_offset
 
 
-def _fetched(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+def _fetched(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> FetchResult:
     log = led.log
-    return Fetched(
+    return FetchResult(
         batches,
         size_bytes,
         next_offset,
@@ -303,12 +303,12 @@ def _fetched(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_
     )
 
 
-def _is_complete(look: _Look, reads: ColdReads) -> bool:
+def _is_complete(look: _Look, reads: FetchReads) -> bool:
     """Whether no read is under way that would add to it."""
     return not look.missing or not reads.is_reading(look.missing[0])
 
 
-def _is_enough(looks: Sequence[_Look | TidelogError], reads: ColdReads, bytes_min: int) -> bool:
+def _is_enough(looks: Sequence[_Look | TidelogError], reads: FetchReads, bytes_min: int) -> bool:
     """Whether to answer before the deadline. A target whose history is still read counts when it is complete."""
     bytes_there = 0
     for look in looks:
@@ -322,7 +322,7 @@ def _is_enough(looks: Sequence[_Look | TidelogError], reads: ColdReads, bytes_mi
     return bytes_there >= max(1, bytes_min)
 
 
-def _may_come(looks: Sequence[_Look | TidelogError], reads: ColdReads) -> bool:
+def _may_come(looks: Sequence[_Look | TidelogError], reads: FetchReads) -> bool:
     """Whether there is no answer yet, while reads from the bucket are under way that will make one."""
     return reads.in_flight and not any(
         isinstance(look, _Look) and look.fetched.size_bytes and _is_complete(look, reads) for look in looks

@@ -24,13 +24,13 @@ from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.history.index import GroupPlace
 from segments.object_store.interface import ObjectStore
-from segments.read.cached_row_group import ColdGroup, unreadable_group
-from segments.read.cached_run import ColdRun, unreadable
-from segments.read.disk_cache import DiskTier
-from segments.read.row_group_loader import HistoryReads
-from segments.read.row_group_pins import GroupsInUse
-from segments.read.run_loader import RunReads
-from segments.shared_errors import own_copy
+from segments.read.cached_row_group import CachedRowGroup, unreadable_group
+from segments.read.cached_run import CachedRun, unreadable
+from segments.read.disk_cache import DiskCache
+from segments.read.row_group_loader import RowGroupLoader
+from segments.read.row_group_pins import RowGroupPins
+from segments.read.run_loader import RunLoader
+from segments.shared_errors import copy_of
 from segments.wal.run_index import RunPlace
 
 READS_IN_FLIGHT_MAX: Final = 16
@@ -47,7 +47,7 @@ GROUP_READ_FACTOR: Final = 2
 """A row group takes its bytes twice while it is read: as they are stored and as columns, then as columns and as batches."""
 
 Place = RunPlace | GroupPlace
-Cold = ColdRun | ColdGroup
+Cold = CachedRun | CachedRowGroup
 Loaded = Cold | TidelogError
 """An error is a result here: it is for the readers, and must not end the log that owns the task."""
 OnGone = Callable[[], Awaitable[object]]
@@ -66,7 +66,7 @@ class _LeftOut(NamedTuple):
     ended_s: float
 
 
-class ColdPool:
+class ReadCache:
     def __init__(
         self,
         store: ObjectStore,
@@ -75,7 +75,7 @@ class ColdPool:
         reads: ByteBudget,
         read_timeout_s: float,
         spawn: Callable[[Coroutine[Any, Any, Loaded]], asyncio.Task[Loaded]],
-        disk: DiskTier | None = None,
+        disk: DiskCache | None = None,
         counters: LogCounters | None = None,
     ) -> None:
         """`spawn` starts a task that belongs to the log: a read goes on when the reader that began it hangs up."""
@@ -84,9 +84,9 @@ class ColdPool:
         self._read_timeout_s = read_timeout_s
         self._spawn = spawn
         counters = counters or LogCounters()
-        self._run_reads = RunReads(store, disk=disk, counters=counters)
-        self._history_reads = HistoryReads(store, disk=disk, counters=counters)
-        self._in_use = GroupsInUse(bytes_max)
+        self._run_reads = RunLoader(store, disk=disk, counters=counters)
+        self._history_reads = RowGroupLoader(store, disk=disk, counters=counters)
+        self._in_use = RowGroupPins(bytes_max)
         self._held: OrderedDict[Hashable, _Held] = OrderedDict()
         """This, and what follows, by the identity of the place."""
         self._gone: OrderedDict[Hashable, tuple[Corrupt, float]] = OrderedDict()
@@ -107,10 +107,10 @@ class ColdPool:
         self._in_use.end(place.identity)
         return outcome_of(reading)
 
-    async def run_at(self, place: RunPlace, *, on_gone: OnGone | None = None) -> ColdRun:
+    async def run_at(self, place: RunPlace, *, on_gone: OnGone | None = None) -> CachedRun:
         """As `read_whole`, of a run."""
         run = await self.read_whole(place, on_gone=on_gone)
-        assert isinstance(run, ColdRun), f"{place} is a run"
+        assert isinstance(run, CachedRun), f"{place} is a run"
         return run
 
     def held(self, place: Place) -> Cold | None:
@@ -280,5 +280,5 @@ def outcome_of(reading: asyncio.Future[Loaded]) -> Cold:
         raise Unavailable("the session ended while the broker read from the bucket")
     loaded = reading.result()
     if isinstance(loaded, TidelogError):
-        raise own_copy(loaded)
+        raise copy_of(loaded)
     return loaded

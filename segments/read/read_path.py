@@ -22,12 +22,12 @@ from segments.counters import LogCounters
 from segments.object_store.interface import ObjectStore
 from segments.partition.leader_partitions import LeaderPartitions
 from segments.partition.partition_log import Bounds
-from segments.read.disk_cache import DiskTier
-from segments.read.follower_reader import LocatedReads
-from segments.read.log_reader import Fetched, FetchTarget, LogReader
-from segments.read.read_cache import ColdPool
+from segments.read.disk_cache import DiskCache
+from segments.read.follower_reader import FollowerReader
+from segments.read.log_reader import FetchResult, FetchTarget, LogReader
+from segments.read.read_cache import ReadCache
 from segments.read.record_lookup import Explanation, RecordLookup, TimestampedOffset
-from segments.read.tail_cache import HotPool
+from segments.read.tail_cache import TailCache
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
 from segments.wal.segment_file import StampedBatch
@@ -54,7 +54,7 @@ class ReadPath:
         adopt_newest: Callable[[TopicPartition], Awaitable[bool]],
         verify_leadership: Callable[[], Awaitable[None]],
         counters: LogCounters,
-        disk: DiskTier | None = None,
+        disk: DiskCache | None = None,
     ) -> None:
         """`adopt_newest` is ManifestFollower's, `verify_leadership` LeadershipCheck.verify. `disk` keeps what was read from the
         bucket."""
@@ -62,8 +62,8 @@ class ReadPath:
         self._verify_leadership = verify_leadership
         self._counters = counters
         self._waiting = ReaderNotifier()
-        self._hot = HotPool(settings.tail_cache_bytes_max)
-        self._cold = ColdPool(
+        self._hot = TailCache(settings.tail_cache_bytes_max)
+        self._cold = ReadCache(
             store,
             bytes_max=settings.read_cache_bytes_max,
             reads=ByteBudget(settings.history_read_bytes_max, of="reads from the bucket"),
@@ -75,11 +75,11 @@ class ReadPath:
         self._reader = LogReader(self._hot, self._cold, adopt_newest=adopt_newest, counters=counters)
         self._lookup = RecordLookup(self._hot, self._cold, adopt_newest, decompressed_bytes_max=settings.decompressed_bytes_max)
         # Reads partitions that other brokers lead, by the record locations that their leaders have answered with.
-        self.located = LocatedReads(store, self._cold, spawn=spawn, read_timeout_s=settings.put_deadline_ms / 1000)
+        self.located = FollowerReader(store, self._cold, spawn=spawn, read_timeout_s=settings.put_deadline_ms / 1000)
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         """Reads batches of each target in turn, `bytes_max` bytes in all; the error of a target stands in its place.
 
         What is in memory is answered first: a target whose history is still read from the bucket is left out when the others have
@@ -98,10 +98,10 @@ class ReadPath:
             self._note_delivery(targets, answers, began_s)
         return answers
 
-    def _note_delivery(self, targets: Sequence[FetchTarget], answers: Sequence[Fetched | TidelogError], began_s: float) -> None:
+    def _note_delivery(self, targets: Sequence[FetchTarget], answers: Sequence[FetchResult | TidelogError], began_s: float) -> None:
         """Measures how long records took from the producer to a reader that waited for them."""
         for target, answer in zip(targets, answers, strict=True):
-            if isinstance(answer, Fetched) and answer.size_bytes and (answer.committed_at_s or 0.0) > began_s:
+            if isinstance(answer, FetchResult) and answer.size_bytes and (answer.committed_at_s or 0.0) > began_s:
                 led = self._partitions.get(target.partition)
                 if led is not None and led.committed_at_s == answer.committed_at_s:
                     self._counters.delivery_seconds.observe(asyncio.get_running_loop().time() - led.taken_at_s)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from metadata.model import LeaderEpoch, Offset, TopicPartition
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
@@ -21,14 +21,14 @@ from segments.wal.run_index import RunIndex, RunPlace
 from segments.wal.segment_file import Run
 
 
-class Located(NamedTuple):
+class RecordLocations(NamedTuple):
     manifest_version: int
     """Of the manifest that tells of what lies below its `compacted_to`. 0: nothing of it does."""
     runs: tuple[RunPlace, ...]
     """In segments, from the asked offset or `compacted_to` on."""
 
 
-class Extent(NamedTuple):
+class ByteExtent(NamedTuple):
     """How much lies there."""
 
     size_bytes: int
@@ -37,16 +37,18 @@ class Extent(NamedTuple):
     """Behind it."""
 
 
-class Told(NamedTuple):
+class LeaderSnapshot(NamedTuple):
     """What the leader told of a partition, with the places."""
 
-    located: Located
+    located: RecordLocations
     high_watermark: Offset
     log_start_offset: Offset
     leader_epoch: LeaderEpoch
 
 
-def located(parts: Sequence[FetchPart], history: History | None, *, part_bytes_min: int) -> tuple[Located, Extent] | None:
+def located(
+    parts: Sequence[FetchPart], history: HistoryIndex | None, *, part_bytes_min: int
+) -> tuple[RecordLocations, ByteExtent] | None:
     """Where these parts of the bucket lie, and how much; None where they have less than `part_bytes_min` each on average.
 
     Each is a request to the bucket, which is worth it only for so many bytes.
@@ -59,10 +61,12 @@ def located(parts: Sequence[FetchPart], history: History | None, *, part_bytes_m
     version = history.version if history is not None and is_in_history else 0
     last = parts[-1]
     next_offset = last.next_offset if isinstance(last, Gap) else Offset(places[-1].last_offset + 1)
-    return Located(version, tuple(part.place for part in parts if isinstance(part, FromWal))), Extent(size_bytes, next_offset)
+    return RecordLocations(version, tuple(part.place for part in parts if isinstance(part, FromWal))), ByteExtent(
+        size_bytes, next_offset
+    )
 
 
-def partition_told(partition: TopicPartition, told: Told, history: History | None) -> LeaderPartition:
+def partition_told(partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None) -> LeaderPartition:
     """The partition as far as it was told of: it ends where that does. Corrupt where the runs do not follow each other.
 
     `history`: of the version that was told, or a newer one; that may have come further than the leader knows, so it counts up to

@@ -16,10 +16,10 @@ from metadata.errors import Corrupt, InvalidArgument, InvalidRecord, NotFound, O
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.history.index import GroupPlace
 from segments.partition.leader_partitions import LeaderPartition
-from segments.read.cached_run import ColdRun
-from segments.read.read_cache import Cold, ColdPool, Place
+from segments.read.cached_run import CachedRun
+from segments.read.read_cache import Cold, Place, ReadCache
 from segments.read.run_loader import THREAD_BYTES
-from segments.read.tail_cache import HotPool
+from segments.read.tail_cache import TailCache
 from segments.records.batch import parse_header
 from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import iterate_records
@@ -59,7 +59,7 @@ class Explanation(NamedTuple):
 
 
 class RecordLookup:
-    def __init__(self, hot: HotPool, cold: ColdPool, adopt_newest: AdoptNewest | None, *, decompressed_bytes_max: int) -> None:
+    def __init__(self, hot: TailCache, cold: ReadCache, adopt_newest: AdoptNewest | None, *, decompressed_bytes_max: int) -> None:
         self._hot = hot
         self._cold = cold
         self._adopt_newest = adopt_newest
@@ -93,7 +93,7 @@ class RecordLookup:
             at = Offset(place.last_offset + 1)
             cold = await self._read(led, place)
             bounds = log.log_start_offset, log.high_watermark
-            if isinstance(cold, ColdRun) and len(cold.body) <= THREAD_BYTES:
+            if isinstance(cold, CachedRun) and len(cold.body) <= THREAD_BYTES:
                 found = self._first_in(cold, bounds, timestamp_ms)
             else:
                 found = await asyncio.to_thread(self._first_in, cold, bounds, timestamp_ms)

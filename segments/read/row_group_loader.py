@@ -37,10 +37,10 @@ import pyarrow as pa
 from metadata.errors import Corrupt
 from segments.counters import LogCounters
 from segments.history.index import GroupPlace
-from segments.history.row_group_batches import HistoryBatch, encode_history
+from segments.history.row_group_batches import HistoryBatch, encode_row_group
 from segments.object_store.interface import ObjectStore
-from segments.read.cached_row_group import GROUP_BATCH_BYTES, ColdGroup, damaged_group, group_of
-from segments.read.disk_cache import DiskTier
+from segments.read.cached_row_group import GROUP_BATCH_BYTES, CachedRowGroup, damaged_group, group_of
+from segments.read.disk_cache import DiskCache
 
 if TYPE_CHECKING:
     from segments.history.parquet_file import ParquetFooter
@@ -53,12 +53,12 @@ SHARED_GET_BYTES: Final = 128 << 10
 log = logging.getLogger(__name__)
 
 
-class HistoryReads:
-    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None, counters: LogCounters | None = None) -> None:
+class RowGroupLoader:
+    def __init__(self, store: ObjectStore, *, disk: DiskCache | None = None, counters: LogCounters | None = None) -> None:
         self._store = store
         self._disk = disk
         self._counters = counters or LogCounters()
-        self._decoding = DecodingThreads()
+        self._decoding = DecodeThreads()
         self._loading = asyncio.Lock()
         self._has_loaded = False
         self._under_way = 0
@@ -69,10 +69,10 @@ class HistoryReads:
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By the key of the file whose footer is read."""
 
-    async def read(self, place: GroupPlace, *, outlived: Outlived | None = None) -> ColdGroup:
+    async def read(self, place: GroupPlace, *, outlived: Outlived | None = None) -> CachedRowGroup:
         """The group, or a damaged one where it, or the footer of its file, is not what the manifest says.
 
-        `outlived`: called where the read is given up while a thread decodes the group, as DecodingThreads.run says.
+        `outlived`: called where the read is given up while a thread decodes the group, as DecodeThreads.run says.
         Raises NotFound, InvalidArgument (the object ends before the group), and what else the store raises.
         """
         self._under_way += 1
@@ -95,7 +95,7 @@ class HistoryReads:
                     await self._decoding.run(_load_parquet)
                     self._has_loaded = True
 
-    async def _read_from_disk(self, place: GroupPlace, outlived: Outlived | None) -> ColdGroup | None:
+    async def _read_from_disk(self, place: GroupPlace, outlived: Outlived | None) -> CachedRowGroup | None:
         """None where it is not there, or not as it was put there."""
         if self._disk is None or (body := await self._disk.get(place.identity)) is None:
             return None
@@ -109,7 +109,7 @@ class HistoryReads:
             await self._disk.drop(place.identity)
             return None
 
-    async def _read_from_bucket(self, place: GroupPlace, outlived: Outlived | None) -> ColdGroup:
+    async def _read_from_bucket(self, place: GroupPlace, outlived: Outlived | None) -> CachedRowGroup:
         footer, body = await self._footer_and_body(place)
         self._counters.bucket_reads += 1
         if self._disk is None:
@@ -120,14 +120,16 @@ class HistoryReads:
         await self._disk.put(place.identity, body)
         return group
 
-    async def _opened(self, place: GroupPlace, only: list[bytes], footer: ParquetFooter, outlived: Outlived | None) -> ColdGroup:
+    async def _opened(
+        self, place: GroupPlace, only: list[bytes], footer: ParquetFooter, outlived: Outlived | None
+    ) -> CachedRowGroup:
         """`only`: holds the bytes of the group, and is emptied when they are decoded. Raises Corrupt."""
         from segments.history.parquet_file import read_row_group
 
         def decoded() -> list[HistoryBatch]:
             columns = read_row_group(only[0], place.group, footer)
             only.clear()
-            batches = encode_history(columns, epochs=place.epochs, batch_bytes_max=GROUP_BATCH_BYTES)
+            batches = encode_row_group(columns, epochs=place.epochs, batch_bytes_max=GROUP_BATCH_BYTES)
             del columns
             if self._under_way == 1:  # else what Arrow took for these columns is kept for those of the next group
                 pa.default_memory_pool().release_unused()
@@ -189,7 +191,7 @@ def threads_max(cores: int) -> int:
     return max(1, cores // 2)
 
 
-class DecodingThreads:
+class DecodeThreads:
     """They are started when there is work, and end when nobody has this object any more."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class _InUse:
     expiry: asyncio.TimerHandle | None = None
 
 
-class GroupsInUse:
+class RowGroupPins:
     def __init__(self, bytes_max: int) -> None:
         self._room = ByteBudget(bytes_max, of="row groups that readers are in the middle of")
         self._groups: dict[Hashable, _InUse] = {}

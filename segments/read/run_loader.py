@@ -9,8 +9,8 @@ from typing import Final
 from metadata.errors import Corrupt
 from segments.counters import LogCounters
 from segments.object_store.interface import ObjectInfo, ObjectStore
-from segments.read.cached_run import ColdRun, open_by_footer, open_run
-from segments.read.disk_cache import DiskTier
+from segments.read.cached_run import CachedRun, open_by_footer, open_run
+from segments.read.disk_cache import DiskCache
 from segments.wal.footer_reader import read_footer
 from segments.wal.run_index import RunPlace
 
@@ -20,13 +20,13 @@ THREAD_BYTES: Final = 64 << 10
 log = logging.getLogger(__name__)
 
 
-class RunReads:
-    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None, counters: LogCounters | None = None) -> None:
+class RunLoader:
+    def __init__(self, store: ObjectStore, *, disk: DiskCache | None = None, counters: LogCounters | None = None) -> None:
         self._store = store
         self._disk = disk
         self._counters = counters or LogCounters()
 
-    async def read(self, place: RunPlace) -> ColdRun:
+    async def read(self, place: RunPlace) -> CachedRun:
         """The run; of its batches, some may be damaged. Raises NotFound, InvalidArgument, and what else the store raises."""
         if self._disk is not None and (stored := await self._disk.get(place.identity)) is not None:
             run = await _opened(stored, place)
@@ -44,7 +44,7 @@ class RunReads:
             await self._disk.put(place.identity, body)
         return run
 
-    async def _told_apart(self, run: ColdRun, body: bytes) -> ColdRun:
+    async def _told_apart(self, run: CachedRun, body: bytes) -> CachedRun:
         """The same with each damaged batch by itself, where the segment's footer still tells where each begins."""
         place, partition = run.place, "a partition"
         try:
@@ -60,5 +60,5 @@ class RunReads:
         return run
 
 
-async def _opened(body: bytes, place: RunPlace) -> ColdRun:
+async def _opened(body: bytes, place: RunPlace) -> CachedRun:
     return open_run(body, place) if len(body) <= THREAD_BYTES else await asyncio.to_thread(open_run, body, place)

@@ -41,7 +41,7 @@ class HotBatches(NamedTuple):
     next_offset: Offset
 
 
-class HotPool:
+class TailCache:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_used = 0

@@ -34,7 +34,7 @@ from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.recovery.footer_cache import FooterCache, KeptSession, SessionRuns
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
-from segments.recovery.session_runs import BegunPartition, FoundRuns, Span, place_of
+from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, RecoveredRuns, place_of
 from segments.settings import SegmentSettings
 from segments.wal.footer_index import index_of_the_tail
 from segments.wal.segment_file import FooterBytes
@@ -53,14 +53,14 @@ REBUILT_IN_A_THREAD = 1_000
 
 async def recover(
     store: ObjectStore,
-    spans: Mapping[TopicPartition, Sequence[Span]],
+    spans: Mapping[TopicPartition, Sequence[LeadershipSpan]],
     *,
     by: Session,
     settings: SegmentSettings,
     now_ms: Callable[[], int],
     topics: Mapping[TopicPartition, str] | None = None,
     cache: FooterCache | None = None,
-    begun: Mapping[TopicPartition, BegunPartition] | None = None,
+    begun: Mapping[TopicPartition, PrefetchedPartition] | None = None,
 ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
     """Seals the sessions that led these partitions, but for those that released them, and rebuilds each from their footers.
 
@@ -71,7 +71,7 @@ async def recover(
     """
     usable = {partition: found for partition, found in (begun or {}).items() if found.continues_in(spans.get(partition, ()))}
     cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
-    found_runs = FoundRuns()
+    found_runs = RecoveredRuns()
     for session, (first_seq, released_at_seq) in sorted(_sessions(spans, usable).items()):
         assert session != by.id or released_at_seq is not None, "a session does not seal itself to take over from itself"
         async with cache.session(session, first_seq=first_seq) as kept:
@@ -132,7 +132,7 @@ async def _newest(
 
 
 def _sessions(
-    spans: Mapping[TopicPartition, Sequence[Span]], begun: Mapping[TopicPartition, BegunPartition]
+    spans: Mapping[TopicPartition, Sequence[LeadershipSpan]], begun: Mapping[TopicPartition, PrefetchedPartition]
 ) -> dict[SessionId, tuple[SegmentSeq, SegmentSeq | None]]:
     """The sessions to read: from where on, and up to where they released the last of the partitions; None: to their end."""
     sessions: dict[SessionId, tuple[SegmentSeq, SegmentSeq | None]] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, ProducerId, SessionId, TopicPartition
 from segments.bucket.layout import segment_key
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest, no_manifest
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates, SequencedBatch
@@ -46,8 +46,8 @@ class RecoveredPartition:
         return max(self.runs.end_offset or Offset(0), self.manifest.log_start_offset)
 
     @property
-    def history(self) -> History | None:
-        return History(self.manifest, self.topic) if self.manifest.version else None
+    def history(self) -> HistoryIndex | None:
+        return HistoryIndex(self.manifest, self.topic) if self.manifest.version else None
 
     def log(self, leader_epoch: LeaderEpoch) -> PartitionLog:
         return PartitionLog(

@@ -23,7 +23,7 @@ from segments.wal.segment_file import Run, SegmentFooter
 _FIRST = SegmentSeq(0)
 
 
-class Span(Protocol):
+class LeadershipSpan(Protocol):
     """One stretch of leadership, as the metadata records it: in this epoch, this session, up to where it was released."""
 
     @property
@@ -35,11 +35,11 @@ class Span(Protocol):
 
 
 @dataclass(slots=True)
-class BegunPartition:
+class PrefetchedPartition:
     """A partition as far as it was read before its leader let go of it."""
 
     recovered: RecoveredPartition
-    spans: tuple[Span, ...]
+    spans: tuple[LeadershipSpan, ...]
     """The last one is of the leader that was still at work."""
     read_to: SegmentSeq
     """All of the last session below this one was read."""
@@ -48,7 +48,7 @@ class BegunPartition:
     last_seq: SegmentSeq
     """The newest segment of the last session that does; -1 for none."""
 
-    def continues_in(self, spans: Sequence[Span]) -> bool:
+    def continues_in(self, spans: Sequence[LeadershipSpan]) -> bool:
         """Whether what these hold is what was read, and what the last one has beyond `read_to`."""
         released = {place_of(span): span.released_at_seq for span in self.spans}
         last = place_of(self.spans[-1])
@@ -61,11 +61,11 @@ class BegunPartition:
         return self.holding <= {place_of(span) for span in spans}
 
 
-def place_of(span: Span) -> tuple[SessionId, LeaderEpoch]:
+def place_of(span: LeadershipSpan) -> tuple[SessionId, LeaderEpoch]:
     return span.session, span.leader_epoch
 
 
-class FoundRuns:
+class RecoveredRuns:
     """What footers say, by session and partition, up to where it was known when it was taken in here."""
 
     def __init__(self) -> None:
@@ -79,16 +79,18 @@ class FoundRuns:
     def end_seq(self, session: SessionId) -> SegmentSeq:
         return self._sessions[session][1]
 
-    def of(self, partition: TopicPartition, span: Span, *, first_seq: SegmentSeq = _FIRST) -> list[tuple[SegmentFooter, Run]]:
+    def of(
+        self, partition: TopicPartition, span: LeadershipSpan, *, first_seq: SegmentSeq = _FIRST
+    ) -> list[tuple[SegmentFooter, Run]]:
         """In order. Others may read on in the session meanwhile, beyond what was taken in."""
         runs, end_seq = self._of(span)
         return [found for found in runs.of(partition, span.leader_epoch) if first_seq <= found[0].seq < end_seq]
 
-    def damaged(self, span: Span, *, first_seq: SegmentSeq = _FIRST) -> deque[Damaged]:
+    def damaged(self, span: LeadershipSpan, *, first_seq: SegmentSeq = _FIRST) -> deque[Damaged]:
         runs, end_seq = self._of(span)
         return deque(found for found in runs.damaged if first_seq <= found.seq < end_seq)
 
-    def missing(self, span: Span) -> Corrupt | None:
+    def missing(self, span: LeadershipSpan) -> Corrupt | None:
         """Returns the damage where what the session wrote of a partition can't be known.
 
         That is so where the whole session is gone, unless it released the partition before its first segment; or where it is sealed
@@ -105,13 +107,13 @@ class FoundRuns:
     def is_damaged(self, session: SessionId) -> bool:
         return bool(self._sessions[session][0].damaged)
 
-    def _of(self, span: Span) -> tuple[SessionRuns, int]:
+    def _of(self, span: LeadershipSpan) -> tuple[SessionRuns, int]:
         runs, end_seq = self._sessions[span.session]
         released = span.released_at_seq
         return runs, end_seq if released is None else min(end_seq, released)
 
     def rebuilt(
-        self, recovered: RecoveredPartition, spans: Sequence[Span], begun: BegunPartition | None = None
+        self, recovered: RecoveredPartition, spans: Sequence[LeadershipSpan], begun: PrefetchedPartition | None = None
     ) -> RecoveredPartition | Corrupt:
         """`recovered`: what is known of the partition without these spans; it is used up. `begun`: what is known of the spans."""
         try:
@@ -121,7 +123,7 @@ class FoundRuns:
 
 
 def _rebuild(
-    recovered: RecoveredPartition, spans: Sequence[Span], found_runs: FoundRuns, begun: BegunPartition | None
+    recovered: RecoveredPartition, spans: Sequence[LeadershipSpan], found_runs: RecoveredRuns, begun: PrefetchedPartition | None
 ) -> RecoveredPartition:
     suspect: Corrupt | None = None
     for span in spans:
@@ -149,5 +151,5 @@ def _rebuild(
     return recovered
 
 
-def _is_in(seq: SegmentSeq, span: Span) -> bool:
+def _is_in(seq: SegmentSeq, span: LeadershipSpan) -> bool:
     return span.released_at_seq is None or seq < span.released_at_seq

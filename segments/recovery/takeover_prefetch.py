@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import SegmentSeq, SessionId, TopicPartition
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore
 from segments.recovery.footer_cache import FooterCache, SessionRuns
 from segments.recovery.recover import REBUILT_IN_A_THREAD, read_listed
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
-from segments.recovery.session_runs import BegunPartition, FoundRuns, Span
+from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, RecoveredRuns
 from segments.settings import SegmentSettings
 from segments.wal.session import list_session
 
@@ -36,18 +36,18 @@ SESSIONS_AT_ONCE = 4
 log = logging.getLogger(__name__)
 
 
-class ReadAhead:
+class TakeoverPrefetch:
     def __init__(self, store: ObjectStore, settings: SegmentSettings, cache: FooterCache | None = None) -> None:
         self._store = store
         self._settings = settings
         self._cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
-        self._begun: dict[TopicPartition, BegunPartition] = {}
+        self._begun: dict[TopicPartition, PrefetchedPartition] = {}
         self._ends: asyncio.Timeout | None = None
         """When the reading that is under way is given up."""
 
     async def read(
         self,
-        spans: Mapping[TopicPartition, Sequence[Span]],
+        spans: Mapping[TopicPartition, Sequence[LeadershipSpan]],
         topics: Mapping[TopicPartition, str] | None = None,
         *,
         timeout_s: float = TIMEOUT_S,
@@ -75,20 +75,20 @@ class ReadAhead:
             self._ends.reschedule(soon_s)
 
     async def _read(
-        self, spans: Mapping[TopicPartition, Sequence[Span]], topics: Mapping[TopicPartition, str]
-    ) -> dict[TopicPartition, BegunPartition]:
-        found_runs = FoundRuns()
+        self, spans: Mapping[TopicPartition, Sequence[LeadershipSpan]], topics: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, PrefetchedPartition]:
+        found_runs = RecoveredRuns()
         places = asyncio.Semaphore(SESSIONS_AT_ONCE)
 
         async def read_one(session: SessionId) -> None:
             found_runs.take_in(await _read_so_far(self._store, session, self._cache, places, self._settings.footer_reads_max))
 
-        await all_of(map(read_one, sorted({span.session for held in spans.values() for span in held})))
+        await gather_all(map(read_one, sorted({span.session for held in spans.values() for span in held})))
         named = {partition: name for partition, name in topics.items() if partition in spans}
         manifests = await newest_manifests(self._store, named, reads_max=self._settings.footer_reads_max)
 
-        def begin_all() -> dict[TopicPartition, BegunPartition]:
-            begun: dict[TopicPartition, BegunPartition | None] = {}
+        def begin_all() -> dict[TopicPartition, PrefetchedPartition]:
+            begun: dict[TopicPartition, PrefetchedPartition | None] = {}
             for partition, held in spans.items():
                 manifest = manifests.get(partition)
                 if not isinstance(manifest, Corrupt):
@@ -98,7 +98,7 @@ class ReadAhead:
 
         return await asyncio.to_thread(begin_all) if found_runs.count > REBUILT_IN_A_THREAD else begin_all()
 
-    def take(self, partitions: Set[TopicPartition]) -> dict[TopicPartition, BegunPartition]:
+    def take(self, partitions: Set[TopicPartition]) -> dict[TopicPartition, PrefetchedPartition]:
         """What was read of these, once."""
         return {partition: self._begun.pop(partition) for partition in partitions if partition in self._begun}
 
@@ -144,7 +144,7 @@ async def _read_so_far(
         return kept.runs
 
 
-def _begun(empty: RecoveredPartition, spans: Sequence[Span], found_runs: FoundRuns) -> BegunPartition | None:
+def _begun(empty: RecoveredPartition, spans: Sequence[LeadershipSpan], found_runs: RecoveredRuns) -> PrefetchedPartition | None:
     """None where something is damaged: that is for recover.py to tell."""
     *_, last = spans
     partition = empty.partition
@@ -157,4 +157,4 @@ def _begun(empty: RecoveredPartition, spans: Sequence[Span], found_runs: FoundRu
         if not all(found.is_compacted(run) for _, run in found_runs.of(partition, span))
     }
     newest = max((footer.seq for footer, _ in found_runs.of(partition, last)), default=SegmentSeq(-1))
-    return BegunPartition(found, tuple(spans), found_runs.end_seq(last.session), holding, newest)
+    return PrefetchedPartition(found, tuple(spans), found_runs.end_seq(last.session), holding, newest)

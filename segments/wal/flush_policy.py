@@ -32,7 +32,7 @@ class FlushState(NamedTuple):
     """Whether the bucket is not healthy, so that nothing is sent before its time."""
 
 
-class FlushRule:
+class FlushPolicy:
     def __init__(self, settings: SegmentSettings) -> None:
         self._linger_s = settings.linger_ms / 1000
         self._in_flight_max = settings.puts_in_flight_max

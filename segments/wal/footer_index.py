@@ -133,25 +133,25 @@ class IndexRange(NamedTuple):
     end: SegmentSeq
 
 
-class Part(NamedTuple):
+class FooterRead(NamedTuple):
     """What to read for the footers from `first` on: those that an index holds, or the one of a segment."""
 
     first: SegmentSeq
     held_in: IndexRange | None
 
 
-def cover(start: SegmentSeq, end: SegmentSeq, indexes: Iterable[IndexRange]) -> Sequence[Part]:
+def cover(start: SegmentSeq, end: SegmentSeq, indexes: Iterable[IndexRange]) -> Sequence[FooterRead]:
     """What to read for the footers of [start, end), in order: indexes where they are, single segments elsewhere.
 
     An index may begin before the place from which it is needed, since who took over may have written one that overlaps with the
     dead leader's, and the last one may end after `end`.
     """
     indexes = tuple(indexes)
-    parts: list[Part] = []
+    parts: list[FooterRead] = []
     place = start
     while place < end:
         holding = [index for index in indexes if index.first <= place and index.end > place + 1]
         longest = max(holding, key=lambda index: index.end, default=None)
-        parts.append(Part(place, longest))
+        parts.append(FooterRead(place, longest))
         place = SegmentSeq(place + 1) if longest is None else longest.end
     return parts

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from metadata.errors import Corrupt, NotFound, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import WAL, session_prefix
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.wal import known_sessions
 from segments.wal.known_sessions import KnownSession, KnownSessions, sort_in
@@ -73,7 +73,7 @@ class WalScanner:
         for hole in holes if late else ():
             await self._find(session_prefix(hole), now_ms=now_ms)
             self._known.hole_listed(hole, now_ms)
-        await all_of(self._read_on(has_room) for _ in range(self._sessions_at_once))
+        await gather_all(self._read_on(has_room) for _ in range(self._sessions_at_once))
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
         """Takes in a trim marker of the session, also one that its owner found."""

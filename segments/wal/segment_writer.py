@@ -26,11 +26,11 @@ from metadata.retry import RetryPauses
 from segments.bucket.layout import index_key, segment_key
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
-from segments.object_store.health import BucketState
+from segments.object_store.health import HealthState
 from segments.object_store.interface import Buffer, ObjectStore, is_unsynced
 from segments.settings import SegmentSettings
 from segments.wal.commit_order import CommitOrder
-from segments.wal.flush_policy import FlushRule, FlushState
+from segments.wal.flush_policy import FlushPolicy, FlushState
 from segments.wal.footer_index import FooterBlocks, IndexBlock, encode_index
 from segments.wal.pending_segment import PendingSegment
 from segments.wal.segment_file import (
@@ -42,7 +42,7 @@ from segments.wal.segment_file import (
     encode_seal,
     encode_segment,
 )
-from segments.wal.session import Session, find_seal, trim_point, who_wrote
+from segments.wal.session import Session, find_seal, read_writer_id, trim_point
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class SegmentWriter:
         now_ms: Callable[[], int],
         on_committed: Callable[[SegmentFooter, PendingSegment], None],
         counters: LogCounters | None = None,
-        bucket_state: Callable[[], BucketState] = lambda: BucketState.HEALTHY,
+        bucket_state: Callable[[], HealthState] = lambda: HealthState.HEALTHY,
     ) -> None:
         """`bucket_state`: while it is not healthy, the bucket is spared: nothing is sent before its time, nor twice."""
         self._counters = counters or LogCounters()
@@ -77,7 +77,7 @@ class SegmentWriter:
         self._budget = budget
         self._now_ms = now_ms
         self._on_committed = on_committed
-        self._rule = FlushRule(settings)
+        self._rule = FlushPolicy(settings)
         self._order: CommitOrder[tuple[PendingSegment, EncodedSegment]] = CommitOrder()
         self._footers = FooterBlocks(settings.index_every_segments)
         self._full: deque[PendingSegment] = deque()
@@ -130,7 +130,7 @@ class SegmentWriter:
         self._closing = True
         self._wake.set()
 
-    async def look_for_seal(self) -> None:
+    async def check_seal(self) -> None:
         """Ends the session where a seal stands that a successor has set. Raises what the store raises."""
         seq = await find_seal(self._store, self._session.id, from_seq=self._order.committed_to)
         if seq is not None and not self._ended:
@@ -178,7 +178,7 @@ class SegmentWriter:
 
     def _flush_state(self) -> FlushState:
         open_since_s = self._open.opened_at_s if self._open is not None else None
-        spared = self._bucket_state() is not BucketState.HEALTHY
+        spared = self._bucket_state() is not HealthState.HEALTHY
         return FlushState(len(self._full), open_since_s, self._order.in_flight, self._closing, self._waited_for, spared)
 
     async def _woken(self, at_s: float | None) -> None:
@@ -259,7 +259,7 @@ class SegmentWriter:
                         put = attempt.result() if put is _Put.UNCERTAIN else put
                     if not done and hedge_after_s is not None:
                         hedge_after_s = None
-                        if self._bucket_state() is BucketState.UNAVAILABLE:
+                        if self._bucket_state() is HealthState.UNAVAILABLE:
                             continue  # twice the requests are no help to a store that answers none
                         self._counters.hedges += 1
                         running.add(attempts.create_task(self._create(key, body, checksum)))
@@ -319,7 +319,7 @@ class SegmentWriter:
                 async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                     if await trim_point(self._store, self._session.id) > seq:
                         return True
-                    writer = await who_wrote(self._store, self._session.id, seq, bytes_expected=segment_bytes)
+                    writer = await read_writer_id(self._store, self._session.id, seq, bytes_expected=segment_bytes)
             except Corrupt:
                 raise
             except NotFound as error:

@@ -26,7 +26,7 @@ from metadata.model import SegmentSeq, SessionId
 from metadata.retry import RetryPauses, retry
 from segments.bucket import layout as bucket_layout
 from segments.bucket.layout import parse_wal_key
-from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, objects_under
+from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, list_all
 from segments.wal.footer_reader import read_footer
 from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
 from segments.wal.session_listing import SessionListing, SessionLook
@@ -214,7 +214,7 @@ async def seal(
 
 async def trim_markers(store: ObjectStore, session: SessionId) -> list[SegmentSeq]:
     """Returns the trim markers of the session, in ascending order. Raises Unavailable."""
-    parsed = [parse_wal_key(found.key) async for found in objects_under(store, bucket_layout.trimmed_prefix(session))]
+    parsed = [parse_wal_key(found.key) async for found in list_all(store, bucket_layout.trimmed_prefix(session))]
     return [one.trimmed_to for one in parsed if one is not None and one.trimmed_to is not None]
 
 
@@ -278,7 +278,7 @@ async def sessions_from(store: ObjectStore, session: SessionId) -> list[SessionI
     return found
 
 
-async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:
+async def read_writer_id(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:
     """The nonce of the segment at this place, or None when a seal stands there.
 
     Corrupt when the object is neither, or torn; NotFound when nothing stands there (any more: it may have been trimmed).

@@ -9,7 +9,7 @@ from typing import Final
 from metadata.errors import Corrupt, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import segment_key
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.wal.footer_index import IndexRange, cover
 from segments.wal.footer_reader import read_footer, read_footer_bytes, read_index
@@ -62,7 +62,7 @@ async def read_footers(
         return footer
 
     parts = cover(listing.trimmed_to, listing.end_seq, listing.indexes)
-    return [footer for of_part in await all_of(read(*part) for part in parts) for footer in of_part]
+    return [footer for of_part in await gather_all(read(*part) for part in parts) for footer in of_part]
 
 
 async def read_committed(

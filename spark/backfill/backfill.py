@@ -27,18 +27,18 @@ import msgspec
 
 from compaction.context import CompactionContext
 from compaction.conversion.compact_unit import commit_history
-from compaction.conversion.planner import Unit, straddling
+from compaction.conversion.planner import CompactionUnit, straddling
 from compaction.conversion.unit_files import MadeHistory, MadeUnit, make_history
-from compaction.manifest_cache import Manifests
+from compaction.manifest_cache import ManifestCache
 from compaction.settings import CompactionSettings
-from compaction.wal.scanner import WalView
+from compaction.wal.scanner import WalBacklog
 from metadata.errors import Unavailable
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
 from segments.bucket.layout import proof_key
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.history.manifest import Manifest
-from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.conditional_put_check import check_conditional_put
 from segments.object_store.interface import ObjectStore
 from segments.object_store.store_clock import StoreClock
 from spark.backfill.mirrored_topics import MirroredTopics
@@ -64,7 +64,7 @@ class MakingTask(NamedTuple):
     """What an executor is sent."""
 
     bucket: str
-    unit: Unit
+    unit: CompactionUnit
     topics: Mapping[TopicPartition, str]
     manifests: Mapping[TopicPartition, Manifest]
     """Without their files: these are many, and nothing is made of them."""
@@ -140,7 +140,7 @@ class _Driver:
     """Knows what waits. Its coroutines run in the bucket's thread, one at a time."""
 
     def __init__(
-        self, context: CompactionContext, topics: MirroredTopics, view: WalView, wanted: Mapping[TopicPartition, str]
+        self, context: CompactionContext, topics: MirroredTopics, view: WalBacklog, wanted: Mapping[TopicPartition, str]
     ) -> None:
         self.context = context
         self.damaged: dict[TopicPartition, str] = {}
@@ -153,9 +153,9 @@ class _Driver:
     @classmethod
     async def begin(cls, store: ObjectStore, topics: Topics, settings: CompactionSettings, clock: StoreClock) -> _Driver:
         wanted = await find_partitions(store, topics)
-        await prove_create_only(store, proof_key(secrets.token_hex(16)))
+        await check_conditional_put(store, proof_key(secrets.token_hex(16)))
         known = MirroredTopics(wanted)
-        view = WalView(store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
+        view = WalBacklog(store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
         driver = cls(_context(store, known, settings, clock), known, view, wanted)
         await driver._look()
         return driver
@@ -180,7 +180,7 @@ class _Driver:
         """Bytes of the wanted partitions that stay in segments."""
         return sum(runs.bytes_pending for where, runs in self._view.state.pending.items() if where in self._wanted)
 
-    def plan(self, units: int) -> list[Unit]:
+    def plan(self, units: int) -> list[CompactionUnit]:
         state = self._view.state
         self.damaged |= {
             where: str(error) for where, error in (*straddling(state), *state.damaged.items()) if where in self._wanted
@@ -188,7 +188,7 @@ class _Driver:
         bytes_max = self.context.settings.scratch_bytes_max
         return plan_wave(state, self._manifests.keys(), units=units, unit_bytes_max=bytes_max, blocked=self.damaged)
 
-    def task(self, bucket: str, unit: Unit) -> MakingTask:
+    def task(self, bucket: str, unit: CompactionUnit) -> MakingTask:
         partitions = [one.partition for one in unit.partitions]
         bare = {
             where: msgspec.structs.replace(self._manifests[where], files=(), retired=(), superseded=(), key_passes=())
@@ -213,7 +213,7 @@ class _Driver:
                     self._view.state.advance(newest)  # it is another compactor's by now where the one that won is not in mind
             (committed if won else lost).add(where)
 
-        await all_of(commit(history) for unit in made for history in unit.histories)
+        await gather_all(commit(history) for unit in made for history in unit.histories)
         for unit in made:
             stuck = {where: why for where, why in unit.damaged.items() if where not in lost}
             if unit.gone:  # by another compactor, which has compacted them; or by hand
@@ -270,7 +270,7 @@ def make_files(task: MakingTask) -> MadeUnit:
 
 
 def _context(store: ObjectStore, topics: MirroredTopics, settings: CompactionSettings, clock: StoreClock) -> CompactionContext:
-    manifests = Manifests(store, bytes_max=_MANIFESTS_BYTES_MAX)
+    manifests = ManifestCache(store, bytes_max=_MANIFESTS_BYTES_MAX)
     return CompactionContext(
         store, topics, manifests, settings, clock.now_ms, secrets.token_hex, lambda name: True, store_clock=clock
     )

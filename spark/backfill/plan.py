@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from compaction.conversion.planner import DueRule, Unit, plan_unit
+from compaction.conversion.planner import CompactionTrigger, CompactionUnit, plan_unit
 from compaction.wal.state import WalState
 from metadata.model import SessionId, TopicPartition
 
@@ -30,14 +30,14 @@ def plan_wave(
     units: int,
     unit_bytes_max: int,
     blocked: Collection[TopicPartition] = (),
-) -> list[Unit]:
+) -> list[CompactionUnit]:
     """About so many `units`, the largest first; none where nothing waits of the partitions that are `wanted`."""
     waiting = {
         where: (runs.first_place[0], runs.bytes_pending)
         for where, runs in state.pending.items()
         if where in wanted and where not in blocked and where in state.floors and where not in state.damaged
     }
-    rule = DueRule(due_bytes=0, due_age_ms=0, scratch_bytes_max=unit_bytes_max, runs_max=state.run_count + 1)
+    rule = CompactionTrigger(due_bytes=0, due_age_ms=0, scratch_bytes_max=unit_bytes_max, runs_max=state.run_count + 1)
     planned = []
     for group in group_partitions(waiting, units):
         unit = plan_unit(state, rule, now_ms=0, may=_among(group), blocked=blocked, everything=True)

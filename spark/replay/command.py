@@ -14,7 +14,7 @@ from tidelog.cli.app.errors import FAILED
 from tidelog.cli.app.output import Output, OutputOption, say, show_one
 
 if TYPE_CHECKING:
-    from spark.replay.plan import Asked
+    from spark.replay.plan import ReplayRequest
     from tidelog.settings import SettingChanges
 
 
@@ -95,9 +95,9 @@ def replay(
     It keeps keys, values, headers and timestamps, and the order within a partition. Whatever ends it, the same command line
     goes on. At the end it counts both sides: exit code 1 where they differ.
     """
-    from spark.replay.plan import Asked, Placement, Target
+    from spark.replay.plan import PartitionChoice, ReplayRequest, ReplayTarget
 
-    given = {Target.TOPIC: into_topic, Target.PARQUET: into_parquet, Target.TABLE: into_table}
+    given = {ReplayTarget.TOPIC: into_topic, ReplayTarget.PARQUET: into_parquet, ReplayTarget.TABLE: into_table}
     targets = [target for target, name in given.items() if name]
     if len(targets) != 1:
         raise InvalidArgument(
@@ -105,23 +105,23 @@ def replay(
             hint="Give one of --into-topic, --into-parquet and --into-table.",
         )
     (target,) = targets
-    if not checkpoint and target is not Target.PARQUET:
+    if not checkpoint and target is not ReplayTarget.PARQUET:
         raise InvalidArgument(
             "--checkpoint is missing: it remembers how far the replay is, so that nothing is written twice",
             hint="Give a folder, or a URI that Spark can write, of its own to each replay.",
         )
-    if target is not Target.TOPIC and (staging or keep_partitions is not None):
+    if target is not ReplayTarget.TOPIC and (staging or keep_partitions is not None):
         raise InvalidArgument("--staging, --keep-partitions and --by-key are of --into-topic", hint="Leave them out.")
     for one in conf or []:
         if "=" not in one:
             raise InvalidArgument(f"--conf {one} has no value", hint="Give --conf NAME=VALUE.")
-    placement = {None: Placement.AUTO, True: Placement.KEEP, False: Placement.BY_KEY}[keep_partitions]
-    asked = Asked(tuple(dict.fromkeys(topic)), bucket, start, end, target, given[target], where, placement)
+    placement = {None: PartitionChoice.AUTO, True: PartitionChoice.KEEP, False: PartitionChoice.BY_KEY}[keep_partitions]
+    asked = ReplayRequest(tuple(dict.fromkeys(topic)), bucket, start, end, target, given[target], where, placement)
     raise typer.Exit(_run(asked, checkpoint, url, staging, batch_offsets, master, conf or [], output))
 
 
 def _run(
-    asked: Asked,
+    asked: ReplayRequest,
     checkpoint: str,
     url: str,
     staging: str,
@@ -134,11 +134,11 @@ def _run(
 
     check_spark()  # before the modules that need it
     from spark.replay import replay as replays
-    from spark.replay.plan import PLAN_FILE, Plan, Target
+    from spark.replay.plan import PLAN_FILE, ReplayPlan, ReplayTarget
     from spark.runtime.hadoop_files import local_folder
     from tidelog.cli.app.progress import offset_progress
 
-    is_topic = asked.target is Target.TOPIC
+    is_topic = asked.target is ReplayTarget.TOPIC
     access = cluster_access(url, os.environ, given_credentials()) if is_topic else None
     running = replays.Running(
         checkpoint=checkpoint or f"{asked.into.rstrip('/')}/{replays.CHECKPOINT}",
@@ -160,7 +160,7 @@ def _run(
         with offset_progress(f"replay into {asked.into}") as show:
             total = 0
 
-            def began(plan: Plan, done: int) -> None:
+            def began(plan: ReplayPlan, done: int) -> None:
                 nonlocal total
                 total = plan.offset_count
                 goes_on = f"goes on at {100 * done // max(1, total)} %: " if done else ""

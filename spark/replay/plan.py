@@ -22,13 +22,13 @@ VERSION: Final = 1
 PLAN_FILE: Final = "replay.json"
 
 
-class Target(StrEnum):
+class ReplayTarget(StrEnum):
     TOPIC = "topic"
     PARQUET = "parquet"
     TABLE = "table"
 
 
-class Placement(StrEnum):
+class PartitionChoice(StrEnum):
     """In which partition of the target topic a record goes."""
 
     KEEP = "keep"
@@ -38,22 +38,22 @@ class Placement(StrEnum):
     """Keep where all topics have as many partitions, else by key."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ReplayRequest(msgspec.Struct, frozen=True):
     """As the command line has it: what makes two replays the same."""
 
     topics: tuple[str, ...]
     bucket: str
     start: str
     end: str
-    target: Target
+    target: ReplayTarget
     into: str
     """Name of the topic or table, or URI."""
     where: str = ""
-    placement: Placement = Placement.AUTO
+    placement: PartitionChoice = PartitionChoice.AUTO
 
 
-class Plan(msgspec.Struct, frozen=True):
-    asked: Asked
+class ReplayPlan(msgspec.Struct, frozen=True):
+    asked: ReplayRequest
     ranges: dict[str, dict[int, OffsetRange]]
     """By topic and partition."""
     ids: dict[str, str] = {}
@@ -92,13 +92,13 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan_of(
-    asked: Asked,
+    asked: ReplayRequest,
     snapshots: Mapping[TopicPartition, PartitionSnapshot],
     ranges: Mapping[TopicPartition, OffsetRange],
     *,
     target_partitions: int | None = None,
     rows_before: int = 0,
-) -> Plan:
+) -> ReplayPlan:
     """`target_partitions`: of the topic that is written. Raises InvalidArgument and Rejected."""
     by_topic: dict[str, dict[int, OffsetRange]] = {}
     ids: dict[str, str] = {}
@@ -107,13 +107,13 @@ def plan_of(
         ids[topic] = partition.topic_id
         by_topic.setdefault(topic, {})[int(partition.partition)] = span
     keeps = target_partitions is not None and _keeps(asked, by_topic, target_partitions)
-    return Plan(asked, by_topic, ids, keeps, rows_before)
+    return ReplayPlan(asked, by_topic, ids, keeps, rows_before)
 
 
-def _keeps(asked: Asked, by_topic: Mapping[str, Mapping[int, OffsetRange]], target_partitions: int) -> bool:
-    if asked.placement is Placement.AUTO:
+def _keeps(asked: ReplayRequest, by_topic: Mapping[str, Mapping[int, OffsetRange]], target_partitions: int) -> bool:
+    if asked.placement is PartitionChoice.AUTO:
         return all(len(spans) == target_partitions for spans in by_topic.values())
-    if asked.placement is Placement.BY_KEY:
+    if asked.placement is PartitionChoice.BY_KEY:
         return False
     for topic, spans in by_topic.items():
         if max(spans) >= target_partitions:
@@ -125,7 +125,7 @@ def _keeps(asked: Asked, by_topic: Mapping[str, Mapping[int, OffsetRange]], targ
     return True
 
 
-def check_order(asked: Asked, start: Position | None, end: Position) -> None:
+def check_order(asked: ReplayRequest, start: Position | None, end: Position) -> None:
     """InvalidArgument where the two places of `asked` tell by themselves that nothing lies between them."""
     match start, end:
         case AtOffset(offset), _ if offset == LATEST:
@@ -147,7 +147,7 @@ def check_order(asked: Asked, start: Position | None, end: Position) -> None:
 
 
 def check_end_is_left(
-    asked: Asked, snapshots: Mapping[TopicPartition, PartitionSnapshot], ends: Mapping[TopicPartition, int]
+    asked: ReplayRequest, snapshots: Mapping[TopicPartition, PartitionSnapshot], ends: Mapping[TopicPartition, int]
 ) -> None:
     """OutOfRange where a partition would end below what is left of it: no --from helps then."""
     for partition, snapshot in sorted(snapshots.items()):
@@ -159,21 +159,21 @@ def check_end_is_left(
             )
 
 
-def behind(asked: Asked, where: str = "") -> InvalidArgument:
+def behind(asked: ReplayRequest, where: str = "") -> InvalidArgument:
     return InvalidArgument(
         f"--from {asked.start} lies behind --to {asked.end}{where}: there is nothing to replay. Nothing was written",
         hint="Give the earlier place with --from; a time without a date, as 1h, is so long ago.",
     )
 
 
-def encode_plan(plan: Plan) -> bytes:
+def encode_plan(plan: ReplayPlan) -> bytes:
     return msgspec.json.format(msgspec.json.encode(plan), indent=2)
 
 
-def decode_plan(body: bytes, where: str) -> Plan:
+def decode_plan(body: bytes, where: str) -> ReplayPlan:
     """Raises Rejected for what no replay of this version wrote."""
     try:
-        plan = msgspec.json.decode(body, type=Plan)
+        plan = msgspec.json.decode(body, type=ReplayPlan)
     except msgspec.MsgspecError as error:
         raise Rejected(f"{where} is not of a replay: {error}", hint="Give a --checkpoint of its own to each replay.") from None
     if plan.version != VERSION:
@@ -181,7 +181,7 @@ def decode_plan(body: bytes, where: str) -> Plan:
     return plan
 
 
-def check_same(plan: Plan, asked: Asked, where: str) -> None:
+def check_same(plan: ReplayPlan, asked: ReplayRequest, where: str) -> None:
     """InvalidArgument, which tells what differs, where the checkpoint is another replay's."""
     before, now = (msgspec.to_builtins(one) for one in (plan.asked, asked))
     differs = [

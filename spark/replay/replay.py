@@ -28,9 +28,9 @@ from segments.object_store.interface import ObjectStore
 from segments.object_store.open import open_store
 from spark.replay.plan import (
     PLAN_FILE,
-    Asked,
-    Plan,
-    Target,
+    ReplayPlan,
+    ReplayRequest,
+    ReplayTarget,
     Verdict,
     behind,
     check_end_is_left,
@@ -95,16 +95,16 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReplayProgress:
     offsets: int
     """Of all offsets of the range, done."""
     records: int
     """Read by this run."""
 
 
-def target_partitions(asked: Asked, running: Running) -> int | None:
+def target_partitions(asked: ReplayRequest, running: Running) -> int | None:
     """How many the target topic has; None where the target is no topic. Asks the brokers: Unavailable, UnknownTopic, Rejected."""
-    if asked.target is not Target.TOPIC:
+    if asked.target is not ReplayTarget.TOPIC:
         return None
     if asked.into in asked.topics and running.staging in {"", asked.bucket}:
         raise InvalidArgument(
@@ -113,14 +113,14 @@ def target_partitions(asked: Asked, running: Running) -> int | None:
     return _target_topic(asked, running).partition_count
 
 
-def _target_topic(asked: Asked, running: Running) -> TopicFacts:
+def _target_topic(asked: ReplayRequest, running: Running) -> TopicFacts:
     from spark.sink.options import parse_sink_options
     from spark.sink.writer import ask_brokers
 
     return asyncio.run(ask_brokers(parse_sink_options(_sink_options(asked, running))))[asked.into]
 
 
-def check_source(asked: Asked, *, begins: bool = False) -> None:
+def check_source(asked: ReplayRequest, *, begins: bool = False) -> None:
     """Whether there are such topics, and such places in them, as far as names tell: before Spark takes its time to start.
 
     What may have changed since a replay began (how far the places reach, new partitions) is not looked at: one that goes on has its
@@ -144,21 +144,21 @@ def check_source(asked: Asked, *, begins: bool = False) -> None:
         check_order(asked, options.start, options.end)
 
 
-def check_target_here(asked: Asked, checkpoint: Path, target: Path | None) -> None:
+def check_target_here(asked: ReplayRequest, checkpoint: Path, target: Path | None) -> None:
     """Of a replay that begins: InvalidArgument where it would write into files that are there. Both as this machine has them."""
     inside = target is not None and checkpoint == target / CHECKPOINT
-    if asked.target is Target.PARQUET and target is not None and not is_empty_here(target, but=CHECKPOINT if inside else ""):
+    if asked.target is ReplayTarget.PARQUET and target is not None and not is_empty_here(target, but=CHECKPOINT if inside else ""):
         raise _not_empty(asked.into)
 
 
 def replay(
     spark: SparkSession,
-    asked: Asked,
+    asked: ReplayRequest,
     running: Running,
     *,
     partitions: int | None,
-    began: Callable[[Plan, int], None] = lambda plan, done: None,
-    told: Callable[[Progress], None] = lambda progress: None,
+    began: Callable[[ReplayPlan, int], None] = lambda plan, done: None,
+    told: Callable[[ReplayProgress], None] = lambda progress: None,
 ) -> Verdict:
     """Runs to its end, or goes on to it. `partitions`: of `target_partitions`. `began` is told the plan and the offsets done.
 
@@ -176,7 +176,9 @@ def replay(
 # ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _planned(spark: SparkSession, asked: Asked, running: Running, checkpoint: HadoopFolder, partitions: int | None) -> Plan:
+def _planned(
+    spark: SparkSession, asked: ReplayRequest, running: Running, checkpoint: HadoopFolder, partitions: int | None
+) -> ReplayPlan:
     where = f"{checkpoint.uri}/{PLAN_FILE}"
     stored = checkpoint.read(PLAN_FILE)
     if stored is not None:
@@ -190,7 +192,7 @@ def _planned(spark: SparkSession, asked: Asked, running: Running, checkpoint: Ha
     with BucketThread(asked.bucket) as bucket:
         now_ms = time.time_ns() // 1_000_000
         snapshots, ranges = bucket.run(lambda store: resolve_range(store, asked, now_ms=now_ms))
-        if asked.target is Target.TOPIC:
+        if asked.target is ReplayTarget.TOPIC:
             into = _target_topic(asked, running)
             bucket.run(lambda store: check_dates(store, asked, into, snapshots, ranges, now_ms=now_ms))
     plan = plan_of(asked, snapshots, ranges, target_partitions=partitions, rows_before=_check_target(spark, asked, checkpoint))
@@ -200,7 +202,7 @@ def _planned(spark: SparkSession, asked: Asked, running: Running, checkpoint: Ha
 
 
 async def resolve_range(
-    store: ObjectStore, asked: Asked, *, now_ms: int
+    store: ObjectStore, asked: ReplayRequest, *, now_ms: int
 ) -> tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]:
     """The offsets that are meant, as things are now. Raises InvalidArgument, OutOfRange, UnknownTopic, Corrupt."""
     names = await find_partitions(store, Subscribed(asked.topics))
@@ -222,7 +224,7 @@ async def resolve_range(
 
 async def check_dates(
     store: ObjectStore,
-    asked: Asked,
+    asked: ReplayRequest,
     into: TopicFacts,
     snapshots: Mapping[TopicPartition, PartitionSnapshot],
     ranges: Mapping[TopicPartition, OffsetRange],
@@ -249,7 +251,7 @@ async def check_dates(
             )
 
 
-def _options(asked: Asked, partitions: Mapping[TopicPartition, str], *, now_ms: int) -> SourceOptions:
+def _options(asked: ReplayRequest, partitions: Mapping[TopicPartition, str], *, now_ms: int) -> SourceOptions:
     """As those of the data source. Raises InvalidArgument."""
     numbers: dict[str, list[int]] = {}
     for partition, topic in partitions.items():
@@ -288,7 +290,7 @@ def _position(flag: str, text: str, numbers: dict[str, list[int]], now_ms: int) 
     )
 
 
-def _rows(reader, plan: Plan) -> DataFrame:  # type: ignore[no-untyped-def]  # a reader of batches or of streams
+def _rows(reader, plan: ReplayPlan) -> DataFrame:  # type: ignore[no-untyped-def]  # a reader of batches or of streams
     """Those of the range that pass the filter. Raises InvalidArgument for a filter that Spark does not take."""
     from pyspark.errors import AnalysisException
 
@@ -309,14 +311,14 @@ def _rows(reader, plan: Plan) -> DataFrame:  # type: ignore[no-untyped-def]  # a
 # ── where it goes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_target(spark: SparkSession, asked: Asked, checkpoint: HadoopFolder) -> int:
+def _check_target(spark: SparkSession, asked: ReplayRequest, checkpoint: HadoopFolder) -> int:
     """Of a replay that begins; answers the rows that are in the table."""
     match asked.target:
-        case Target.PARQUET:
+        case ReplayTarget.PARQUET:
             inside = checkpoint.uri == f"{asked.into.rstrip('/')}/{CHECKPOINT}"
             if not HadoopFolder(spark, asked.into).is_empty(but=CHECKPOINT if inside else ""):
                 raise _not_empty(asked.into)
-        case Target.TABLE if spark.catalog.tableExists(asked.into):
+        case ReplayTarget.TABLE if spark.catalog.tableExists(asked.into):
             _check_table(spark, asked.into)
             return spark.table(asked.into).count()
         case _:
@@ -343,36 +345,36 @@ def _check_table(spark: SparkSession, name: str) -> None:
         )
 
 
-def _writer(frame: DataFrame, plan: Plan, running: Running) -> Callable[[], StreamingQuery]:
+def _writer(frame: DataFrame, plan: ReplayPlan, running: Running) -> Callable[[], StreamingQuery]:
     asked = plan.asked
-    if asked.target is Target.TOPIC:
+    if asked.target is ReplayTarget.TOPIC:
         columns = ["key", "value", "headers", "timestamp", *(["partition"] if plan.keeps_partitions else [])]
         frame = frame.select(*columns)
     write: DataStreamWriter = frame.writeStream.option("checkpointLocation", running.checkpoint).trigger(availableNow=True)
     match asked.target:
-        case Target.TOPIC:
+        case ReplayTarget.TOPIC:
             return write.format("tidelog").options(**_sink_options(asked, running)).start
-        case Target.PARQUET:
+        case ReplayTarget.PARQUET:
             return lambda: write.format("parquet").start(asked.into)
-        case Target.TABLE:
+        case ReplayTarget.TABLE:
             return lambda: write.toTable(asked.into)
 
 
-def _sink_options(asked: Asked, running: Running) -> dict[str, str]:
+def _sink_options(asked: ReplayRequest, running: Running) -> dict[str, str]:
     from spark.sink.options import CREDENTIALS
 
     credentials = {option: running.credentials[name] for option, name in CREDENTIALS.items() if name in running.credentials}
     return {"brokers": running.brokers, "bucket": running.staging or asked.bucket, "topic": asked.into, **credentials}
 
 
-def _done_before(plan: Plan, checkpoint: HadoopFolder) -> int:
+def _done_before(plan: ReplayPlan, checkpoint: HadoopFolder) -> int:
     """Offsets of the batches that are committed in Spark's checkpoint."""
     batches = [int(name) for name in checkpoint.names("commits") if name.isdigit()]
     offsets = checkpoint.read(f"offsets/{max(batches)}") if batches else None
     return plan.offsets_done(next_offsets(offsets.decode().splitlines()[-1])) if offsets else 0
 
 
-def run_query(start: Callable[[], StreamingQuery], plan: Plan, told: Callable[[Progress], None]) -> None:
+def run_query(start: Callable[[], StreamingQuery], plan: ReplayPlan, told: Callable[[ReplayProgress], None]) -> None:
     from pyspark.errors import StreamingQueryException
 
     for left in reversed(range(STARTS_MAX)):
@@ -386,7 +388,7 @@ def run_query(start: Callable[[], StreamingQuery], plan: Plan, told: Callable[[P
             return
 
 
-def _follow(query: StreamingQuery, plan: Plan, told: Callable[[Progress], None]) -> None:
+def _follow(query: StreamingQuery, plan: ReplayPlan, told: Callable[[ReplayProgress], None]) -> None:
     seen, records, is_over = -1, 0, False
     try:
         while not is_over:
@@ -395,7 +397,7 @@ def _follow(query: StreamingQuery, plan: Plan, told: Callable[[Progress], None])
                 end = progress.sources[0].endOffset
                 if progress.batchId > seen and end:
                     seen, records = progress.batchId, records + progress.numInputRows
-                    told(Progress(plan.offsets_done(next_offsets(end)), records))
+                    told(ReplayProgress(plan.offsets_done(next_offsets(end)), records))
     finally:
         query.stop()
 
@@ -420,7 +422,7 @@ def _of_the_query(error: Exception) -> TidelogError:
 # ── what is counted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _expected(spark: SparkSession, plan: Plan) -> int:
+def _expected(spark: SparkSession, plan: ReplayPlan) -> int:
     from spark.parquet.read import read
 
     given = plan.source_options()
@@ -435,17 +437,17 @@ def _expected(spark: SparkSession, plan: Plan) -> int:
     return (frame.where(plan.asked.where) if plan.asked.where else frame).count()
 
 
-def _written(spark: SparkSession, plan: Plan, running: Running, checkpoint: HadoopFolder) -> int:
+def _written(spark: SparkSession, plan: ReplayPlan, running: Running, checkpoint: HadoopFolder) -> int:
     asked = plan.asked
     match asked.target:
-        case Target.PARQUET:
+        case ReplayTarget.PARQUET:
             if HadoopFolder(spark, asked.into).is_empty(but=CHECKPOINT):
                 return 0
             return spark.read.schema("offset bigint").parquet(asked.into).count()
-        case Target.TABLE:
+        case ReplayTarget.TABLE:
             there = spark.table(asked.into).count() if spark.catalog.tableExists(asked.into) else 0
             return there - plan.rows_before
-        case Target.TOPIC:
+        case ReplayTarget.TOPIC:
             metadata = checkpoint.read("metadata")
             query_id = json.loads(metadata)["id"] if metadata else ""
             return asyncio.run(_sent(running.staging or asked.bucket, query_id))

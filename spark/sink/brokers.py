@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple, Protocol
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.retry import RetryPauses, retry
 from metadata.topics.settings import TopicSettings
@@ -162,7 +162,7 @@ def _outcome(result: log_pb2.AppendResult, address: str) -> TidelogError | None:
         status = result.placements[0].error
     if status is None:
         return None if result.placements else OutcomeUnknown(f"{address}: it tells no place of the records")
-    error = error_of(status, address=address)
+    error = from_status(status, address=address)
     if isinstance(error, NotFound):  # it may lag behind: who is asked afresh for the leader knows whether the topic is gone
         return Unavailable(error.message, hint=error.hint)
     return error

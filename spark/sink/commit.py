@@ -21,16 +21,16 @@ from typing import Final
 
 import msgspec
 
-from compaction.deleter import Deletions
+from compaction.deleter import ObjectDeleter
 from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
 from metadata.retry import retry_unavailable
 from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 from spark.sink.brokers import Brokers, Connect
 from spark.sink.delivery import PATIENCE_S, StagedDelivery
 from spark.sink.options import PRODUCER_EXPIRY_MS
 from spark.sink.staged_files import (
-    Chosen,
+    ChosenBatch,
     Done,
     StagedFile,
     added,
@@ -104,10 +104,10 @@ class BatchCommit:
             await self._send(sending[0])
         return await self._finish(chosen, others)
 
-    async def _choose(self, files: Sequence[StagedFile]) -> Chosen:
+    async def _choose(self, files: Sequence[StagedFile]) -> ChosenBatch:
         """The one that counts: ours, or that of who came first."""
         key = chosen_key(self.write, self.batch)
-        ours = Chosen(
+        ours = ChosenBatch(
             write=self.write,
             batch=self.batch,
             label=self.label,
@@ -126,7 +126,7 @@ class BatchCommit:
             return chosen
         return ours
 
-    def _delivery(self, brokers: Brokers, chosen: Chosen) -> StagedDelivery:
+    def _delivery(self, brokers: Brokers, chosen: ChosenBatch) -> StagedDelivery:
         lasts_ms = self.producer_expiry_ms - self.producer_expiry_ms // EXPIRY_MARGIN
         return StagedDelivery(
             chosen,
@@ -163,7 +163,7 @@ class BatchCommit:
             error.hint = f"{self.go_on} and the rest follows; nothing is doubled. {error.hint}".strip()
         return error
 
-    async def _finish(self, chosen: Chosen, others: Sequence[StagedKey]) -> Done:
+    async def _finish(self, chosen: ChosenBatch, others: Sequence[StagedKey]) -> Done:
         before = None
         for batch in sorted({other.batch for other in others if other.done and other.batch < self.batch}, reverse=True)[:1]:
             before = await read_done(self.store, self.write, batch)
@@ -189,7 +189,7 @@ class BatchCommit:
         rows: list[str] = []
         markers: list[str] = []
         with contextlib.suppress(TidelogError):
-            async for found in objects_under(self.store, staged_prefix(self.write)):
+            async for found in list_all(self.store, staged_prefix(self.write)):
                 key = parse_staged_key(found.key)
                 if key is None or key.batch > self.batch:
                     continue
@@ -197,14 +197,14 @@ class BatchCommit:
                     rows.append(found.key)
                 elif key.batch < self.batch or self.forgets:
                     markers.append(found.key)
-            await Deletions(self.store, now_ms=self.now_ms).delete([*rows, *markers])
+            await ObjectDeleter(self.store, now_ms=self.now_ms).delete([*rows, *markers])
 
     async def _markers(self) -> list[StagedKey]:
         """Of all batches of the write that have rows, or markers, on the bucket."""
-        keys = [parse_staged_key(found.key) async for found in objects_under(self.store, staged_prefix(self.write))]
+        keys = [parse_staged_key(found.key) async for found in list_all(self.store, staged_prefix(self.write))]
         return [key for key in keys if key is not None and (key.chosen or key.done)]
 
-    async def _read_chosen(self) -> Chosen | None:
+    async def _read_chosen(self) -> ChosenBatch | None:
         key = chosen_key(self.write, self.batch)
         try:
             return decode_chosen(await retry_unavailable(lambda: self.store.get(key), for_s=BUCKET_PATIENCE_S), key)
@@ -225,7 +225,7 @@ async def newest_done(store: ObjectStore, write: str) -> Done | None:
     """What a query has written so far, by its newest batch that is done: `total` counts the rows of all of them by partition."""
     batches = [
         key.batch
-        async for found in objects_under(store, staged_prefix(write))
+        async for found in list_all(store, staged_prefix(write))
         if (key := parse_staged_key(found.key)) is not None and key.done
     ]
     return await read_done(store, write, max(batches)) if batches else None
@@ -236,4 +236,4 @@ async def take_back(store: ObjectStore, write: str, batch: int, files: Sequence[
     try:
         await store.get(chosen_key(write, batch))
     except NotFound:
-        await Deletions(store, now_ms=now_ms).delete([file.key for file in files])
+        await ObjectDeleter(store, now_ms=now_ms).delete([file.key for file in files])

@@ -18,10 +18,10 @@ from metadata.errors import Corrupt, TidelogError, Unavailable
 from metadata.retry import retry_unavailable
 from segments.bucket.layout import chosen_key
 from segments.object_store.interface import ObjectStore
-from segments.shared_errors import first_of
+from segments.shared_errors import first_error
 from spark.sink.brokers import Append, Brokers
-from spark.sink.partition_progress import ForgottenError, Lane, Part
-from spark.sink.staged_files import Chosen, StagedFile, StagedPartition, counted, open_file, producer_of, sequenced
+from spark.sink.partition_progress import ForgottenError, PartitionProgress, StagedBatch
+from spark.sink.staged_files import ChosenBatch, StagedFile, StagedPartition, counted, open_file, producer_of, sequenced
 
 READ_AHEAD_BYTES: Final = 96 << 20
 READS_MAX: Final = 16
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 class StagedDelivery:
     def __init__(
         self,
-        chosen: Chosen,
+        chosen: ChosenBatch,
         store: ObjectStore,
         brokers: Brokers,
         *,
@@ -59,10 +59,10 @@ class StagedDelivery:
         self._begins_until_ms = begins_until_ms
         self._now_ms = now_ms
         self._patience_s = patience_s
-        self.lanes = {where: Lane(where, records) for where, records in counted(chosen.files).items()}
+        self.lanes = {where: PartitionProgress(where, records) for where, records in counted(chosen.files).items()}
         self._producers = {where.topic_id: producer_of(chosen.write, chosen.batch, where.topic_id) for where in self.lanes}
         self._ends = _ends(chosen.files)
-        self._ready: dict[StagedPartition, Lane] = {}
+        self._ready: dict[StagedPartition, PartitionProgress] = {}
         self._requests: dict[str, int] = {}
         """Under way, by leader."""
         self._refused_since_s: dict[StagedPartition, float] = {}
@@ -96,7 +96,7 @@ class StagedDelivery:
                     if not self._is_over():
                         await self._changed.wait()
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from errors
+            raise first_error(errors) from errors
         short = [lane for lane in self.lanes.values() if not lane.is_done]
         if short:
             raise Corrupt(f"{short[0].where}: {short[0].written} of {short[0].records} rows were staged")
@@ -158,7 +158,7 @@ class StagedDelivery:
     # ── out ──
 
     async def _send_what_is_ready(self, tasks: asyncio.TaskGroup) -> None:
-        by_leader: dict[str, list[Lane]] = {}
+        by_leader: dict[str, list[PartitionProgress]] = {}
         for where, lane in list(self._ready.items()):
             fresh = where.topic in self._stale
             self._stale.discard(where.topic)
@@ -174,9 +174,9 @@ class StagedDelivery:
                 self._requests[leader] = self._requests.get(leader, 0) + 1
                 tasks.create_task(self._send(leader, self._next_request(lanes)))
 
-    def _next_request(self, lanes: list[Lane]) -> list[tuple[Lane, list[Part]]]:
+    def _next_request(self, lanes: list[PartitionProgress]) -> list[tuple[PartitionProgress, list[StagedBatch]]]:
         """Takes what goes into a request from the first of these, which it removes."""
-        request: list[tuple[Lane, list[Part]]] = []
+        request: list[tuple[PartitionProgress, list[StagedBatch]]] = []
         size = count = 0
         while lanes and size < REQUEST_BYTES and count < REQUEST_BATCHES:
             lane = lanes.pop(0)
@@ -189,7 +189,7 @@ class StagedDelivery:
             count += len(parts)
         return request
 
-    def _too_old(self, lane: Lane) -> ForgottenError:
+    def _too_old(self, lane: PartitionProgress) -> ForgottenError:
         chosen_at = datetime.fromtimestamp(self._chosen.created_ms / 1000, UTC).isoformat(timespec="seconds")
         return ForgottenError(
             f"{lane.where}: the batch was chosen at {chosen_at}, so long ago that brokers may have forgotten what they have of it",
@@ -198,7 +198,7 @@ class StagedDelivery:
             "new checkpoint behind them.",
         )
 
-    async def _send(self, leader: str, request: list[tuple[Lane, list[Part]]]) -> None:
+    async def _send(self, leader: str, request: list[tuple[PartitionProgress, list[StagedBatch]]]) -> None:
         appends = [
             Append(lane.where, sequenced(part.batch, part.header, self._producers[lane.where.topic_id], part.first))
             for lane, parts in request
@@ -219,7 +219,7 @@ class StagedDelivery:
                 self._ready[lane.where] = lane
         self._changed.set()
 
-    def _pause(self, lane: Lane, error: TidelogError) -> None:
+    def _pause(self, lane: PartitionProgress, error: TidelogError) -> None:
         """Before it is sent again, to whoever leads by then. Raises the error where that goes on for too long."""
         loop = asyncio.get_running_loop()
         since_s = self._refused_since_s.setdefault(lane.where, loop.time())
@@ -232,7 +232,7 @@ class StagedDelivery:
         self._paused.add(lane.where)
         loop.call_later(pause_s, self._end_pause, lane)
 
-    def _end_pause(self, lane: Lane) -> None:
+    def _end_pause(self, lane: PartitionProgress) -> None:
         self._paused.discard(lane.where)
         self._stale.add(lane.where.topic)
         self._ready[lane.where] = lane

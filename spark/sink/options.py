@@ -32,7 +32,7 @@ from typing import Final
 from metadata.errors import InvalidArgument
 from metadata.model import check_topic_name
 from segments.records.compression import Codec
-from spark.source.options import Options
+from spark.source.options import GivenOptions
 
 PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
 """As segments/settings.py has it."""
@@ -79,7 +79,7 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Raises InvalidArgument, which names the option, its value, and what to do."""
-    options = Options(given)
+    options = GivenOptions(given)
     brokers = (options.text("brokers") or "").strip()
     bucket = options.text("bucket")
     if not brokers:

@@ -34,7 +34,7 @@ from segments.records.header import BatchHeader
 from spark.sink.staged_files import StagedPartition
 
 
-class Part(NamedTuple):
+class StagedBatch(NamedTuple):
     """A record batch, as it was staged."""
 
     batch: Buffer
@@ -54,7 +54,7 @@ class ForgottenError(OutcomeUnknown):
     retryable = False
 
 
-class Lane:
+class PartitionProgress:
     def __init__(self, where: StagedPartition, records: int) -> None:
         """`records`: that the batch has for the partition."""
         self.where = where
@@ -67,7 +67,7 @@ class Lane:
         """Record batches."""
         self.refusal: TidelogError | None = None
         """What the last request met, where it is to be sent again."""
-        self.waiting: deque[Part] = deque()
+        self.waiting: deque[StagedBatch] = deque()
         self._staged = 0
 
     @property
@@ -85,7 +85,7 @@ class Lane:
 
     def stage(self, batch: Buffer, header: BatchHeader, file: int) -> bool:
         """The next record batch of the partition; False where it is in the topic already."""
-        part = Part(batch, header, self._staged, file)
+        part = StagedBatch(batch, header, self._staged, file)
         self._staged = part.end
         if part.end <= self.written:
             return False
@@ -94,10 +94,10 @@ class Lane:
         self.waiting.append(part)
         return True
 
-    def take(self, bytes_max: int, parts_max: int) -> list[Part]:
+    def take(self, bytes_max: int, parts_max: int) -> list[StagedBatch]:
         """What is sent next, at least one record batch."""
         assert self.is_ready
-        taken: list[Part] = []
+        taken: list[StagedBatch] = []
         size = 0
         for part in self.waiting:
             if taken and (size + len(part.batch) > bytes_max or len(taken) == parts_max):
@@ -107,7 +107,7 @@ class Lane:
         self.in_flight = len(taken)
         return taken
 
-    def answered(self, outcomes: Sequence[TidelogError | None]) -> list[Part]:
+    def answered(self, outcomes: Sequence[TidelogError | None]) -> list[StagedBatch]:
         """Takes in the answers to what was taken, in order; gives back what is in the topic now.
 
         Raises what sending again would not mend: Rejected, Fenced, ForgottenError, Corrupt.
@@ -115,7 +115,7 @@ class Lane:
         sent, self.in_flight, self.refusal = self.in_flight, 0, None
         assert len(outcomes) == sent
         before = len(self.waiting)
-        settled: list[Part] = []
+        settled: list[StagedBatch] = []
         for outcome in outcomes:
             if outcome is None:
                 settled.append(self.waiting.popleft())
@@ -127,7 +127,7 @@ class Lane:
         assert before - len(self.waiting) == len(settled)
         return settled
 
-    def _refused(self, error: TidelogError) -> list[Part]:
+    def _refused(self, error: TidelogError) -> list[StagedBatch]:
         if isinstance(error, UnknownProducer):
             raise ForgottenError(
                 f"{self.where}: its leader has forgotten who writes there, after {self.written} of {self.records} rows: "
@@ -146,14 +146,14 @@ class Lane:
         self.refusal = error
         return []
 
-    def _go_on_at(self, expected: int) -> list[Part]:
+    def _go_on_at(self, expected: int) -> list[StagedBatch]:
         """An earlier attempt, or another one, has come so far."""
         if expected < self.written:
             raise Corrupt(
                 f"{self.where}: {self.written} rows of this batch were acknowledged, and its leader knows of {expected}",
                 hint="Look into the topic with `tidelog bucket verify`; nothing more is written.",
             )
-        settled: list[Part] = []
+        settled: list[StagedBatch] = []
         while self.waiting and self.waiting[0].end <= expected:
             settled.append(self.waiting.popleft())
         if expected > self.records or (self.waiting and self.waiting[0].first < expected):

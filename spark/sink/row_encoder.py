@@ -55,7 +55,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
         return INT64_MAX if self.timestamp_type == "LogAppendTime" else self.timestamp_after_max_ms
 
 
-class Rows(NamedTuple):
+class RowColumns(NamedTuple):
     """Columns of equal length, without gaps."""
 
     keys: pa.BinaryArray
@@ -71,9 +71,9 @@ class Rows(NamedTuple):
     def row_count(self) -> int:
         return len(self.values)
 
-    def ordered(self, order: Int64Array) -> Rows:
+    def ordered(self, order: Int64Array) -> RowColumns:
         rows = pa.array(order)
-        return Rows(
+        return RowColumns(
             self.keys.take(rows),
             self.values.take(rows),
             self.timestamps_ms[order],
@@ -89,13 +89,13 @@ class Encoded(NamedTuple):
     records: int
 
 
-def rows_of(batches: Sequence[pa.RecordBatch], *, now_ms: int) -> Rows:
+def rows_of(batches: Sequence[pa.RecordBatch], *, now_ms: int) -> RowColumns:
     """Of the columns that options.py lets through. InvalidArgument for headers or times that no record can have."""
     table = pa.Table.from_batches(batches).combine_chunks()
     columns = {name.lower(): _array(table, at) for at, name in enumerate(table.column_names)}
     count = table.num_rows
     partitions = columns.get("partition")
-    return Rows(
+    return RowColumns(
         keys=_bytes(columns.get("key"), count),
         values=_bytes(columns["value"], count),
         timestamps_ms=_timestamps(columns.get("timestamp"), count, now_ms),
@@ -106,7 +106,7 @@ def rows_of(batches: Sequence[pa.RecordBatch], *, now_ms: int) -> Rows:
     )
 
 
-def topics_named(rows: Rows) -> list[str]:
+def topics_named(rows: RowColumns) -> list[str]:
     """Those of the column `topic`. UnknownTopic where it is null."""
     if rows.topics is None:
         return []
@@ -120,7 +120,7 @@ def topics_named(rows: Rows) -> list[str]:
     return names
 
 
-def check_dates(rows: Rows, topics: Mapping[str, TopicFacts], *, topic: str | None, now_ms: int) -> None:
+def check_dates(rows: RowColumns, topics: Mapping[str, TopicFacts], *, topic: str | None, now_ms: int) -> None:
     """InvalidTimestamp where a row is dated further ahead than its topic takes. `topic` as in `encode_rows`.
 
     Brokers refuse such a row, too: it would fail the batch once that is chosen to be sent, and partly written.
@@ -149,7 +149,7 @@ def check_dates(rows: Rows, topics: Mapping[str, TopicFacts], *, topic: str | No
 
 
 def encode_rows(
-    rows: Rows, topics: Mapping[str, TopicFacts], *, topic: str | None, codec: Codec, first_keyless: int
+    rows: RowColumns, topics: Mapping[str, TopicFacts], *, topic: str | None, codec: Codec, first_keyless: int
 ) -> Iterator[tuple[StagedPartition, list[Encoded]]]:
     """`topic`: of all rows; None: their column says it. `first_keyless`: any number, which partition gets rows without a key first.
 
@@ -177,7 +177,9 @@ def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, end - start)
 
 
-def _encode(rows: Rows, topic: TopicFacts, codec: Codec, first_keyless: int) -> Iterator[tuple[StagedPartition, list[Encoded]]]:
+def _encode(
+    rows: RowColumns, topic: TopicFacts, codec: Codec, first_keyless: int
+) -> Iterator[tuple[StagedPartition, list[Encoded]]]:
     partitions = _partitions(rows, topic, first_keyless)
     counts = np.bincount(partitions, minlength=topic.partition_count)
     used = np.flatnonzero(counts).tolist()
@@ -191,7 +193,7 @@ def _encode(rows: Rows, topic: TopicFacts, codec: Codec, first_keyless: int) -> 
         start = end
 
 
-def _batches(rows: Rows, first: int, end: int, topic: TopicFacts, where: StagedPartition, codec: Codec) -> Iterator[Encoded]:
+def _batches(rows: RowColumns, first: int, end: int, topic: TopicFacts, where: StagedPartition, codec: Codec) -> Iterator[Encoded]:
     wanted_bytes = min(BATCH_BYTES, topic.batch_bytes_max)
     size_bytes = rows.size_bytes * (end - first) // rows.row_count
     parts = min(end - first, 1 + size_bytes // wanted_bytes)
@@ -215,7 +217,7 @@ def _batches(rows: Rows, first: int, end: int, topic: TopicFacts, where: StagedP
             raise TooLarge(told, hint=error.hint, **error.details) from None
 
 
-def _partitions(rows: Rows, topic: TopicFacts, first_keyless: int) -> Int64Array:
+def _partitions(rows: RowColumns, topic: TopicFacts, first_keyless: int) -> Int64Array:
     if rows.partitions is not None and rows.partitions.null_count == 0:
         routed: Int64Array = rows.partitions.to_numpy()
     else:

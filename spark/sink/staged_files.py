@@ -45,7 +45,7 @@ SEQUENCES: Final = 1 << 31
 MAGIC: Final = b"TLrows01"
 _TRAILER = struct.Struct(">II8s")
 
-_Marker = TypeVar("_Marker", "Chosen", "Done")
+_Marker = TypeVar("_Marker", "ChosenBatch", "Done")
 
 
 class StagedPartition(msgspec.Struct, frozen=True, order=True):
@@ -85,7 +85,7 @@ class PartitionCount(msgspec.Struct, frozen=True):
     records: int
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class ChosenBatch(msgspec.Struct, frozen=True, kw_only=True):
     write: str
     batch: int
     created_ms: int
@@ -206,8 +206,8 @@ def added(before: Sequence[PartitionCount], counts: Sequence[PartitionCount]) ->
     return as_counts(dict(sorted(sums.items())))
 
 
-def decode_chosen(body: bytes, key: str) -> Chosen:
-    return _decoded(body, key, Chosen)
+def decode_chosen(body: bytes, key: str) -> ChosenBatch:
+    return _decoded(body, key, ChosenBatch)
 
 
 def decode_done(body: bytes, key: str) -> Done:
@@ -227,18 +227,18 @@ def _decoded(body: bytes, key: str, kind: type[_Marker]) -> _Marker:
 # ── the producer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Producer(msgspec.Struct, frozen=True):
+class StagedProducer(msgspec.Struct, frozen=True):
     producer_id: ProducerId
     epoch: int
 
 
-def producer_of(write: str, batch: int, topic_id: str) -> Producer:
+def producer_of(write: str, batch: int, topic_id: str) -> StagedProducer:
     name = f"{write}/{batch // EPOCHS}/{topic_id}".encode()
     number = int.from_bytes(blake2b(name, digest_size=8, person=b"tidelog-spark").digest(), "big")
-    return Producer(ProducerId(DERIVED_IDS | number >> 3), batch % EPOCHS)
+    return StagedProducer(ProducerId(DERIVED_IDS | number >> 3), batch % EPOCHS)
 
 
-def sequenced(batch: Buffer, header: BatchHeader, producer: Producer, first: int) -> bytes:
+def sequenced(batch: Buffer, header: BatchHeader, producer: StagedProducer, first: int) -> bytes:
     """The batch as this producer sends it. `first`: records of the same partition before it."""
     own = msgspec.structs.replace(
         header, producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=first % SEQUENCES

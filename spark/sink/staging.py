@@ -24,7 +24,7 @@ from segments.bucket.layout import chosen_key, staged_rows_key
 from segments.object_store.interface import ObjectStore
 from spark.runtime.bucket_thread import BucketThread
 from spark.sink.options import SinkOptions
-from spark.sink.row_encoder import Rows, TopicFacts, check_dates, encode_rows, pieces, rows_of, topics_named
+from spark.sink.row_encoder import RowColumns, TopicFacts, check_dates, encode_rows, pieces, rows_of, topics_named
 from spark.sink.staged_files import StagedFile, encode_file
 
 STAGE_BYTES = 32 << 20
@@ -95,7 +95,7 @@ class Staging:
         self.files.append(file)
         self._upload = self.bucket.start(lambda store: upload(store, key, body))
 
-    def _check_dates(self, rows: Rows, now_ms: int) -> None:
+    def _check_dates(self, rows: RowColumns, now_ms: int) -> None:
         """As long as no attempt was chosen: from then on a refusal here would keep the batch from being sent, or found done."""
         if self._is_chosen:
             return

@@ -29,7 +29,7 @@ from spark.sink.options import SinkOptions, check_columns, hashed_write_id, pars
 from spark.sink.row_encoder import TopicFacts
 from spark.sink.staged_files import Done, StagedFile
 from spark.sink.staging import StagedByTask, Staging
-from spark.source.interop import told_to_spark
+from spark.source.interop import to_spark_error
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -43,18 +43,18 @@ class TidelogWriter(DataSourceArrowWriter):
         self._topics = asyncio.run(ask_brokers(self._options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedByTask:
-        with told_to_spark():
+        with to_spark_error():
             return staged(self._options, self._topics, iterator, self._write, f"write {self._write}", 0)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with told_to_spark():
+        with to_spark_error():
             tasks = _of_tasks(messages)
             if tasks:
                 go_on = f'Run the write again with .option("writeId", "{self._write}")'
                 asyncio.run(commit(self._options, tasks, go_on=go_on, forgets=self._options.write_id is None))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with told_to_spark():
+        with to_spark_error():
             asyncio.run(abort(self._options, messages))
 
 
@@ -69,24 +69,24 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         It makes two more, for commit and abort, which need nothing of this.
         """
         if self._topics is None:
-            with told_to_spark():
+            with to_spark_error():
                 self._topics = asyncio.run(ask_brokers(self._options))
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedByTask:
         assert self._topics is not None, "it was sent by the driver"
-        with told_to_spark():
+        with to_spark_error():
             query, batch = _property(QUERY_ID), int(_property(BATCH_ID))
             return staged(self._options, self._topics, iterator, write_of_query(query), f"query {query}", batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        with told_to_spark():
+        with to_spark_error():
             tasks = _of_tasks(messages)
             if tasks:
                 asyncio.run(commit(self._options, tasks, go_on="Run the query again from its checkpoint"))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        with told_to_spark():
+        with to_spark_error():
             asyncio.run(abort(self._options, messages))
 
 

@@ -11,14 +11,14 @@ from spark.runtime.bucket_thread import BucketThread
 from spark.source.log_snapshot import PartitionSnapshot, take_snapshot
 from spark.source.offset_ranges import offset_ranges, times_asked
 from spark.source.options import SourceOptions
-from spark.source.scan_plan import ALL_ROWS, TASK_BYTES, OffsetRange, Rows, Task, plan_tasks
+from spark.source.scan_plan import ALL_ROWS, TASK_BYTES, OffsetRange, RowFilter, Task, plan_tasks
 from spark.source.time_lookup import look_up
 from spark.source.topic_catalog import find_partitions
 
 log = logging.getLogger(__name__)
 
 
-def plan_batch(bucket: BucketThread, options: SourceOptions, rows: Rows = ALL_ROWS) -> list[Task]:
+def plan_batch(bucket: BucketThread, options: SourceOptions, rows: RowFilter = ALL_ROWS) -> list[Task]:
     """Raises InvalidArgument, OutOfRange, UnknownTopic, UnknownPartition, Corrupt, and what the store raises."""
     snapshots, ranges = bucket.run(lambda store: resolve(store, options))
     return tasks_of(options, snapshots, ranges, rows)
@@ -46,7 +46,7 @@ def tasks_of(
     options: SourceOptions,
     snapshots: dict[TopicPartition, PartitionSnapshot],
     ranges: dict[TopicPartition, OffsetRange],
-    rows: Rows,
+    rows: RowFilter,
 ) -> list[Task]:
     """In the order of the partitions, and of their offsets. Pure."""
     wanted = {

@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from spark.source.scan_plan import ALL_ROWS, Rows
+from spark.source.scan_plan import ALL_ROWS, RowFilter
 
 
-def rows_wanted(filters: Iterable[Filter]) -> Rows:
+def rows_wanted(filters: Iterable[Filter]) -> RowFilter:
     rows = ALL_ROWS
     for one in filters:
         rows = _narrowed(rows, one)
     return rows
 
 
-def _narrowed(rows: Rows, wanted: Filter) -> Rows:
+def _narrowed(rows: RowFilter, wanted: Filter) -> RowFilter:
     match wanted:
         case In(attribute=("partition",), value=values):
             return _in_partitions(rows, frozenset(value for value in values if isinstance(value, int)))
@@ -38,7 +38,7 @@ def _narrowed(rows: Rows, wanted: Filter) -> Rows:
             return rows
 
 
-def _within(rows: Rows, column: str, low: object, high: object) -> Rows:
+def _within(rows: RowFilter, column: str, low: object, high: object) -> RowFilter:
     """Rows with `low` and more, and `high` and less, in this column; None for no bound."""
     if column == "partition" and isinstance(low, int) and low == high:
         return _in_partitions(rows, frozenset([low]))
@@ -50,7 +50,7 @@ def _within(rows: Rows, column: str, low: object, high: object) -> Rows:
     return rows
 
 
-def _in_partitions(rows: Rows, wanted: frozenset[int]) -> Rows:
+def _in_partitions(rows: RowFilter, wanted: frozenset[int]) -> RowFilter:
     return rows._replace(partitions=wanted if rows.partitions is None else rows.partitions & wanted)
 
 

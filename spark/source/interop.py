@@ -18,7 +18,7 @@ class TaskPartition(InputPartition):
 
 
 @contextmanager
-def told_to_spark() -> Iterator[None]:
+def to_spark_error() -> Iterator[None]:
     """Spark shows what an exception says, and nothing else of it: so that has to hold the remedy as well."""
     try:
         yield

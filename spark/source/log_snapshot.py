@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from metadata.errors import Corrupt, NotFound
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import parse_wal_key
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectInfo, ObjectStore
@@ -62,8 +62,8 @@ class PartitionSnapshot(NamedTuple):
         return max(self.runs.end_offset or Offset(0), self.start_offset)
 
     @property
-    def history(self) -> History:
-        return History(self.manifest, self.topic)
+    def history(self) -> HistoryIndex:
+        return HistoryIndex(self.manifest, self.topic)
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition.partition}"

@@ -67,7 +67,7 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class AssignedPartitions:
     partitions: Mapping[str, tuple[int, ...]]
 
 
@@ -93,7 +93,7 @@ class AtTimestamps:
     timestamps_ms: ByPartition
 
 
-Topics = Subscribed | Matching | Assigned
+Topics = Subscribed | Matching | AssignedPartitions
 Position = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
 
 
@@ -119,7 +119,7 @@ class SourceOptions:
     """Of a batch: the lives of topics that are meant, where that was found out before."""
 
 
-class Options:
+class GivenOptions:
     """The options as Spark hands them over; remembers which were asked for, so that the rest can be refused."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -174,7 +174,7 @@ def _recased(name: str, known: Sequence[str]) -> str:
 
 def parse_source_options(given: Mapping[str, str], *, stream: bool = False) -> SourceOptions:
     """Raises InvalidArgument, which names the option, its value, and what to do."""
-    options = Options(given)
+    options = GivenOptions(given)
     bucket = options.text("bucket")
     if not bucket:
         raise InvalidArgument(
@@ -204,11 +204,11 @@ def parse_source_options(given: Mapping[str, str], *, stream: bool = False) -> S
     return found
 
 
-def _topics(options: Options) -> Topics:
+def _topics(options: GivenOptions) -> Topics:
     ways: dict[str, Callable[[str], Topics]] = {
         "subscribe": _subscribed,
         "subscribePattern": lambda pattern: Matching(re.compile(pattern)),
-        "assign": lambda json: Assigned(_assigned(json)),
+        "assign": lambda json: AssignedPartitions(_assigned(json)),
     }
     wanted = {
         "subscribe": "names of topics, with commas between them",
@@ -251,7 +251,7 @@ def _assigned(json: str) -> dict[str, tuple[int, ...]]:
     return {check_topic_name(name): tuple(dict.fromkeys(numbers)) for name, numbers in found.items()}
 
 
-def _position(options: Options, which: str) -> Position | None:
+def _position(options: GivenOptions, which: str) -> Position | None:
     """The most exact one that is given; all of them are checked."""
     is_end = which == "ending"
     offsets_wanted = '"latest", or JSON as {"orders":{"0":23,"1":-1}}'

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from spark.runtime.bucket_thread import BucketThread
 from spark.source.batch_query import plan_batch
 from spark.source.filters import rows_wanted
-from spark.source.interop import TaskPartition, told_to_spark
+from spark.source.interop import TaskPartition, to_spark_error
 from spark.source.options import SourceOptions, parse_source_options
 from spark.source.scan_plan import ALL_ROWS
 from spark.source.schema import DDL, HEADERS_DDL, arrow_schema
@@ -31,15 +31,15 @@ class TidelogSource(DataSource):
         return "tidelog"
 
     def schema(self) -> str:
-        with told_to_spark():  # whether it is a stream is not known here
+        with to_spark_error():  # whether it is a stream is not known here
             return DDL + (HEADERS_DDL if parse_source_options(self.options, stream=True).include_headers else "")
 
     def reader(self, schema: StructType) -> TidelogReader:
-        with told_to_spark():
+        with to_spark_error():
             return TidelogReader(parse_source_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> TidelogStreamReader:
-        with told_to_spark():
+        with to_spark_error():
             return TidelogStreamReader(parse_source_options(self.options, stream=True), schema)
 
 
@@ -54,13 +54,13 @@ class TidelogReader(DataSourceReader):
         self._rows = rows_wanted(filters)
 
     def partitions(self) -> list[InputPartition]:
-        with told_to_spark(), BucketThread(self._options.bucket) as bucket:
+        with to_spark_error(), BucketThread(self._options.bucket) as bucket:
             return [TaskPartition(task) for task in plan_batch(bucket, self._options, self._rows)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:  # Spark asks once where there is nothing to read
             return
-        with told_to_spark(), BucketThread(self._options.bucket) as bucket:
+        with to_spark_error(), BucketThread(self._options.bucket) as bucket:
             yield from read_task(bucket, partition.value, self._columns, fail_on_data_loss=self._options.fail_on_data_loss)
 
 

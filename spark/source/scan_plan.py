@@ -34,7 +34,7 @@ class FilePart(NamedTuple):
     end: int
 
 
-class RunPart(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that follow each other."""
 
     runs: tuple[RunPlace, ...]
@@ -55,12 +55,12 @@ class Task:
     partition: TopicPartition
     offsets: OffsetRange
     """What lies in its parts outside of these is left out."""
-    parts: tuple[FilePart | RunPart, ...]
+    parts: tuple[FilePart | RunGroup, ...]
     size_bytes: int
     """About what its records take as columns."""
 
 
-class Rows(NamedTuple):
+class RowFilter(NamedTuple):
     """Which rows are wanted at all, as far as filters on columns tell: parts that hold none of them are not read."""
 
     partitions: frozenset[int] | None = None
@@ -73,11 +73,16 @@ class Rows(NamedTuple):
         return newest >= self.timestamp_min_ms and place.last_offset >= self.offset_min and place.base_offset <= self.offset_max
 
 
-ALL_ROWS: Final = Rows()
+ALL_ROWS: Final = RowFilter()
 
 
 def plan_tasks(
-    snapshot: PartitionSnapshot, offsets: OffsetRange, *, task_bytes: int = TASK_BYTES, task_records: int = 0, rows: Rows = ALL_ROWS
+    snapshot: PartitionSnapshot,
+    offsets: OffsetRange,
+    *,
+    task_bytes: int = TASK_BYTES,
+    task_records: int = 0,
+    rows: RowFilter = ALL_ROWS,
 ) -> list[Task]:
     """`task_records`: at most so many offsets for a task; 0: as many as there are."""
     tasks = []
@@ -118,20 +123,20 @@ def _grouped(places: Sequence[GroupPlace | RunPlace], task_bytes: int) -> list[l
     return groups
 
 
-def _joined(places: Iterable[GroupPlace | RunPlace]) -> Iterator[FilePart | RunPart]:
+def _joined(places: Iterable[GroupPlace | RunPlace]) -> Iterator[FilePart | RunGroup]:
     """Row groups of one file that follow each other as one part, and runs as well: a file is named once, however many it has."""
-    held: FilePart | RunPart | None = None
+    held: FilePart | RunGroup | None = None
     for place in places:
         if isinstance(place, GroupPlace):
             if isinstance(held, FilePart) and held.key == place.key and held.end == place.number:
                 held = held._replace(end=place.number + 1)
                 continue
-            following: FilePart | RunPart = FilePart(place.key, place.file, place.number, place.number + 1)
-        elif isinstance(held, RunPart):
-            held = RunPart((*held.runs, place))
+            following: FilePart | RunGroup = FilePart(place.key, place.file, place.number, place.number + 1)
+        elif isinstance(held, RunGroup):
+            held = RunGroup((*held.runs, place))
             continue
         else:
-            following = RunPart((place,))
+            following = RunGroup((place,))
         if held is not None:
             yield held
         held = following

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from spark.runtime.bucket_thread import BucketThread
-from spark.source.interop import TaskPartition, told_to_spark
+from spark.source.interop import TaskPartition, to_spark_error
 from spark.source.options import SourceOptions
 from spark.source.schema import arrow_schema
 from spark.source.stream_log import StreamLog
@@ -38,7 +38,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:
-        with told_to_spark():
+        with to_spark_error():
             return self._log.initial().as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -46,7 +46,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(offsets_max) if offsets_max else ReadAllAvailable()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with told_to_spark():
+        with to_spark_error():
             offsets_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
             return self._log.batch_end(parse_offsets(start), offsets_max).as_json()
 
@@ -55,11 +55,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return newest.as_json() if newest is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with told_to_spark():
+        with to_spark_error():
             self._log.end_here()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        with told_to_spark():
+        with to_spark_error():
             return [TaskPartition(task) for task in self._log.tasks(parse_offsets(start), parse_offsets(end))]
 
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -73,5 +73,5 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ── on executors ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with told_to_spark(), BucketThread(self._options.bucket) as bucket:
+        with to_spark_error(), BucketThread(self._options.bucket) as bucket:
             yield from read_task(bucket, partition.value, self._columns, fail_on_data_loss=self._options.fail_on_data_loss)

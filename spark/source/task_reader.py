@@ -30,7 +30,7 @@ from segments.records.columns import decode_opened, open_in_parts
 from segments.wal.run_index import RunPlace
 from spark.runtime.bucket_thread import BucketThread
 from spark.source.log_snapshot import PartitionSnapshot, take_snapshot
-from spark.source.scan_plan import FilePart, OffsetRange, RunPart, Task, plan_tasks
+from spark.source.scan_plan import FilePart, OffsetRange, RunGroup, Task, plan_tasks
 from spark.source.schema import as_source_rows, decoded_columns
 
 RUNS_BYTES: Final = 4 << 20
@@ -186,7 +186,7 @@ def _read_parts(
                 yield next_offset, as_source_rows(rows, columns, topic=task.topic, partition=task.partition.partition)
 
 
-def _reads(parts: Sequence[FilePart | RunPart]) -> Iterator[_Read]:
+def _reads(parts: Sequence[FilePart | RunGroup]) -> Iterator[_Read]:
     for part in parts:
         if isinstance(part, FilePart):
             yield _Footer(part.key, part.file)

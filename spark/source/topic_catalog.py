@@ -12,9 +12,9 @@ from metadata.store.interface import KeyValue
 from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import TOPICS, TopicIncarnation, topic_mirror_key
 from segments.bucket.topic_catalog import incarnations, read_records
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectStore
-from spark.source.options import Assigned, Matching, Subscribed, Topics
+from spark.source.options import AssignedPartitions, Matching, Subscribed, Topics
 
 READS_MAX: Final = 32
 """At the same time."""
@@ -34,7 +34,7 @@ async def find_partitions(store: ObjectStore, wanted: Topics, *, absent_ok: bool
             return _partitions({topic.name: topic for topic in topics}, {})
         case Subscribed(names):
             return _partitions(await _named(store, names, absent_ok=absent_ok), {})
-        case Assigned(partitions):
+        case AssignedPartitions(partitions):
             return _partitions(await _named(store, tuple(partitions), absent_ok=absent_ok), dict(partitions))
 
 
@@ -68,7 +68,7 @@ async def _topics_under(store: ObjectStore, prefix: str, pattern: re.Pattern[str
     """Those that live, one for each name. Nothing is read of topics whose names do not match the pattern."""
     turns = asyncio.Semaphore(READS_MAX)
     found = [topic async for topic in incarnations(store, prefix) if pattern is None or pattern.fullmatch(topic.name)]
-    topics = await all_of(_topic(store, topic, turns) for topic in found)
+    topics = await gather_all(_topic(store, topic, turns) for topic in found)
     newest: dict[str, Topic] = {}
     for topic in sorted((topic for topic in topics if topic), key=lambda topic: topic.created_at_ms):
         newest[topic.name] = topic

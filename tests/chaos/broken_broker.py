@@ -25,7 +25,7 @@ from segments.log.session_log import PendingAppend, SessionLog
 from segments.object_store.interface import Buffer
 from segments.partition.leader_partitions import LeaderPartition
 from segments.read import log_reader
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.batch import split_batches
 from segments.records.header import BatchHeader
 from tests.simulation import broken_rules
@@ -106,7 +106,7 @@ def _skips() -> list[tuple[Any, str, Any]]:
     """Of an answer with several batches the first is left out."""
     fetched, due = log_reader._fetched, _each_tenth()
 
-    def skipping(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+    def skipping(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> FetchResult:
         whole = split_batches(b"".join(batches))
         if len(whole) > 1 and due():
             size_bytes -= len(whole[0])
@@ -120,7 +120,7 @@ def _hides() -> list[tuple[Any, str, Any]]:
     """What lies behind some offset is not shown."""
     fetched = log_reader._fetched
 
-    def hiding(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+    def hiding(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> FetchResult:
         if next_offset <= HIDDEN_FROM:
             return fetched(led, batches, size_bytes, next_offset)
         nothing = fetched(led, [], 0, Offset(HIDDEN_FROM))
@@ -133,7 +133,7 @@ def _forgets_how_far() -> list[tuple[Any, str, Any]]:
     """Readers are told a high watermark of a while ago."""
     fetched, due = log_reader._fetched, _each_tenth()
 
-    def forgetting(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+    def forgetting(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> FetchResult:
         answer = fetched(led, batches, size_bytes, next_offset)
         return answer._replace(high_watermark=Offset(answer.high_watermark // 2)) if due() else answer
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.proto import admin_pb2
 from metadata.errors import AlreadyExists, NoCoordinator, OutcomeUnknown, Unavailable
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from tests.cluster.three_brokers import until
 from tests.kit.etcd_server import EtcdMember, running_etcd
 from tests.kit.gateway.group_calls import GroupCalls, answered, offset, refused
@@ -109,11 +109,11 @@ def with_doors(directory: Path, scenario: Callable[[Doors], Awaitable[None]]) ->
 
 async def stable(calls: Sequence[GroupCalls]) -> list[str]:
     """A first generation of one member for each: their ids."""
-    joined = await all_of(answered(each.join(session_timeout_ms=SESSION_MS)) for each in calls)
+    joined = await gather_all(answered(each.join(session_timeout_ms=SESSION_MS)) for each in calls)
     ids = [each.member_id for each in joined]
     assert {each.generation for each in joined} == {1}
     assignments = {member: member.encode() for member in ids}
-    synced = await all_of(
+    synced = await gather_all(
         answered(each.sync(member, 1, assignments if member == joined[0].leader else None))
         for each, member in zip(calls, ids, strict=True)
     )

@@ -16,10 +16,10 @@ from compaction.compactor import ANEW_MS, BLOCKED_MS, Compactor
 from compaction.context import CompactionContext
 from compaction.conversion import compact_unit, partition_file
 from compaction.conversion.partition_file import CompactedRuns
-from compaction.conversion.scratch import Scratch, StoredRun
+from compaction.conversion.scratch import ScratchFile, StoredRun
 from compaction.conversion.unit_files import encoded
 from compaction.settings import CompactionSettings
-from metadata.cluster.manifest_notice import CompactionNotice, decode_notices
+from metadata.cluster.manifest_notice import ManifestNotice, decode_notices
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.topics.topic import Topic
@@ -124,11 +124,11 @@ def test_where_all_records_are_below_the_log_start_no_file_is_written() -> None:
 # ── what leaders delete ──
 
 
-async def delete_records(scene: Scene, before_offset: int) -> CompactionNotice:
+async def delete_records(scene: Scene, before_offset: int) -> ManifestNotice:
     """As the leader does. Answers what it tells."""
     raised = log_start_raised(await scene.manifest(), Offset(before_offset), writer="0" * 32, now_ms=scene.now_ms())
     assert await commit_manifest(plain(scene.store), "orders", raised)
-    return CompactionNotice(*ORDERS, raised.version, is_deletion=True)
+    return ManifestNotice(*ORDERS, raised.version, is_deletion=True)
 
 
 def files_of_orders(scene: Scene) -> int:
@@ -175,7 +175,7 @@ def test_a_deletion_of_which_the_bucket_did_not_answer_and_that_lands_after_its_
         for n in range(2):
             scene.store.segment(7, {ORDERS: [batch_of(*values(10 * n, 10))]})
             await compactor.tick()
-        compactor.hear([CompactionNotice(*ORDERS, (await scene.manifest()).version + 1, is_deletion=True)])
+        compactor.hear([ManifestNotice(*ORDERS, (await scene.manifest()).version + 1, is_deletion=True)])
         await compactor.tick()
         await delete_records(scene, 10)
         for _ in range(2):
@@ -538,7 +538,7 @@ def test_an_error_that_nobody_foresaw_keeps_its_own_partition_alone_in_segments(
         compactor = scene.compactor()
 
         async def mistaken(
-            context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, runs: list[StoredRun]
+            context: CompactionContext, scratch: ScratchFile, topic: Topic, manifest: Manifest, runs: list[StoredRun]
         ) -> CompactedRuns:
             if topic.name == "orders":
                 raise ValueError("a bug")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from awscrt.checksums import crc32c
 
-from compaction.upload import take_back, take_back_unnamed, upload
+from compaction.upload import discard, take_back_unnamed, upload
 from metadata.model import Offset
 from segments.bucket.layout import history_file_key, history_file_name
 from segments.object_store.interface import Buffer
@@ -69,7 +69,7 @@ def test_it_is_taken_back_where_the_newest_manifest_has_that_version_and_does_no
         there = set(scene.store.keys(history_file_key("orders", ORDERS, "")))
         kept = [*(file.name for file in manifest.files), name_for(2)]
         assert there == {history_file_key("orders", ORDERS, name) for name in kept}, "version 2 may still come to name its file"
-        await take_back(context, "orders", ORDERS, name_for(2))
+        await discard(context, "orders", ORDERS, name_for(2))
         assert not scene.store.has(history_file_key("orders", ORDERS, name_for(2)))
 
     on_a_bucket(work)

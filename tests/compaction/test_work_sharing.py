@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from compaction.work_sharing import CompactorMembership
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 NAMES = [f"session {number}" for number in range(200)]
 
 

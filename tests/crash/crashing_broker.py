@@ -28,7 +28,7 @@ from unittest.mock import patch
 import uvloop
 
 from gateway.broker import Broker
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.settings import BrokerSettings
 from segments.bucket.layout import WAL
 from segments.object_store.interface import ObjectStore
@@ -74,7 +74,7 @@ class FaultPoints:
                 signal.pause()  # another thread may have to take the signal; this one goes no step further
 
 
-def run_broker(data_dir: Path, fault: Fault | None, armed_from_the_start: bool, broken: BrokenRule, pipe: Connection) -> None:
+def serve_and_crash(data_dir: Path, fault: Fault | None, armed_from_the_start: bool, broken: BrokenRule, pipe: Connection) -> None:
     """The process: sends Ready when it serves; then, whenever it is sent something, the fault points that it has passed."""
     logging.disable(logging.CRITICAL)
     points = FaultPoints(fault)
@@ -93,7 +93,7 @@ def run_broker(data_dir: Path, fault: Fault | None, armed_from_the_start: bool, 
 
 async def _serve(data_dir: Path, points: FaultPoints, pipe: Connection) -> None:
     settings = BrokerSettings(data_dir=data_dir, http="127.0.0.1:0", grpc="127.0.0.1:0", segments=SETTINGS)
-    async with running(settings) as broker:
+    async with run_broker(settings) as broker:
         topic_id = await _topic(broker)
         points.armed = True
         pipe.send(Ready(topic_id, broker.http_address, broker.grpc_address))

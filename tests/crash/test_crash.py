@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from tests.crash.clients import Client, Diary, Reader, clients, read_partition
-from tests.crash.crashing_broker import PARTITIONS, Fault, Ready, run_broker
+from tests.crash.crashing_broker import PARTITIONS, Fault, Ready, serve_and_crash
 from tests.simulation.broken_rules import BrokenRule
 from tests.simulation.bucket_reader import BucketContents, read_bucket
 from tests.simulation.history_checker import History, Invariant, Violation, check
@@ -57,7 +57,7 @@ class Process:
     def __init__(self, data_dir: Path, fault: Fault | None, armed_from_the_start: bool, broken: BrokenRule) -> None:
         self._pipe, theirs = PROCESSES.Pipe()
         arguments = (data_dir, fault, armed_from_the_start, broken, theirs)
-        self._process = PROCESSES.Process(target=run_broker, args=arguments)
+        self._process = PROCESSES.Process(target=serve_and_crash, args=arguments)
         self._process.start()
         theirs.close()
 
@@ -162,7 +162,7 @@ def deaths_without_damage(data_dir: Path, *faults: Fault, recovering: bool = Fal
 
 
 async def read_directory(bucket: Path) -> BucketContents:
-    store = await DirectoryStore.open(bucket)
+    store = await DirectoryObjectStore.open(bucket)
     try:
         return await read_bucket(store)
     finally:

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tidelog
 from gateway.broker import Broker
-from gateway.process.broker_process import running
-from gateway.process.compactor_process import compacting
+from gateway.process.broker_process import run_broker
+from gateway.process.compactor_process import run_compactor
 from gateway.settings import BrokerSettings, load_settings
 from metadata.errors import NotFound, TidelogError
 from tests.kit.certificates import Certificates, make_certificates
@@ -68,12 +68,14 @@ async def _observed(directory: Path, etcd: str) -> tuple[Scrape, Scrape]:
     files = {"tls_cert_file": certificates.cert, "tls_key_file": certificates.key, "tls_peer_ca_file": certificates.ca}
     async with AsyncExitStack() as parts:
         brokers = [
-            await parts.enter_async_context(running(_often_measured(load_settings({**common, **files, "broker_id": f"b{n}"}, {}))))
+            await parts.enter_async_context(
+                run_broker(_often_measured(load_settings({**common, **files, "broker_id": f"b{n}"}, {})))
+            )
             for n in (1, 2)
         ]
         await until(lambda: all(len(broker.brokers()) == len(brokers) for broker in brokers))
         service, door = await parts.enter_async_context(
-            compacting(load_settings({**common, "broker_id": "c1"}, {}), told=lambda _: None)
+            run_compactor(load_settings({**common, "broker_id": "c1"}, {}), told=lambda _: None)
         )
         compactor_url = f"http://{await door.start('127.0.0.1:0')}"
         parts.push_async_callback(door.stop)

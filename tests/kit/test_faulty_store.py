@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from metadata.errors import AlreadyExists, NotFound, OutcomeUnknown, Throttled, TidelogError, Unavailable
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.faulty_store import STORMY, Faults, FaultyStore, Outage, between
 from tests.simulation.virtual_loop import run, virtual_loop
 
 
-def keys_of(store: MemoryStore) -> list[str]:
+def keys_of(store: MemoryObjectStore) -> list[str]:
     return list(store._keys)
 
 
@@ -28,7 +28,7 @@ async def outcome(store: FaultyStore, key: str) -> type[TidelogError] | None:
 
 def test_a_calm_network_only_takes_time() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1), Faults(request_s=between(0.1, 0.1), answer_s=between(0.05, 0.05)))
         await store.create("a", [b"bo", b"dy"])
         assert virtual_loop().time() == pytest.approx(0.15)
@@ -59,7 +59,7 @@ def test_a_calm_network_only_takes_time() -> None:
 )
 def test_what_a_fault_tells_the_caller_and_what_it_does_to_the_store(fault: str, error: type[TidelogError], happened: bool) -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1), Faults(**{fault: 1.0}))  # type: ignore[arg-type]
         assert await outcome(store, "a") is error
         assert (keys_of(shared) == ["a"]) == happened
@@ -71,7 +71,7 @@ def test_what_a_fault_tells_the_caller_and_what_it_does_to_the_store(fault: str,
 
 def test_a_500_happened_or_not() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1), Faults(error_500=1.0))
         outcomes = {await outcome(store, f"{number}") for number in range(40)}
         assert outcomes == {OutcomeUnknown}
@@ -82,7 +82,7 @@ def test_a_500_happened_or_not() -> None:
 
 def test_a_late_write_lands_after_its_caller_was_told_that_nobody_knows() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1), Faults(late=1.0, late_s=between(8.0, 8.0)))
         assert await outcome(store, "a") is OutcomeUnknown
         assert keys_of(shared) == []
@@ -98,7 +98,7 @@ def test_a_late_write_lands_after_its_caller_was_told_that_nobody_knows() -> Non
 
 def test_a_late_write_loses_against_one_that_came_before_it() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         zombie = FaultyStore(shared, random.Random(1), Faults(late=1.0), name="zombie")
         assert await outcome(zombie, "a") is OutcomeUnknown
         await shared.create("a", [b"seal"])
@@ -112,7 +112,7 @@ def test_a_late_write_loses_against_one_that_came_before_it() -> None:
 def test_writes_that_are_under_way_together_land_in_any_order() -> None:
     async def order(seed: int) -> tuple[str, ...]:
         landed: list[str] = []
-        store = FaultyStore(MemoryStore(), random.Random(seed), after_create=landed.append)
+        store = FaultyStore(MemoryObjectStore(), random.Random(seed), after_create=landed.append)
         await asyncio.gather(*(store.create(key, [b""]) for key in "abcd"))
         return tuple(landed)
 
@@ -121,7 +121,7 @@ def test_writes_that_are_under_way_together_land_in_any_order() -> None:
 
 def test_a_write_outlives_its_caller_or_is_lost_with_it() -> None:
     async def landed(lands_after_cancel: float) -> list[str]:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1), Faults(lands_after_cancel=lands_after_cancel))
         create = asyncio.ensure_future(store.create("a", [b"x"]))
         await asyncio.sleep(0.001)
@@ -137,7 +137,7 @@ def test_a_write_outlives_its_caller_or_is_lost_with_it() -> None:
 
 def test_a_process_that_died_does_not_take_its_requests_with_it() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1))
         loop = virtual_loop()
         create = loop.create_task(outcome(store, "a"), context=loop.context_of("broker"))
@@ -152,7 +152,7 @@ def test_a_process_that_died_does_not_take_its_requests_with_it() -> None:
 
 def test_what_a_frozen_client_sent_stays_on_the_wire_until_it_thaws() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         zombie, other = (FaultyStore(shared, random.Random(seed)) for seed in range(2))
         create = asyncio.ensure_future(outcome(zombie, "a"))
         await asyncio.sleep(0.001)
@@ -173,7 +173,7 @@ def test_what_a_frozen_client_sent_stays_on_the_wire_until_it_thaws() -> None:
 
 def test_an_outage_that_refuses_sends_nothing() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1))
         store.outage = Outage.REFUSES
         assert await outcome(store, "a") is Unavailable
@@ -187,7 +187,7 @@ def test_an_outage_that_refuses_sends_nothing() -> None:
 
 def test_an_outage_that_hangs_lets_everything_go_on_when_it_is_over() -> None:
     async def scenario() -> None:
-        store = FaultyStore(MemoryStore(), random.Random(1))
+        store = FaultyStore(MemoryObjectStore(), random.Random(1))
         store.outage = Outage.HANGS
         create = asyncio.ensure_future(outcome(store, "a"))
         await asyncio.sleep(600)
@@ -200,7 +200,7 @@ def test_an_outage_that_hangs_lets_everything_go_on_when_it_is_over() -> None:
 
 def test_an_outage_of_errors_leaves_every_write_unknown_and_every_read_unanswered() -> None:
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1))
         store.outage = Outage.ERRORS
         assert {await outcome(store, f"{number}") for number in range(40)} == {OutcomeUnknown}
@@ -215,7 +215,7 @@ def test_a_crash_point_is_called_just_before_and_just_after_the_object_exists() 
     seen: list[tuple[str, str, list[str]]] = []
 
     async def scenario() -> None:
-        shared = MemoryStore()
+        shared = MemoryObjectStore()
 
         def note(when: str) -> Callable[[str], None]:
             return lambda key: seen.append((when, key, keys_of(shared)))
@@ -234,13 +234,13 @@ def test_a_bug_in_the_store_reaches_the_caller() -> None:
 
     async def scenario() -> None:
         with pytest.raises(ZeroDivisionError):
-            await FaultyStore(MemoryStore(), random.Random(1), before_create=broken).create("a", [b"x"])
+            await FaultyStore(MemoryObjectStore(), random.Random(1), before_create=broken).create("a", [b"x"])
 
     run(scenario())
 
 
 async def storm(seed: int) -> tuple[str, list[str]]:
-    chance, shared, log = random.Random(seed), MemoryStore(), list[str]()
+    chance, shared, log = random.Random(seed), MemoryObjectStore(), list[str]()
     clients = [FaultyStore(shared, random.Random(chance.random()), STORMY, name=name, log=log) for name in ("b1", "b2")]
 
     async def use(store: FaultyStore) -> None:
@@ -265,7 +265,7 @@ def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
 
 def test_a_storm_brings_every_fault() -> None:
     async def scenario() -> None:
-        store = FaultyStore(MemoryStore(), random.Random(3), STORMY)
+        store = FaultyStore(MemoryObjectStore(), random.Random(3), STORMY)
         for number in range(400):
             await outcome(store, f"{number}")
         await store.settle()

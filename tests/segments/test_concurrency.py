@@ -10,11 +10,11 @@ import pytest
 
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import Partition
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ListPage
-from segments.object_store.memory import MemoryStore
-from segments.recovery.takeover_prefetch import ReadAhead
+from segments.object_store.memory import MemoryObjectStore
+from segments.recovery.takeover_prefetch import TakeoverPrefetch
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import ORDERS, led
 
@@ -22,7 +22,7 @@ TURNS = range(6)
 """Of the event loop, between a failure and a cancellation."""
 
 
-class FailsBeside(MemoryStore):
+class FailsBeside(MemoryObjectStore):
     """What lists under `failing` fails when `fails` is set; other listings hang, and take a while to end."""
 
     def __init__(self, failing: str) -> None:
@@ -72,8 +72,8 @@ def test_all_results_come_in_order() -> None:
         return number
 
     async def run() -> None:
-        assert await all_of(map(answer, range(3))) == [0, 1, 2]
-        assert await all_of(map(answer, range(0))) == []
+        assert await gather_all(map(answer, range(3))) == [0, 1, 2]
+        assert await gather_all(map(answer, range(0))) == []
 
     asyncio.run(run())
 
@@ -93,7 +93,7 @@ def test_the_first_error_comes_as_it_is_and_the_others_have_ended() -> None:
 
     async def run() -> None:
         with pytest.raises(LookupError, match="of a test"):
-            await all_of([stays(), fails(), stays()])
+            await gather_all([stays(), fails(), stays()])
         assert ended == ["stays", "stays"]
 
     asyncio.run(run())
@@ -108,7 +108,7 @@ def test_a_failure_does_not_count_as_a_cancellation() -> None:
 
     async def run() -> None:
         with pytest.raises(LookupError):
-            await all_of([fails(), asyncio.sleep(1_000)])
+            await gather_all([fails(), asyncio.sleep(1_000)])
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
@@ -124,7 +124,7 @@ def test_a_work_that_makes_an_error_of_a_cancellation_does_not_hide_it() -> None
             raise Unavailable("the connection was closed") from None
 
     async def run() -> None:
-        task = asyncio.ensure_future(all_of([complains(), complains()]))
+        task = asyncio.ensure_future(gather_all([complains(), complains()]))
         await turns(2)
         task.cancel()
         await asyncio.wait([task])
@@ -137,7 +137,7 @@ def test_a_work_that_makes_an_error_of_a_cancellation_does_not_hide_it() -> None
 def test_a_cancellation_beside_a_failure_is_not_lost(after: int) -> None:
     async def run() -> None:
         store = FailsBeside("fails")
-        works = lambda: all_of(store.list(prefix) for prefix in ("fails", "hangs"))  # noqa: E731
+        works = lambda: gather_all(store.list(prefix) for prefix in ("fails", "hangs"))  # noqa: E731
         assert await is_cancelled(works, store.fails, after=after)
 
     asyncio.run(run())
@@ -149,7 +149,7 @@ def test_reading_ahead_that_fails_can_be_cancelled(after: int) -> None:
 
     async def run() -> None:
         store = FailsBeside(f"{3:016x}")
-        ahead = ReadAhead(store, SegmentSettings())
+        ahead = TakeoverPrefetch(store, SegmentSettings())
         assert await is_cancelled(lambda: ahead.read({ORDERS: [led(3), led(4)]}), store.fails, after=after)
 
     asyncio.run(run())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from metadata.errors import Corrupt, NotFound, Throttled, TidelogError
-from segments.shared_errors import own_copy
+from segments.shared_errors import copy_of
 
 
 def tree(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogError]]:
@@ -21,7 +21,7 @@ def tree(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogError]
 def test_a_copy_of_any_error_says_the_same(kind: type[TidelogError]) -> None:
     error = kind("it broke", hint="mend it", key="k", start=7)
     error.message = "it broke, in other words"  # a door puts names in place of ids
-    own = own_copy(error)
+    own = copy_of(error)
     assert type(own) is kind
     assert own is not error
     assert vars(own) == vars(error)
@@ -31,7 +31,7 @@ def test_a_copy_of_any_error_says_the_same(kind: type[TidelogError]) -> None:
 def test_a_copy_keeps_the_cause_and_what_is_special_to_its_class() -> None:
     error = Throttled("slow down", retry_after_s=7.5)
     error.__cause__ = NotFound("no object")
-    own = own_copy(error)
+    own = copy_of(error)
     assert own.retry_after_s == 7.5
     assert own.__cause__ is error.__cause__
 
@@ -53,6 +53,6 @@ def raised_amid(doing: str, error: Corrupt) -> Corrupt:
         try:
             raise ValueError(doing)
         except ValueError:
-            raise own_copy(error)  # noqa: B904  # the context is what is looked at
+            raise copy_of(error)  # noqa: B904  # the context is what is looked at
     except Corrupt as raised:
         return raised

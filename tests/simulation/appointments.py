@@ -26,7 +26,7 @@ from metadata.cluster.leadership import PartitionState, decode_state
 from metadata.errors import Unavailable
 from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import Event, KeyValue, WatchBatch
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.bucket.layout import parse_wal_key, proof_key, segment_key
 from segments.wal.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
 from tests.simulation.archive_store import ArchiveStore
@@ -67,7 +67,7 @@ def judge(
     seals: Sequence[LandedSeal],
     proofs: Iterable[LandedProof],
     runs: Iterable[VisibleRun],
-    layout: EtcdLayout,
+    layout: KeyLayout,
 ) -> list[Violation]:
     """`transactions` are all of the store, in order; one without a writer was sent by somebody who was gone when it happened."""
     history = _History(layout, {seal.session: seal.revision for seal in reversed(seals)})
@@ -82,7 +82,7 @@ def judge(
 
 @dataclass(slots=True)
 class _History:
-    layout: EtcdLayout
+    layout: KeyLayout
     sealed_at: Mapping[SessionId, Revision]
     found: list[str] = field(default_factory=list)
     controller: str | None = None
@@ -233,7 +233,7 @@ def _kept(event: Event) -> KeyValue:
 class Recorder:
     """Writes down what `judge` needs. Its owner runs `run()` as a task, and gives `wrote` and `landed` to whoever does so."""
 
-    def __init__(self, bucket: ArchiveStore, metadata: EtcdModel, layout: EtcdLayout) -> None:
+    def __init__(self, bucket: ArchiveStore, metadata: EtcdModel, layout: KeyLayout) -> None:
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout

@@ -24,12 +24,12 @@ from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket.layout import TopicKey, WalKey, parse_topic_key, parse_wal_key
 from segments.history.manifest import Manifest, decode_manifest
 from segments.object_store.interface import Buffer
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.wal.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_footer
 from tests.simulation.policy_model import CLOCK_SKEW_MS, Version
 
 
-class ArchiveStore(MemoryStore):
+class ArchiveStore(MemoryObjectStore):
     def __init__(self, now_ms: Callable[[], int], is_registered: Callable[[str, TopicId], bool]) -> None:
         """`is_registered`: whether the metadata have this life of the topic now."""
         super().__init__()
@@ -80,9 +80,9 @@ class ArchiveStore(MemoryStore):
     def trimmed_to(self, session: SessionId) -> SegmentSeq:
         return self._trimmed_to[session]
 
-    def archive(self) -> MemoryStore:
+    def archive(self) -> MemoryObjectStore:
         """A bucket with every segment and seal that there ever was, as if nothing had been compacted."""
-        archive = MemoryStore()
+        archive = MemoryObjectStore()
         archive._objects = {key: body for key, body in self.ever.items() if (place := parse_wal_key(key)) and place.seq is not None}
         archive._keys = sorted(archive._objects)
         return archive

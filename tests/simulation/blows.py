@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from metadata.cluster import leadership
-from metadata.cluster.leadership import Decision, moving
+from metadata.cluster.leadership import LeadershipChange, moving
 from metadata.errors import Fenced
 from metadata.model import SessionId, TopicPartition
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.kit.faulty_store import CALM, STORMY, Faults, Outage, between
 from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess
@@ -339,11 +339,11 @@ class Blows:
         return others
 
     async def _controller(self) -> BrokerProcess | None:
-        held = await self._site.metadata.get(EtcdLayout().controller)
+        held = await self._site.metadata.get(KeyLayout().controller)
         return None if held is None else self._cluster.slots.get(held.value.decode().partition(" ")[0])
 
     async def _end_lease_of(self, broker: BrokerProcess) -> None:
-        held = await self._site.metadata.get(EtcdLayout().broker(broker.broker_id))
+        held = await self._site.metadata.get(KeyLayout().broker(broker.broker_id))
         if held is not None:
             await self._site.metadata.revoke_lease(held.lease)
 
@@ -382,9 +382,9 @@ class Blows:
         state, revision = states[partition]
         others: list[SessionId | None] = [session for session in sessions if session != state.leader_session]
         if others:
-            asked = Decision(partition, revision, moving(state, self._chance.choice([*others, *others, None])))
+            asked = LeadershipChange(partition, revision, moving(state, self._chance.choice([*others, *others, None])))
             try:
-                wrote = await leadership.write(self._site.metadata, [asked], EtcdLayout())
+                wrote = await leadership.write(self._site.metadata, [asked], KeyLayout())
             except Fenced:
                 return  # somebody else was faster
             self._site.recorder.wrote(wrote, OPERATOR)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from compaction.maintenance.key_compaction import KeyPassPlan, Sorted
+from compaction.maintenance.key_compaction import KeyPassPlan, SortedRecords
 from compaction.maintenance.key_map import ABSENT, KeyMap
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.history.manifest import HistoryFile, Manifest
@@ -51,13 +51,13 @@ def answered_at_once(delete_records: Callable[..., Any]) -> Callable[..., Any]:
     return answered
 
 
-def without_the_last(columns: Any, newest: KeyMap, plan: KeyPassPlan, end: Offset) -> Sorted:
+def without_the_last(columns: Any, newest: KeyMap, plan: KeyPassPlan, end: Offset) -> SortedRecords:
     """Each record goes whose key is in the map, the newest as well."""
     known = newest.newest(columns.column("key")) != ABSENT
     return _split(columns, known)
 
 
-def without_newer_ones(columns: Any, newest: KeyMap, plan: KeyPassPlan, end: Offset) -> Sorted:
+def without_newer_ones(columns: Any, newest: KeyMap, plan: KeyPassPlan, end: Offset) -> SortedRecords:
     """Of each key only the record stays that the map tells of, though newer ones may follow behind the end of the pass."""
     known = newest.newest(columns.column("key"))
     goes = (known != ABSENT) & (known != columns.column("offset").to_numpy())
@@ -93,5 +93,5 @@ def without_producers(compacted: Callable[..., Manifest]) -> Callable[..., Manif
     return made
 
 
-def _split(columns: pa.RecordBatch, goes: Any) -> Sorted:
-    return Sorted(columns.filter(pa.array(~goes)), columns.filter(pa.array(goes)), 0)
+def _split(columns: pa.RecordBatch, goes: Any) -> SortedRecords:
+    return SortedRecords(columns.filter(pa.array(~goes)), columns.filter(pa.array(goes)), 0)

@@ -21,7 +21,7 @@ from compaction.maintenance import key_compaction, key_pass, maintainer, retenti
 from compaction.maintenance.key_compaction import KeyPassPlan
 from compaction.wal.state import SessionState
 from gateway.cluster import handover, session_opener, takeover
-from gateway.cluster.bucket_isolation import BucketReach
+from gateway.cluster.bucket_isolation import BucketIsolationMonitor
 from gateway.controller import controller
 from metadata.cluster import leadership
 from metadata.cluster.id_allocation import next_session
@@ -29,7 +29,7 @@ from metadata.cluster.leadership import PartitionState
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.bucket.layout import claim_key, segment_key
 from segments.deadline import Deadline
 from segments.history import manifest_edits
@@ -128,7 +128,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.ACKNOWLEDGED_EARLY:
             return [(PendingAppend, "committed", _acknowledged_early)]
         case BrokenRule.SEAL_NOT_CHECKED:
-            return [(segment_writer, "who_wrote", _whoever_claimed_it)]
+            return [(segment_writer, "read_writer_id", _whoever_claimed_it)]
         case BrokenRule.SEAL_DELETED:
             return [(recovery, "seal", _sealed_for_a_moment)]
         case BrokenRule.TAKEOVER_WITHOUT_SEAL:
@@ -158,7 +158,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.GAP_TOLD_UNPROVEN:
             return [(UnverifiedRejection, "resolve", _told_at_once)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
-            return [(BucketReach, "_proves", _proven)]
+            return [(BucketIsolationMonitor, "_proves", _proven)]
         case BrokenRule.TRIMMED_TOO_EARLY:
             return [(SessionState, "done_to", SessionState.known_to)]
         case BrokenRule.COLLECTED_UNFENCED:
@@ -210,7 +210,7 @@ async def _only_looked_at(store: ObjectStore, sealed: SessionId, **how: Any) -> 
 def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
     numbers: dict[str, SessionId] = {}
 
-    async def number_of_last_time(store: MetadataWire, layout: EtcdLayout, *, writer: bytes) -> SessionId:
+    async def number_of_last_time(store: MetadataWire, layout: KeyLayout, *, writer: bytes) -> SessionId:
         broker_id = store.sender().broker_id
         if broker_id not in numbers:
             numbers[broker_id] = await next_session(store, layout, writer=writer)
@@ -237,7 +237,7 @@ def _released_too_early() -> Callable[..., Any]:
 
 
 def _unguarded(write: Callable[..., Any]) -> Callable[..., Any]:
-    async def written(store: MetadataStore, decisions: Any, layout: EtcdLayout, *, guards: Any = ()) -> Any:
+    async def written(store: MetadataStore, decisions: Any, layout: KeyLayout, *, guards: Any = ()) -> Any:
         return await write(store, decisions, layout)
 
     return written
@@ -289,7 +289,7 @@ async def _told_at_once(self: UnverifiedRejection) -> TidelogError:
     return self.rejection
 
 
-async def _proven(self: BucketReach, size: int) -> bool:
+async def _proven(self: BucketIsolationMonitor, size: int) -> bool:
     return True
 
 

@@ -17,16 +17,16 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, TypeVar
 
-from gateway.cluster.session_manager import Leadership
+from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import ClusterView
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Revision, SessionId
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import HealthTrackingObjectStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.object_store.timeout import TimeoutObjectStore
 from segments.settings import SegmentSettings
 from tests.kit.faulty_store import Faults, FaultyStore
@@ -46,7 +46,7 @@ class Site:
     """What all brokers of one run share."""
 
     seed: int
-    bucket: MemoryStore
+    bucket: MemoryObjectStore
     metadata: EtcdModel
     settings: SegmentSettings
     cluster: ClusterSettings
@@ -81,16 +81,16 @@ class BrokerProcess(BucketProcess):
             wrote=self._wrote,
         )
         self.clock_skew_ms = self._chance.randint(-2000, 2000)
-        self.view = ClusterView(self.metadata, EtcdLayout())
+        self.view = ClusterView(self.metadata, KeyLayout())
         self.watched = HealthTrackingObjectStore(TimeoutObjectStore(self.store, timeout_s=REQUEST_TIMEOUT_S))
-        self.leadership = Leadership(
+        self.leadership = SessionManager(
             self.watched,
             self.metadata,
             self.view,
             site.settings,
             site.cluster,
-            layout=EtcdLayout(),
-            registration=Registration(broker_id=broker_id, session=SessionId(0), rack=rack),
+            layout=KeyLayout(),
+            registration=BrokerRegistration(broker_id=broker_id, session=SessionId(0), rack=rack),
             new_writer=lambda: self._chance.randbytes(16),
             now_ms=lambda: virtual_loop().now_ms() + self.clock_skew_ms,
         )

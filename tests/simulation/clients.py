@@ -25,7 +25,7 @@ from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
 from segments.log.session_log import Acks, FetchTarget, SessionLog
 from segments.partition.partition_log import Appended
 from segments.partition.producer_state import ONE_SHOT
-from segments.read.log_reader import Fetched as FetchedBatches
+from segments.read.log_reader import FetchResult as FetchedBatches
 from segments.records.batch import check_produced, split_batches
 from segments.records.batch_kernel import NewRecordTuple
 from segments.records.columns import encode_records
@@ -122,7 +122,7 @@ class Producer:
         self._window_max = self._chance.randint(1, 5) if kind is Kind.IDEMPOTENT else 1
         self._pace_s = self._chance.choice((0.01, 0.1, 0.5))
         self._payloads = Payloads(clients.seed, name) if clients.with_policies else None
-        self._silent_s = 0.0
+        self._idle_s = 0.0
         """It waits so long for an answer that was lost; meanwhile what it has sent may be compacted, and led by another."""
 
     async def run(self) -> None:
@@ -144,8 +144,8 @@ class Producer:
             while self._window and self._window[0].settled:
                 self._window.popleft()
             pace_s = IN_A_HURRY_S if self._clients.in_a_hurry else self._pace_s
-            await asyncio.sleep(self._silent_s + (chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / pace_s)))
-            self._silent_s = 0.0
+            await asyncio.sleep(self._idle_s + (chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / pace_s)))
+            self._idle_s = 0.0
 
     @property
     def _is_idempotent(self) -> bool:
@@ -190,8 +190,8 @@ class Producer:
         except TidelogError as error:
             self._refused(operation, batch, error, comes_next=comes_next)
         else:
-            if self._payloads is not None and self._is_idempotent and (silent_s := self._payloads.answer_is_lost()):
-                self._silent_s = max(self._silent_s, silent_s)
+            if self._payloads is not None and self._is_idempotent and (idle_s := self._payloads.answer_is_lost()):
+                self._idle_s = max(self._idle_s, idle_s)
                 self._clients.unknown += 1
                 self._clients.record(Unknown(operation, "the answer was lost"))
                 return

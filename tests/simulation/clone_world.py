@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 from gateway.cluster.settings import ClusterSettings
 from metadata.errors import TidelogError
-from metadata.store.keys import EtcdLayout
-from metadata.topics.registry import Topics
+from metadata.store.keys import KeyLayout
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from tests.kit.faulty_store import Outage
 from tests.simulation.appointments import Recorder
@@ -57,7 +57,7 @@ class CloneWorld:
             session_timeout_ms=1000, bucket_timeout_ms=5000, release_timeout_ms=3000, drain_timeout_ms=2000
         )
         metadata = EtcdModel(virtual_loop().time)
-        topics = Topics(metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms())
+        topics = TopicRegistry(metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms())
         brokers = chance.choice((1, 1, 2))
         topic = await topics.create(ORDERS, brokers + chance.randint(0, 2))
         older = self._cluster(metadata, "")
@@ -98,7 +98,7 @@ class CloneWorld:
         return Outcome(self._seed, violations, list(self._failures), list(self._trace), tallies)
 
     def _cluster(self, metadata: EtcdModel, prefix: str) -> RouteCluster:
-        recorder = Recorder(self._bucket, metadata, EtcdLayout())
+        recorder = Recorder(self._bucket, metadata, KeyLayout())
         site = Site(
             self._seed,
             self._bucket,
@@ -149,7 +149,7 @@ class CloneWorld:
                     cluster.kill(broker)
                     cluster.start(broker.broker_id)
                 case "lease":
-                    held = await cluster.site.metadata.get(EtcdLayout().broker(broker.broker_id))
+                    held = await cluster.site.metadata.get(KeyLayout().broker(broker.broker_id))
                     if held is not None:
                         await cluster.site.metadata.revoke_lease(held.lease)
                 case "slow":

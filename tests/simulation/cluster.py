@@ -11,7 +11,7 @@ from metadata.cluster.broker_registry import BrokerCache, write_draining
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.errors import NotFound, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.kit.faulty_store import CALM, Faults, Outage
 from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess, Site
@@ -30,8 +30,8 @@ class Cluster:
         self.slots: dict[str, BrokerProcess] = {}
         """By broker id, the process that runs under it, or ran last."""
         self.zombies_woken = 0
-        self.partitions = PartitionCache(site.metadata, EtcdLayout())
-        self.registered = BrokerCache(site.metadata, EtcdLayout())
+        self.partitions = PartitionCache(site.metadata, KeyLayout())
+        self.registered = BrokerCache(site.metadata, KeyLayout())
         self._weather = CALM
         self._chance = chance
         self._note = note
@@ -112,7 +112,7 @@ class Cluster:
     async def drain(self, broker_id: str, draining: bool) -> None:
         """As `tidelog cluster drain` and `undrain` do, while the broker is registered."""
         with contextlib.suppress(NotFound, Unavailable):
-            self.site.recorder.wrote(await write_draining(self.site.metadata, EtcdLayout(), broker_id, draining=draining), OPERATOR)
+            self.site.recorder.wrote(await write_draining(self.site.metadata, KeyLayout(), broker_id, draining=draining), OPERATOR)
 
     # ── who leads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

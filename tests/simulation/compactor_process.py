@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifest_cache import Manifests
-from compaction.notifier import Notices
+from compaction.manifest_cache import ManifestCache
+from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
 from compaction.work_sharing import CompactorMembership
-from metadata.cluster.manifest_notices import NoticeCache
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.model import SessionId
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.cache import TopicCache
 from segments.object_store.decorator import ObjectStoreDecorator, Operation
 from segments.object_store.interface import ObjectStore
@@ -69,13 +69,13 @@ class CompactorProcess(BucketProcess):
         """By which its clock jumps at `_jumps_at_s`; set to 0 when trouble is over. The store tells the right time."""
         self._jumps_at_s = virtual_loop().time() + clocks.choice((0.0, clocks.uniform(0.0, 20.0)))
         clock = StoreClock(self._now_ms, steady=virtual_loop().time)
-        self._topics = TopicCache(self.metadata, EtcdLayout())
-        self._membership = CompactorMembership(self.metadata, EtcdLayout(), name, version="1", ttl_s=3.0)
+        self._topics = TopicCache(self.metadata, KeyLayout())
+        self._membership = CompactorMembership(self.metadata, KeyLayout(), name, version="1", ttl_s=3.0)
         store = _Dated(TimeoutObjectStore(self.store, timeout_s=REQUEST_TIMEOUT_S), clock)
         self._compaction = CompactionContext(
             store=store,
             topics=self._topics,
-            manifests=Manifests(store, bytes_max=1 << 20, timeout_s=10.0),
+            manifests=ManifestCache(store, bytes_max=1 << 20, timeout_s=10.0),
             settings=settings,
             now_ms=clock.now_ms,
             new_nonce=lambda size: self._chance.randbytes(size).hex(),
@@ -83,8 +83,8 @@ class CompactorProcess(BucketProcess):
             segments=site.settings,
             store_clock=clock,
         )
-        self.compactor = Compactor(self._compaction, Notices(self.metadata, EtcdLayout()), told=self._note)
-        self._notices = NoticeCache(self.metadata, EtcdLayout())
+        self.compactor = Compactor(self._compaction, ManifestNotifier(self.metadata, KeyLayout()), told=self._note)
+        self._notices = ManifestNoticeCache(self.metadata, KeyLayout())
         self._notices.subscribe(self.compactor.hear)
         self._main = self.start(self._run())
 

@@ -19,14 +19,14 @@ from gateway.groups.landed_offsets import OffsetWrite, operation_of
 from gateway.groups.timer import uptime_ms
 from metadata.errors import NotCoordinator
 from metadata.group_member.rebalance import MemberRebalance
-from metadata.group_member.state import NOTHING, Membership, Moves
+from metadata.group_member.state import NOTHING, MemberState, Moves
 from metadata.groups import join, rebalance_barrier, state_machine
 from metadata.groups.assignors import TopicPartitionName
-from metadata.groups.model import Generation, Group, InstanceId, MemberId, Phase, Synced
+from metadata.groups.model import Generation, Group, GroupPhase, InstanceId, MemberId, Synced
 from metadata.groups.rebalance_barrier import Step, open_if_all_are_here, rebalancing
 from metadata.model import Revision
 from metadata.store.interface import Compare, Delete, Put
-from metadata.store.write_batcher import CoalescedWrites, CompareFailed
+from metadata.store.write_batcher import CompareFailed, WriteBatcher
 
 
 class BrokenGroupRule(Enum):
@@ -83,9 +83,9 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
         case BrokenGroupRule.KEEPS_WHAT_MOVES:
             return _kept_and_not_claimed()
         case BrokenGroupRule.NO_SESSION_CLOCK:
-            return [(Membership, "holds_until_s", float("inf"))]
+            return [(MemberState, "holds_until_s", float("inf"))]
         case BrokenGroupRule.UNKNOWN_COMMIT_REPEATED:
-            return [(CoalescedWrites, "_still_sound", _all_sound), (GroupCoordinator, "_outcome_unknown", _not_given_up)]
+            return [(WriteBatcher, "_still_sound", _all_sound), (GroupCoordinator, "_outcome_unknown", _not_given_up)]
         case BrokenGroupRule.SESSIONS_NEVER_END:
             return [(CoordinatedGroup, "heard", _heard_for_ever)]
         case BrokenGroupRule.GIVEN_UP_UNCOMMITTED:
@@ -93,7 +93,7 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
 
 
 class _NeverWritten:
-    def __init__(self, writes: CoalescedWrites) -> None:
+    def __init__(self, writes: WriteBatcher) -> None:
         self._writes = writes
 
     async def write(self, compare: Compare, operations: Sequence[Put | Delete]) -> Revision:
@@ -141,7 +141,7 @@ def _opened_early(group: Group, *, now_ms: int) -> Step:
 
 def _refused_while_preparing(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
     state_machine._check_member(group, member_id, instance_id)
-    if group.phase is Phase.PREPARING:
+    if group.phase is GroupPhase.PREPARING:
         raise rebalancing()
 
 
@@ -160,25 +160,25 @@ def _told_before_stored(real: Callable[..., Awaitable[None]]) -> Callable[..., A
 
 def _kept_and_not_claimed() -> list[tuple[Any, str, Any]]:
     """It says nothing of what it keeps, or the leader of the group would leave it there."""
-    synced, subscription = Membership.synced, Membership._subscription
+    synced, subscription = MemberState.synced, MemberState._subscription
     kept: dict[int, frozenset[TopicPartitionName]] = {}
 
-    def nothing_revoked(self: Membership, answer: Synced) -> Moves:
+    def nothing_revoked(self: MemberState, answer: Synced) -> Moves:
         moves = synced(self, answer)
         kept[id(self)] = moves.revoked
         return moves._replace(revoked=NOTHING)
 
-    def without_it(self: Membership, assignor: str) -> bytes:
+    def without_it(self: MemberState, assignor: str) -> bytes:
         owned, self.owned = self.owned, self.owned - kept.get(id(self), NOTHING)
         try:
             return subscription(self, assignor)
         finally:
             self.owned = owned
 
-    return [(Membership, "synced", nothing_revoked), (Membership, "_subscription", without_it)]
+    return [(MemberState, "synced", nothing_revoked), (MemberState, "_subscription", without_it)]
 
 
-def _all_sound(self: CoalescedWrites, waiting: Sequence[Any], unknown: Sequence[Compare]) -> list[Any]:
+def _all_sound(self: WriteBatcher, waiting: Sequence[Any], unknown: Sequence[Compare]) -> list[Any]:
     return list(waiting)
 
 

@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from gateway.cluster.broker_lease import Membership
+from gateway.cluster.broker_lease import BrokerLease
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.coordinator_lease import ANSWER_S as VIEW_ANSWER_S
-from gateway.groups.coordinator_lease import ProvenView, SeenThere
-from gateway.groups.coordinator_lookup import Coordinators
-from metadata.cluster.broker_registry import BrokerCache, Registration, read_revisions, write_draining
+from gateway.groups.coordinator_lease import ClusterSnapshot, CoordinatorLease
+from gateway.groups.coordinator_lookup import CoordinatorLookup
+from metadata.cluster.broker_registry import BrokerCache, BrokerRegistration, read_revisions, write_draining
 from metadata.errors import NoCoordinator, NotCoordinator, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.groups.model import Joined, MemberId
 from metadata.groups.settings import GroupSettings
 from metadata.model import Revision, SessionId
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.simulation.appointments import Writer
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.group_judge import GroupJudge
@@ -30,7 +30,7 @@ from tests.simulation.metadata_wire import MetadataWire
 from tests.simulation.simulated_process import CalledProcess, Wire
 from tests.simulation.virtual_loop import virtual_loop
 
-LAYOUT: Final = EtcdLayout()
+LAYOUT: Final = KeyLayout()
 BROKERS: Final = 3
 HOP_TIMEOUT_S: Final = 15.0
 T = TypeVar("T")
@@ -70,21 +70,23 @@ class GroupBroker(CalledProcess):
             wrote=self._wrote,
         )
         self.seen = BrokerCache(self.metadata, LAYOUT)
-        self.view = ProvenView(
+        self.view = CoordinatorLease(
             self.seen,
             broker_id=broker_id,
             registered=lambda: read_revisions(self.metadata, LAYOUT),
             ask=self._asked_what_it_sees,
             is_needed=lambda: len(self.groups) > 0,
         )
-        self.coordinators = Coordinators(self.seen, broker_id=broker_id, session=lambda: self._session, is_stopping=lambda: False)
+        self.coordinators = CoordinatorLookup(
+            self.seen, broker_id=broker_id, session=lambda: self._session, is_stopping=lambda: False
+        )
         self.groups = GroupCoordinator(
             self.metadata,
             LAYOUT,
             site.settings,
             session=self.coordinators.session,
             coordinates=self.coordinators.here,
-            make_sure=self.view.make_sure,
+            verify=self.view.verify,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(site.member_ids)}"),
         )
@@ -99,8 +101,8 @@ class GroupBroker(CalledProcess):
         sessions: set[SessionId] = set()
         while True:
             number = SessionId(next(self._site.sessions))
-            registration = Registration(broker_id=self.broker_id, session=number)
-            membership = Membership(self.metadata, LAYOUT, registration, ttl_s=self._site.session_timeout_s, own_sessions=sessions)
+            registration = BrokerRegistration(broker_id=self.broker_id, session=number)
+            membership = BrokerLease(self.metadata, LAYOUT, registration, ttl_s=self._site.session_timeout_s, own_sessions=sessions)
             try:
                 if await membership.join():
                     sessions.add(number)
@@ -124,10 +126,10 @@ class GroupBroker(CalledProcess):
     def _wrote(self, revision: Revision, writer: Writer) -> None:
         self._site.note(f"{self.name} wrote revision {revision} as session {writer.session}")
 
-    async def _asked_what_it_sees(self, broker: Registration) -> SeenThere:
+    async def _asked_what_it_sees(self, broker: BrokerRegistration) -> ClusterSnapshot:
         at = self._slots[broker.broker_id]
 
-        async def serve() -> SeenThere:
+        async def serve() -> ClusterSnapshot:
             return at.view.here._replace(revisions=dict(at.seen.revisions))
 
         return await at.call(self.name, self.wire, serve, timeout_s=VIEW_ANSWER_S)

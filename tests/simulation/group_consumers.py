@@ -1,7 +1,7 @@
 """Consumers of a simulated world: the real member of a group, and a reader, as one process that freezes, wakes and dies.
 
     GroupMember ── GroupCalls ──▶ the coordinator that any broker names; asked for anew where it is not it, or does not answer
-         └─ PartitionReader ──▶ where to begin ─▶ hands out ─▶ commits, in between and before it gives up
+         └─ RebalanceListener ──▶ where to begin ─▶ hands out ─▶ commits, in between and before it gives up
 
 Records are offsets that grow with time: ModelLog.
 """
@@ -196,7 +196,7 @@ class Consumer(SimulatedProcess):
     def runs(self) -> bool:
         return self.alive and not self.frozen and not self.finished and not self.is_slow
 
-    # ── PartitionReader ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── RebalanceListener ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def subscribed(self) -> Mapping[str, int]:
         return {topic: self._log.counts[topic] for topic in self.topics}

@@ -26,7 +26,7 @@ from metadata.groups.model import NO_INSTANCE, Joined
 from metadata.groups.offsets import decode_offset
 from metadata.groups.record import decode_group
 from metadata.store.interface import KeyValue
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 Owned = tuple[str, TopicPartitionName]
 """A group, and a partition that its members share."""
@@ -218,7 +218,7 @@ class GroupJudge:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def judge_store(self, group: str, versions: Mapping[str, Iterable[KeyValue | None]], layout: EtcdLayout) -> None:
+    def judge_store(self, group: str, versions: Mapping[str, Iterable[KeyValue | None]], layout: KeyLayout) -> None:
         """All versions of the keys of a group, in order."""
         for key, held in versions.items():
             if key == layout.group(group):

@@ -16,7 +16,7 @@ from typing import Final
 
 from gateway.groups.coordinator_lease import PROOF_S
 from metadata.groups.assignors import TopicPartitionName
-from metadata.groups.model import Phase
+from metadata.groups.model import GroupPhase
 from metadata.groups.settings import GroupSettings
 from metadata.store.interface import KeyValue
 from tests.simulation.etcd_model import EtcdModel
@@ -177,7 +177,7 @@ class GroupWorld:
                 self._failures.append(f"{broker.name} still has {broker.open_calls} calls")
             for name in self._load.groups:
                 if (held := broker.groups._groups.get(name)) is not None:
-                    if held.group.phase is not Phase.EMPTY or held.group.members or held.group.announced:
+                    if held.group.phase is not GroupPhase.EMPTY or held.group.members or held.group.announced:
                         self._failures.append(f"{broker.name} holds {name} as {held.group.phase.value}, though all have left")
                     if held._waiting or held._silent_at_ms:
                         self._failures.append(f"{broker.name} keeps somebody waiting in {name}")

@@ -12,7 +12,7 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 
 from gateway.http.request import Message, Request, Scope
-from gateway.proto.status import DETAILS_TRAILER, error_of
+from gateway.proto.status import DETAILS_TRAILER, from_status
 from metadata.errors import OutcomeUnknown, TidelogError
 
 GrpcMethod = Any  # grpc.RpcMethodHandler, whose stubs leave out the functions
@@ -33,7 +33,7 @@ class RpcEnd(NamedTuple):
     def error(self) -> TidelogError:
         """Returns what the broker told where it did not answer."""
         details = dict(self.trailers).get(DETAILS_TRAILER)
-        return OutcomeUnknown(f"{self.code.name}: {self.details}") if details is None else error_of(Status.FromString(details))
+        return OutcomeUnknown(f"{self.code.name}: {self.details}") if details is None else from_status(Status.FromString(details))
 
 
 class RpcContext:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from metadata.model import Partition, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from tests.simulation.clients import Clients, Kind, Producer, Reader
 from tests.simulation.policies import Policies
@@ -50,7 +50,9 @@ class Load:
         self._chance = chance
         self._failures = failures
         self._settle_s = settle_s
-        self._topics = Topics(metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms())
+        self._topics = TopicRegistry(
+            metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms()
+        )
         self._held: dict[str, Topic] = {}
         self._changing = asyncio.Lock()
         self._producers = 0

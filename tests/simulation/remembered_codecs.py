@@ -22,7 +22,7 @@ from segments.bucket import layout as bucket_layout
 from segments.history import parquet_file
 from segments.history.manifest import EpochStart, HistoryFile, RowGroup
 from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
-from segments.history.row_group_batches import HistoryBatch, encode_history
+from segments.history.row_group_batches import HistoryBatch, encode_row_group
 from segments.object_store.interface import Buffer
 from segments.read import row_group_loader
 from segments.wal import segment_file
@@ -79,7 +79,7 @@ class _Codecs:
         what = (id(columns), tuple(epochs), batch_bytes_max)
         found = self._batches.get(what)
         if found is None:
-            found = self._batches[what] = columns, encode_history(columns, epochs=epochs, batch_bytes_max=batch_bytes_max)
+            found = self._batches[what] = columns, encode_row_group(columns, epochs=epochs, batch_bytes_max=batch_bytes_max)
         return found[1]
 
     def parse_footer(self, footer: bytes, *, session: SessionId, seq: SegmentSeq, batches_end: int, key: str) -> SegmentFooter:

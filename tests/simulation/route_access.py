@@ -17,9 +17,9 @@ from math import inf
 from typing import NamedTuple
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.access.acl import Acl, Operation
-from metadata.access.registry import AccessRecords
+from metadata.access.registry import AccessRegistry
 from metadata.errors import TidelogError
 from metadata.model import Partition, Revision, TopicPartition
 from metadata.secret import Secret
@@ -37,7 +37,7 @@ from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStre
 from tests.simulation.routed_broker import AccessTerms, RoutedBroker
 from tests.simulation.virtual_loop import virtual_loop
 
-PRODUCE_STREAM = "/tidelog.v1.Log/ProduceStream"
+PRODUCE_STREAM = "/tidelog.v1.Log/Sender"
 STEADY = "steady"
 GUESTS = ("guest1", "guest2")
 OPERATIONS: tuple[Operation, ...] = ("read", "write")
@@ -66,7 +66,7 @@ class RouteAccess:
         self.topic_name = topic_name
         self.facts = AccessFacts(self._chance.choice(AGES_S))
         self.terms = AccessTerms(self.facts.age_s, Secret(self._chance.randbytes(32).hex()))
-        self._records = AccessRecords(metadata, now_ms=virtual_loop().now_ms, random_bytes=self._chance.randbytes)
+        self._records = AccessRegistry(metadata, now_ms=virtual_loop().now_ms, random_bytes=self._chance.randbytes)
         self._valid: dict[str, list[GuestKey]] = {principal: [] for principal in GUESTS}
         self._revoked: list[GuestKey] = []
         self._sessions: dict[int, str] = {}
@@ -299,7 +299,7 @@ class GuestReader(Guest):
 
 
 class GuestStreamWriter(Guest):
-    """ProduceStream: each message is a request of its own."""
+    """Sender: each message is a request of its own."""
 
     async def _one(self, topic: Topic) -> None:
         clients, chance = self._clients, self._chance
@@ -346,7 +346,7 @@ class GuestStreamWriter(Guest):
     ) -> None:
         [result] = response.results
         if result.HasField("error"):
-            error = error_of(result.error)
+            error = from_status(result.error)
             self._clients.refuse(response.correlation_id, error)
             self._note(broker, key, "write", began_s, refused=error.code)
         else:

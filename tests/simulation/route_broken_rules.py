@@ -12,24 +12,24 @@ from enum import Enum
 from typing import Any
 from unittest.mock import patch
 
-from gateway.access.authorization import Caller, CheckedCall
-from gateway.access.guard import Guard
+from gateway.access.authorization import AuthorizedCall, Principal
+from gateway.access.guard import AccessGuard
 from gateway.cluster.proven_routing import ProvenRouting
 from gateway.controller.appointment_log import AppointmentLog
-from gateway.grpc.consume.standalone import Alone
+from gateway.grpc.consume.standalone import StandaloneConsumer
 from gateway.grpc.produce import appender
-from gateway.grpc.produce.appender import MessageAppends
+from gateway.grpc.produce.appender import MessageAppender
 from gateway.grpc.produce.request_decoder import AppendRequest
 from gateway.http.records import produce as records_produce
 from gateway.http.records.stream import RecordStream
 from gateway.records import append as records_append
-from gateway.records.append import ReadyBatch, Target
+from gateway.records.append import AppendTarget, CheckedBatch
 from gateway.routing.cluster_log import ClusterLog
-from gateway.routing.forward_sender import Load, forward
-from gateway.routing.forwarder import Forwarding
-from gateway.routing.leader_lookup import Leaders
+from gateway.routing.forward_sender import Load, send_forwarded
+from gateway.routing.forwarder import ProduceForwarder
+from gateway.routing.leader_lookup import LeaderLookup
 from gateway.routing.log_service import LogService, Pending, WrittenOnce
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.controller.appointments import Batch
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, ProducerId, Revision, TopicPartition
@@ -89,25 +89,25 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.WRITTEN_BEHIND_REFUSED:
             return [(doors, "append", _each_by_itself) for doors in (records_produce, appender)]
         case BrokenRouteRule.LATE_ANSWERS_TAKEN:
-            return [(Forwarding, "_send", _send_and_take_any_answer)]
+            return [(ProduceForwarder, "_send", _send_and_take_any_answer)]
         case BrokenRouteRule.UNHEARD_IS_UNKNOWN:
-            return [(MessageAppends, "_knows_more", _forwarded_knows_no_more(MessageAppends._knows_more))]
+            return [(MessageAppender, "_knows_more", _forwarded_knows_no_more(MessageAppender._knows_more))]
         case BrokenRouteRule.UNHEARD_IS_UNREADABLE:
-            return [(Leaders, "_is_there", _never_there)]
+            return [(LeaderLookup, "_is_there", _never_there)]
         case BrokenRouteRule.GROWTH_NOT_FOLLOWED:
-            return [(RecordStream, "_follow_topic", _not_followed), (Alone, "topic_changed", _not_followed)]
+            return [(RecordStream, "_follow_topic", _not_followed), (StandaloneConsumer, "topic_changed", _not_followed)]
         case BrokenRouteRule.APPOINTED_TWICE:
             return [(AppointmentLog, "_batches_after", _none_found), (AppointmentLog, "_create", _as_if_created)]
         case BrokenRouteRule.VIEW_NEVER_AGES:
             return [(ViewProof, "why_stale", _never_stale)]
         case BrokenRouteRule.FORWARDED_KEY_NOT_CHECKED:
-            return [(Guard, "check_forwarded_key", _any_key)]
+            return [(AccessGuard, "check_forwarded_key", _any_key)]
         case BrokenRouteRule.LASTING_NOT_ENDED:
-            return [(Guard, "as_long_as_it_may", _as_long_as_it_likes)]
+            return [(AccessGuard, "as_long_as_it_may", _as_long_as_it_likes)]
         case BrokenRouteRule.KEY_CHECKED_ONCE:
-            return [(Caller, "check_counts", Caller.check_current)]
+            return [(Principal, "check_counts", Principal.check_current)]
         case BrokenRouteRule.RIGHTS_CHECKED_ONCE:
-            return [(Caller, "may", _may_as_at_first(Caller.may))]
+            return [(Principal, "may", _may_as_at_first(Principal.may))]
         case BrokenRouteRule.STALE_FOR_GOOD:
             return [(ViewProof, "why_stale", _stale_for_good(ViewProof.why_stale))]
 
@@ -123,14 +123,14 @@ def _any_routing(self: ProvenRouting, partition: TopicPartition, leader_epoch: L
 
 
 def _each_by_itself(
-    log: LogService, target: Target, batches: Sequence[ReadyBatch], admission: Admission, **how: Any
+    log: LogService, target: AppendTarget, batches: Sequence[CheckedBatch], admission: Admission, **how: Any
 ) -> list[Pending | TidelogError]:
     return [pending for batch in batches for pending in records_append.append(log, target, [batch], admission, **how)]
 
 
-async def _send_and_take_any_answer(self: Forwarding, leader: Registration, load: Load) -> None:
+async def _send_and_take_any_answer(self: ProduceForwarder, leader: BrokerRegistration, load: Load) -> None:
     appends = [append for _, sent in load for append in sent]
-    found = await forward(self._peers, self._view.topics, leader, appends)
+    found = await send_forwarded(self._peers, self._view.topics, leader, appends)
     at = 0
     for lane, sent in load:
         answers = slice(at, at + len(sent))
@@ -144,13 +144,13 @@ async def _send_and_take_any_answer(self: Forwarding, leader: Registration, load
 
 
 def _forwarded_knows_no_more(knows_more: Callable[..., Any]) -> Callable[..., Any]:
-    async def broken(self: MessageAppends, at: int, request: AppendRequest) -> bool:
+    async def broken(self: MessageAppender, at: int, request: AppendRequest) -> bool:
         return not self._is_forwarded and await knows_more(self, at, request)
 
     return broken
 
 
-def _never_there(self: Leaders, partition: TopicPartition) -> bool:
+def _never_there(self: LeaderLookup, partition: TopicPartition) -> bool:
     return False
 
 
@@ -170,16 +170,16 @@ def _never_stale(self: ViewProof) -> None:
     return
 
 
-def _any_key(self: Guard, key_id: str) -> None:
+def _any_key(self: AccessGuard, key_id: str) -> None:
     return
 
 
-def _as_long_as_it_likes(self: Guard, call: CheckedCall) -> contextlib.AbstractContextManager[None]:
+def _as_long_as_it_likes(self: AccessGuard, call: AuthorizedCall) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
 def _may_as_at_first(may: Callable[..., bool]) -> Callable[..., bool]:
-    def broken(self: Caller, operation: str, resource: str, name: str) -> bool:
+    def broken(self: Principal, operation: str, resource: str, name: str) -> bool:
         if self._rights is not None:
             self._version = self._book.version
         return may(self, operation, resource, name)

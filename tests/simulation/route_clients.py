@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import NotAuthorized, NotFound, OutcomeUnknown, TidelogError, Unauthenticated
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
@@ -324,7 +324,7 @@ class SequencedClient(RouteClient):
         decided = set()
         for batch, operation, result in zip(window, operations, results, strict=True):
             if result.HasField("error"):
-                told = error_of(result.error)
+                told = from_status(result.error)
                 clients.judge_refusal(told, broker, known)
                 clients.refuse(operation, told)
             else:

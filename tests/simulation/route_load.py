@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from gateway.cluster.view import partitions_of
 from metadata.model import TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from tests.simulation.route_clients import KeyedClient, PlainClient, RouteClient, RouteClients, SequencedClient
 from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStream
@@ -32,7 +32,9 @@ class RouteLoad:
         self._chance = chance
         self._failures = failures
         self._settle_s = settle_s
-        self._topics = Topics(metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms())
+        self._topics = TopicRegistry(
+            metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms()
+        )
         self.held: dict[str, Topic] = {}
         self.names: dict[str, str] = {}
         """Of every topic that there ever was, by its id."""

@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import NotFound, TidelogError, UnknownPartition, UnknownTopic
 from metadata.topics.topic import Topic
 from segments.records.batch import split_batches
@@ -124,7 +124,7 @@ class ConsumeStream(RouteStream):
     def _take(self, topic: Topic, response: log_pb2.ConsumeResponse) -> None:
         for partition in response.data.partitions:
             if partition.HasField("error"):
-                error = error_of(partition.error)
+                error = from_status(partition.error)
                 self._failed(topic, partition.partition, error.code, error.message)
             else:
                 self._deliver(topic, partition.partition, records_of(split_batches(memoryview(partition.record_batches))))

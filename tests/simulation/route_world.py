@@ -19,7 +19,7 @@ from unittest.mock import patch
 from gateway.cluster.settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.log.session_log import SessionLog
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
@@ -89,7 +89,7 @@ class RouteWorld:
 
     async def run(self) -> Outcome:
         chance = self._chance
-        metadata, layout = EtcdModel(virtual_loop().time), EtcdLayout()
+        metadata, layout = EtcdModel(virtual_loop().time), KeyLayout()
         bucket = ArchiveStore(virtual_loop().now_ms, lambda topic, topic_id: True)
         recorder = Recorder(bucket, metadata, layout)
         settings = ClusterSettings(

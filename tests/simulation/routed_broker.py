@@ -1,6 +1,6 @@
 """A broker of the simulation with what stands before its log: routes, forwarding, and the handlers of both listeners.
 
-    client ── HTTP request, gRPC call ▶ [HttpProduce, HttpFetch, GrpcLogService ─▶ ClusterLog ─▶ SessionLog, Forwarding, PeerReads]
+    client ── HTTP request, gRPC call ▶ [HttpProduce, HttpFetch, GrpcLogService ─▶ ClusterLog ─▶ SessionLog, Forwarding, PeerReader]
                                                                                                   │ Peers
                                           [GrpcLogService ─▶ LocalLog ─▶ SessionLog] ◀── PeerChannel ◀────────┘
 
@@ -21,17 +21,17 @@ import grpc
 import grpc.aio
 import msgspec
 
-from gateway.access.authentication import Authentication
-from gateway.access.bootstrap import NO_ACCESS, Access, peer_metadata
-from gateway.access.guard import Guard
+from gateway.access.authentication import Authenticator
+from gateway.access.bootstrap import NO_ACCESS, BrokerAccess, peer_metadata
+from gateway.access.guard import AccessGuard
 from gateway.access.peer_tokens import PeerMetadata, PeerTokens
 from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.cluster.view import ClusterView
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.guard import GrpcGuard
-from gateway.grpc.limits import OpenCalls
+from gateway.grpc.limits import CallLimiter
 from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.services.log import SERVICE, GrpcLogService
 from gateway.http.guard import HttpGuard
@@ -39,21 +39,21 @@ from gateway.http.records.fetch import HttpFetch
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Receive, Request, Send
 from gateway.routing.cluster_log import ClusterLog
-from gateway.routing.forwarder import Forwarding
+from gateway.routing.forwarder import ProduceForwarder
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import LogService
-from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, Peers, _unreachable
-from gateway.routing.peer_reader import PeerReads
+from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, PeerChannels, _unreachable
+from gateway.routing.peer_reader import PeerReader
 from gateway.settings import GatewaySettings
-from gateway.telemetry.registry import Metrics
+from gateway.telemetry.registry import MetricsRegistry
 from metadata.access.cache import AccessCache
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import TopicPartition
 from metadata.secret import Secret
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.topics.registry import Topics
+from metadata.store.keys import KeyLayout
+from metadata.topics.registry import TopicRegistry
 from segments.log.session_log import SessionLog
 from tests.kit.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site
@@ -80,13 +80,13 @@ class AccessTerms:
     peer_secret: Secret
 
 
-def opened_access(terms: AccessTerms, metadata: MetadataStore, *, broker_id: str, now_ms: Callable[[], int]) -> Access:
+def opened_access(terms: AccessTerms, metadata: MetadataStore, *, broker_id: str, now_ms: Callable[[], int]) -> BrokerAccess:
     """Makes the guard of one broker, as open_access in gateway/access/bootstrap.py does."""
     tokens = PeerTokens(terms.peer_secret, cluster_id="simulated", broker_id=broker_id, now_ms=now_ms)
-    cache = AccessCache(metadata, EtcdLayout(), age_s_max=terms.age_s)
-    authentication = Authentication(AccessSettings(authentication=True), cache, now_ms=now_ms)
-    guard = Guard(cache, authentication, PrincipalQuotas(cache, virtual_loop().time), None, tokens, now_ms=now_ms)
-    return Access(guard, peer_metadata(tokens))
+    cache = AccessCache(metadata, KeyLayout(), age_s_max=terms.age_s)
+    authentication = Authenticator(AccessSettings(authentication=True), cache, now_ms=now_ms)
+    guard = AccessGuard(cache, authentication, PrincipalQuotas(cache, virtual_loop().time), None, tokens, now_ms=now_ms)
+    return BrokerAccess(guard, peer_metadata(tokens))
 
 
 class Served:
@@ -101,12 +101,12 @@ class Served:
     def __init__(
         self,
         view: ClusterView,
-        topics: Topics,
+        topics: TopicRegistry,
         cluster_log: LogService,
         local_log: LocalLog,
         *,
         broker_id: str,
-        guard: Guard | None,
+        guard: AccessGuard | None,
     ) -> None:
         self.broker_id = broker_id
         self.guard = guard
@@ -114,7 +114,7 @@ class Served:
         self.topic_cache = view.topics
         self.cluster_log = cluster_log
         self.local_log = local_log
-        self.metrics = Metrics()
+        self.metrics = MetricsRegistry()
         self.leader = view.leader
 
 
@@ -145,11 +145,11 @@ class RoutedBroker(BrokerProcess):
             opened = opened_access(
                 access, self.metadata, broker_id=broker_id, now_ms=lambda: virtual_loop().now_ms() + self.clock_skew_ms
             )
-            self.metadata.handed = {EtcdLayout().api_keys: [], EtcdLayout().acls: []}
+            self.metadata.handed = {KeyLayout().api_keys: [], KeyLayout().acls: []}
         self.guard = guard = opened.guard
         peers = SimulatedPeers(self, at_address, opened.peer_metadata)
         leader_wait_s = site.cluster.session_timeout_ms / 1000 + TAKE_OVER_S
-        self.forwarding = Forwarding(
+        self.forwarding = ProduceForwarder(
             self._log,
             self.view,
             peers,
@@ -157,13 +157,13 @@ class RoutedBroker(BrokerProcess):
             budget=self.leadership.budget,
             is_stopping=lambda: self._stopping,
         )
-        self.leadership.subscribe(self.forwarding.led_here)
-        local_log = LocalLog(self._log, self.view, self.leadership.taken_over)
+        self.leadership.subscribe(self.forwarding.local_log)
+        local_log = LocalLog(self._log, self.view, self.leadership.await_takeover)
         self.cluster_log = ClusterLog(
             local_log,
             self.view,
             self.forwarding,
-            PeerReads(peers),
+            PeerReader(peers),
             broker_id=broker_id,
             settings=site.settings,
             budget=self.leadership.budget,
@@ -171,17 +171,19 @@ class RoutedBroker(BrokerProcess):
             rack=rack,
         )
         served = cast(
-            "Broker",
-            Served(self.view, Topics(self.metadata, EtcdLayout()), self.cluster_log, local_log, broker_id=broker_id, guard=guard),
+            "BrokerApi",
+            Served(
+                self.view, TopicRegistry(self.metadata, KeyLayout()), self.cluster_log, local_log, broker_id=broker_id, guard=guard
+            ),
         )
-        self._waits = LongWaits()
+        self._waits = InterruptibleWaits()
         self.http_fetch = HttpFetch(served, self._waits)
         self.http_produce = HttpProduce(served, self.http_fetch.room)
         handlers = GrpcLogService(served, self._waits, ProducerStreams()).handlers()
         methods: dict[str, GrpcMethod] = {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
         self._http_guard: HttpGuard | None = None
         if guard is not None:
-            self._http_guard, grpc_guard, calls = HttpGuard(guard), GrpcGuard(guard), OpenCalls(CALLS_MAX)
+            self._http_guard, grpc_guard, calls = HttpGuard(guard), GrpcGuard(guard), CallLimiter(CALLS_MAX)
             methods = {path: grpc_guard.guarded(path, handler, calls) for path, handler in methods.items()}
         self.methods: Mapping[str, GrpcMethod] = methods
 
@@ -252,11 +254,11 @@ class RoutedBroker(BrokerProcess):
 
     def lag_behind_topics(self, lag_s: float) -> None:
         """From now on it hears of changes of topics so much later than of others."""
-        self.metadata.range_delays_s[EtcdLayout().topics] = lag_s
+        self.metadata.range_delays_s[KeyLayout().topics] = lag_s
 
     def lag_behind_access(self, lag_s: float) -> None:
         """From now on it hears so much later of changes of API keys, ACLs and quotas."""
-        layout = EtcdLayout()
+        layout = KeyLayout()
         for prefix in (layout.api_keys, layout.acls, layout.quotas):
             self.metadata.range_delays_s[prefix] = lag_s
 
@@ -268,20 +270,20 @@ class RoutedBroker(BrokerProcess):
             return False
 
 
-class SimulatedPeers(Peers):
+class SimulatedPeers(PeerChannels):
     """The real one, over channels that need no socket."""
 
     def __init__(
         self, caller: RoutedBroker, at_address: Callable[[str], RoutedBroker | None], call_metadata: PeerMetadata | None
     ) -> None:
         super().__init__(caller.broker_id, call_metadata=call_metadata)
-        self._channels = PeerChannels(caller, at_address)
+        self._channels = SimulatedChannels(caller, at_address)
 
     async def close(self) -> None:
         """Keeps the channels: what is still served here may ask other brokers."""
 
 
-class PeerChannels(dict[str, Any]):
+class SimulatedChannels(dict[str, Any]):
     """The channels of one broker by address, made when they are first asked for."""
 
     def __init__(self, caller: RoutedBroker, at_address: Callable[[str], RoutedBroker | None]) -> None:
@@ -304,7 +306,7 @@ class PeerChannel:
         self._called = called
         self.turns = asyncio.Semaphore(WRITES_AT_ONCE)
 
-    async def connected(self, peer: Registration, timeout_s: float) -> None:
+    async def connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
         called, wire = self._called, self._caller.wire
         if called is None or called.ended or called.unreachable or wire.cut or called.wire.cut:
             await asyncio.sleep(min(CONNECT_TIMEOUT_S, timeout_s))

@@ -3,18 +3,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from metadata.cluster.broker_registry import Registration, encode_registration
+from metadata.cluster.broker_registry import BrokerRegistration, encode_registration
 from metadata.cluster.leadership import appointed, moving
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Event, WatchBatch
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.simulation.appointments import LandedProof, LandedSeal, Recorder, Writer, judge
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.etcd_model import EtcdModel
 
 
 def test_a_transaction_that_changed_nothing_is_not_taken_for_the_writer_of_the_revision_that_it_was_told() -> None:
-    recorder = Recorder(ArchiveStore(lambda: 0, lambda topic, topic_id: True), EtcdModel(lambda: 0.0), EtcdLayout())
+    recorder = Recorder(ArchiveStore(lambda: 0, lambda topic, topic_id: True), EtcdModel(lambda: 0.0), KeyLayout())
     leader, controller = Writer("b2", SessionId(10)), Writer("b3", SessionId(9))
     recorder.wrote(Revision(209), leader)
     recorder.wrote(Revision(209), controller)  # it deleted a key that was gone already
@@ -35,9 +35,9 @@ def test_a_transaction_that_changed_nothing_is_not_taken_for_the_writer_of_the_r
 def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself(
     unwritable_bytes: int, proofs: list[LandedProof], found: list[str]
 ) -> None:
-    layout = EtcdLayout()
+    layout = KeyLayout()
     key = layout.broker("b1")
-    told = encode_registration(Registration(broker_id="b1", session=SessionId(1), unwritable_bytes=unwritable_bytes))
+    told = encode_registration(BrokerRegistration(broker_id="b1", session=SessionId(1), unwritable_bytes=unwritable_bytes))
     transactions = [
         WatchBatch(Revision(revision), (Event("delete" if value is None else "put", key, value or b"", Revision(revision)),))
         for revision, value in ((2, told), (3, None))
@@ -58,7 +58,7 @@ def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself
 def test_whoever_was_to_take_over_from_a_dead_leader_is_sealed_and_listed_before_another_leads(
     sealed: tuple[int, ...], lists_target: bool, found: list[str]
 ) -> None:
-    layout, partition = EtcdLayout(), TopicPartition(TopicId("a" * 32), Partition(0))
+    layout, partition = KeyLayout(), TopicPartition(TopicId("a" * 32), Partition(0))
     first = appointed(None, SessionId(1))
     asked = moving(first, SessionId(2))
     states = [first, asked, appointed(asked if lists_target else first, SessionId(3))]

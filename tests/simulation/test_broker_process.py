@@ -10,7 +10,7 @@ import pytest
 
 from gateway.cluster.settings import ClusterSettings
 from metadata.errors import OutcomeUnknown
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.settings import SegmentSettings
 from tests.kit.faulty_store import CALM
 from tests.simulation.appointments import Recorder
@@ -26,7 +26,7 @@ def failures_of(ask: Callable[[BrokerProcess], Awaitable[None]]) -> list[str]:
     async def world() -> list[str]:
         metadata = EtcdModel(virtual_loop().time)
         bucket = ArchiveStore(virtual_loop().now_ms, lambda topic, topic_id: True)
-        recorder, failures = Recorder(bucket, metadata, EtcdLayout()), list[str]()
+        recorder, failures = Recorder(bucket, metadata, KeyLayout()), list[str]()
         site = Site(1, bucket, metadata, SegmentSettings(), ClusterSettings(), recorder, [], False, failures)
         broker = BrokerProcess("b1.1", site, broker_id="b1", rack="r1", faults=CALM)
         try:

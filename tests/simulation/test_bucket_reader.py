@@ -14,7 +14,7 @@ from segments.bucket.layout import claim_key, history_file_key, manifest_key, se
 from segments.history.manifest import encode_manifest, no_manifest
 from segments.history.manifest_edits import compacted, log_start_raised
 from segments.history.parquet_file import write_history
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.compaction.kept import columns_of
 from tests.kit.segments.batches import ORDERS, batch_of, seal_of, segment_of, stamped_run
 from tests.simulation.bucket_reader import BucketContents, parse_record_value, read_bucket, record_value
@@ -27,7 +27,7 @@ def contents_of(*segments: tuple[int, int, int, int, RecordId], seals: Iterable[
     """Of segments given as (session, seq, leader epoch, offset, record), and seals as (session, seq)."""
 
     async def build() -> BucketContents:
-        store = MemoryStore()
+        store = MemoryObjectStore()
         await store.create(claim_key(SessionId(1)), [b"{}"])
         for session, seq, epoch, offset, record in segments:
             run = stamped_run(offset, batch_of(record_value(record)), leader_epoch=epoch)
@@ -68,7 +68,7 @@ def bucket_with_history(*, differing: bool = False) -> BucketContents:
     """Offsets 0 and 1 are in Parquet, 1 still lies in a segment as well, 2 in a segment alone; segment 0 was trimmed."""
 
     async def build() -> BucketContents:
-        store = MemoryStore()
+        store = MemoryObjectStore()
         await store.create(claim_key(SessionId(1)), [b"{}"])
         await store.create(trimmed_key(SessionId(1), SegmentSeq(2)), [b"{}"])
         for seq, offset, record in ((1, 1, B), (2, 2, C)):

@@ -13,8 +13,8 @@ import pytest
 
 from metadata.cluster.leadership import PartitionState, read_all
 from metadata.model import SessionId, TopicPartition
-from metadata.store.keys import EtcdLayout
-from metadata.topics.registry import Topics
+from metadata.store.keys import KeyLayout
+from metadata.topics.registry import TopicRegistry
 from segments.bucket.cluster_record import sign_bucket
 from segments.object_store.interface import ObjectStore
 from segments.recovery.recover import recover
@@ -28,7 +28,7 @@ from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import virtual_loop
 from tidelog.bucket.restore import Restored, restore_cluster
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +70,8 @@ async def restored_and_compared(bucket: ObjectStore, lost: EtcdModel, contents: 
     restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=virtual_loop().now_ms)
     assert restored.written
     assert restored.damage == []
-    topics = {topic.name: msgspec.structs.replace(topic, revision=0) for topic in (await Topics(lost, LAYOUT).list()).topics}
-    again = {topic.name: msgspec.structs.replace(topic, revision=0) for topic in (await Topics(empty, LAYOUT).list()).topics}
+    topics = {topic.name: msgspec.structs.replace(topic, revision=0) for topic in (await TopicRegistry(lost, LAYOUT).list()).topics}
+    again = {topic.name: msgspec.structs.replace(topic, revision=0) for topic in (await TopicRegistry(empty, LAYOUT).list()).topics}
     assert again == topics
     before, after = await read_all(lost, LAYOUT), await read_all(empty, LAYOUT)
     for partition, (state, _) in after.items():

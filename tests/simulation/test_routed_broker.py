@@ -7,8 +7,8 @@ import random
 
 from gateway.cluster.settings import ClusterSettings
 from gateway.http.records.event_ids import encode_event_id
-from metadata.store.keys import EtcdLayout
-from metadata.topics.registry import Topics
+from metadata.store.keys import KeyLayout
+from metadata.topics.registry import TopicRegistry
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.broker_process import Site
@@ -25,12 +25,12 @@ def test_a_stream_resumes_at_a_broker_that_has_not_heard_of_a_partition_in_its_e
     async def resume() -> tuple[int, bytes, bytes, list[str]]:
         metadata, chance = EtcdModel(virtual_loop().time), random.Random(1)
         bucket = ArchiveStore(virtual_loop().now_ms, lambda topic, topic_id: True)
-        recorder = Recorder(bucket, metadata, EtcdLayout())
+        recorder = Recorder(bucket, metadata, KeyLayout())
         failures: list[str] = []
         site = Site(1, bucket, metadata, segment_settings(chance), ClusterSettings(), recorder, [], False, failures)
         cluster = RouteCluster(site, chance, lambda note: None)
         running = [asyncio.ensure_future(work.run()) for work in (metadata, recorder, cluster.partitions, cluster.registered)]
-        topics = Topics(metadata)
+        topics = TopicRegistry(metadata)
         await topics.create(ORDERS, 1)
         cluster.start("b1")
         [broker] = cluster.routed

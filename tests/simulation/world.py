@@ -25,7 +25,7 @@ from gateway.cluster.bucket_isolation import LOOKS_S, PROOFS
 from gateway.cluster.settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicId, TopicPartition
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.topic import decode_topic
 from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
@@ -114,7 +114,7 @@ class World:
 
     async def run(self) -> Outcome:
         chance = self._chance
-        metadata, layout = EtcdModel(virtual_loop().time), EtcdLayout()
+        metadata, layout = EtcdModel(virtual_loop().time), KeyLayout()
 
         def is_registered(topic: str, topic_id: TopicId) -> bool:
             kept = metadata.peek(layout.topic(topic))

@@ -12,7 +12,7 @@ from metadata.errors import Corrupt, TidelogError, Unavailable, UnknownTopic
 from tests.simulation.virtual_loop import run
 from tidelog import load
 from tidelog.client import Client
-from tidelog.load import Progress, end_to_end_load
+from tidelog.load import LoadProgress, end_to_end_load
 from tidelog.records import Record
 from tidelog.transport.descriptions import OffsetRange
 
@@ -56,9 +56,9 @@ class FakeCluster:
         return [Record(topic="t", partition=0, offset=5, timestamp_ms=0, key=None, value=await self._sent.get(), headers=())]
 
 
-def end_to_end(cluster: FakeCluster, *, records: int = 3) -> Progress:
+def end_to_end(cluster: FakeCluster, *, records: int = 3) -> LoadProgress:
     """A run whose records are all due at once. Raises what it raises."""
-    progress = Progress()
+    progress = LoadProgress()
     client = cast(Client, cluster)
     try:
         run(end_to_end_load(client, client, "t", progress, seconds=records * 1e-6, rate=1e6, record_bytes=100))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.proto import admin_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.proto.values import value_of
 from tidelog.transport.connection import Connection
 
@@ -160,7 +160,7 @@ class Access:
         while True:
             page = await self._ask(method, request_type(page_size=PAGE_SIZE, page_token=page_token), writes=False)
             for error in page.errors:
-                raise error_of(error, address="")
+                raise from_status(error, address="")
             pages.append(page)
             page_token = page.next_page_token
             if not page_token:

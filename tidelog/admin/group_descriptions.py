@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.proto.values import value_of
 from metadata.errors import InvalidArgument
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -160,5 +160,5 @@ def _why(row: groups_pb2.PartitionLag | groups_pb2.MovedOffset) -> dict[str, str
     """Returns message, code and hint; empty where there is no error."""
     if not row.HasField("error"):
         return {"error": "", "error_code": "", "hint": ""}
-    error = error_of(row.error)
+    error = from_status(row.error)
     return {"error": row.error.message or error.code, "error_code": error.code, "hint": error.hint}

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeGuard, TypeVar
 
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import InvalidArgument
 from tidelog.admin.group_descriptions import (
     CommittedOffset,
@@ -59,7 +59,7 @@ class Groups:
         found = []
         for offset in answer.offsets:
             if offset.HasField("error") and offset.error.code:
-                raise error_of(offset.error, address=f"{offset.topic}/{offset.partition}")
+                raise from_status(offset.error, address=f"{offset.topic}/{offset.partition}")
             if offset.HasField("offset"):
                 found.append(committed_offset(offset))
         return sorted(found, key=_place)

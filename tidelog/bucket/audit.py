@@ -22,7 +22,7 @@ from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import WAL, claim_key, segment_key, session_prefix
-from segments.object_store.interface import ObjectInfo, ObjectStore, objects_under
+from segments.object_store.interface import ObjectInfo, ObjectStore, list_all
 from segments.records.batch import check_stored
 from segments.wal.known_sessions import SEGMENTS_AT_ONCE, sort_in
 from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_footer, parse_head, parse_seal
@@ -208,7 +208,7 @@ async def _check_cluster(store: ObjectStore, audit: Audit, *, is_used: bool) -> 
 
 async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId, SessionLook]:
     looks: dict[SessionId, SessionLook] = {}
-    async for info in objects_under(store, WAL):
+    async for info in list_all(store, WAL):
         audit.objects += 1
         if sort_in(looks, info) is None:
             audit.note(info.key, "it is none of Tidelog's objects")

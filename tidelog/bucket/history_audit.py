@@ -33,7 +33,7 @@ from segments.bucket.layout import (
 from segments.bucket.topic_listing import ListedFile, ListedPartition, TopicListing
 from segments.history.manifest import HistoryFile, Manifest, RowGroup, decode_manifest
 from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
-from segments.object_store.interface import Buffer, ObjectStore, objects_under
+from segments.object_store.interface import Buffer, ObjectStore, list_all
 from segments.records.checksum import as_text, checksum_of_columns
 from tidelog.bucket.findings import Audit, Finding
 
@@ -93,7 +93,7 @@ async def audit_history(store: ObjectStore, audit: Audit, *, deep: bool, advance
 
 async def _partitions(store: ObjectStore, audit: Audit, deleted: set[TopicId]) -> AsyncIterator[ListedPartition]:
     listing = TopicListing()
-    async for info in objects_under(store, TOPICS):
+    async for info in list_all(store, TOPICS):
         audit.objects += 1
         parsed = parse_topic_key(info.key)
         if parsed is None:
@@ -239,7 +239,7 @@ class _Reading:
             history_files_prefix(listed.topic, listed.partition),  # first: what a manifest names was there before it
             manifests_prefix(listed.topic, listed.partition),
         ):
-            async for info in objects_under(self._store, prefix):
+            async for info in list_all(self._store, prefix):
                 parsed = parse_topic_key(info.key)
                 if parsed is not None and parsed.manifest is not None:
                     again.versions.append(parsed.manifest.version)

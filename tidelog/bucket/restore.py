@@ -17,17 +17,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from metadata.backup.restore_state import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
+from metadata.backup.restore_state import RESTORE_COMMAND, RestoreState, decode_restoring, encode_restoring
 from metadata.controller.appointments import Batch, Progress, encode_batch, encode_progress
 from metadata.errors import AlreadyExists, Fenced, OutcomeUnknown, Rejected, Unavailable
 from metadata.store.interface import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
-from metadata.store.keys import EtcdLayout, parse_number
+from metadata.store.keys import KeyLayout, parse_number
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
 from segments.bucket.markers import begin_restoration, last_restoration
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
-from tidelog.bucket.restore_plan import Finding, RestorePlan, plan_restore, transactions
+from tidelog.bucket.restore_plan import RestoreFinding, RestorePlan, plan_restore, transactions
 
 PAGE_KEYS = 1000
 ATTEMPTS_MAX = 8
@@ -41,17 +41,17 @@ class Restored:
     plan: RestorePlan
     written: bool
     """False: nothing was, because of the damage, or because it was a dry run."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RestoreFinding] = field(default_factory=list)
 
     @property
-    def damage(self) -> list[Finding]:
+    def damage(self) -> list[RestoreFinding]:
         return [finding for finding in self.findings if finding.severity == "damage"]
 
 
 async def restore_cluster(
     bucket: ObjectStore,
     metadata: MetadataStore,
-    layout: EtcdLayout,
+    layout: KeyLayout,
     *,
     now_ms: Callable[[], int],
     dry_run: bool = False,
@@ -82,7 +82,7 @@ async def restore_cluster(
     findings = [*found.damaged, *plan.findings]
     written = not dry_run and (despite_damage or not found.damaged)
     if written:
-        restoring = Restoring(record.cluster_id, now_ms())
+        restoring = RestoreState(record.cluster_id, now_ms())
         await _Writing(bucket, restoration, metadata, layout).write(plan.puts, restoring, advance)
     return Restored(record.cluster_id, found, plan, written, findings)
 
@@ -97,7 +97,7 @@ async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], i
 
 async def _take_number(bucket: ObjectStore) -> int:
     """Creates the next batch of appointments, without any in it: controllers of the metadata of before appoint no more leaders."""
-    numbers = [parse_appointments_key(found.key) async for found in objects_under(bucket, APPOINTMENTS)]
+    numbers = [parse_appointments_key(found.key) async for found in list_all(bucket, APPOINTMENTS)]
     number = max((number for number in numbers if number is not None), default=0) + 1
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -116,7 +116,7 @@ async def _take_number(bucket: ObjectStore) -> int:
 # ── is it empty? ──
 
 
-async def _held(metadata: MetadataStore, layout: EtcdLayout) -> list[KeyValue]:
+async def _held(metadata: MetadataStore, layout: KeyLayout) -> list[KeyValue]:
     held: list[KeyValue] = []
     page = await metadata.range(layout.root, limit=PAGE_KEYS)
     while True:
@@ -127,7 +127,7 @@ async def _held(metadata: MetadataStore, layout: EtcdLayout) -> list[KeyValue]:
         page = await metadata.range(layout.root, start_after=last, limit=PAGE_KEYS, revision=page.revision)
 
 
-def _check_empty(held: Sequence[KeyValue], layout: EtcdLayout, cluster_id: str) -> None:
+def _check_empty(held: Sequence[KeyValue], layout: KeyLayout, cluster_id: str) -> None:
     """Counters that a broker took numbers from before it was refused do no harm: they are taken into account."""
     if running := sorted(item.key for item in held if item.lease != NO_LEASE):
         raise Rejected(
@@ -158,13 +158,13 @@ def _check_empty(held: Sequence[KeyValue], layout: EtcdLayout, cluster_id: str) 
 
 
 class _Writing:
-    def __init__(self, bucket: ObjectStore, restoration: int, metadata: MetadataStore, layout: EtcdLayout) -> None:
+    def __init__(self, bucket: ObjectStore, restoration: int, metadata: MetadataStore, layout: KeyLayout) -> None:
         self._bucket = bucket
         self._restoration = restoration
         self._metadata = metadata
         self._layout = layout
 
-    async def write(self, puts: Sequence[Put], restoring: Restoring, advance: Advance) -> None:
+    async def write(self, puts: Sequence[Put], restoring: RestoreState, advance: Advance) -> None:
         layout = self._layout
         guard = await self._begin(restoring)
         done = 0
@@ -184,7 +184,7 @@ class _Writing:
         untaken = DeletePrefix(layout.beginning)
         await self._transact([guard], [identity, progress, untaken, Delete(layout.restoring)], ends=True)
 
-    async def _begin(self, restoring: Restoring) -> Compare:
+    async def _begin(self, restoring: RestoreState) -> Compare:
         """Writes the marker. From here on, nobody but this restore writes."""
         layout = self._layout
         value = encode_restoring(restoring)

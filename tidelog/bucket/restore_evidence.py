@@ -18,7 +18,7 @@ from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavail
 from metadata.model import Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.retry import RetryPauses, retry
 from metadata.store.interface import KeyValue
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import (
     SNAPSHOTS,
@@ -32,13 +32,13 @@ from segments.bucket.layout import (
     topic_mirror_key,
 )
 from segments.bucket.topic_catalog import TopicRecords
-from segments.concurrency import all_of
+from segments.concurrency import gather_all
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 from segments.wal.session import list_session, seal, session_after
 from segments.wal.session_reader import read_committed
-from tidelog.bucket.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
+from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic, RestoreFinding
 
 SESSIONS_AT_ONCE = 4
 FOOTERS_AT_ONCE = 4096
@@ -60,18 +60,18 @@ class Found:
     sealed_now: int = 0
     """Sessions that were open; of a dry run, those that it would seal."""
     snapshot_taken_at_ms: int | None = None
-    damaged: list[Finding] = field(default_factory=list)
+    damaged: list[RestoreFinding] = field(default_factory=list)
     """Segments whose footers can't be read: what they hold is not known."""
 
 
 async def read_evidence(
-    bucket: ObjectStore, cluster_id: str, layout: EtcdLayout, *, now_ms: Callable[[], int], dry_run: bool, advance: Advance
+    bucket: ObjectStore, cluster_id: str, layout: KeyLayout, *, now_ms: Callable[[], int], dry_run: bool, advance: Advance
 ) -> Found:
     """Raises Unavailable or Denied where the bucket can't be read or sealed. Damage is told in what is answered."""
     sessions = await _sessions(bucket)
     found = Found(Evidence(cluster_id, sessions))
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
-    listed = [parse_snapshot_key(found.key) async for found in objects_under(bucket, SNAPSHOTS)]
+    listed = [parse_snapshot_key(found.key) async for found in list_all(bucket, SNAPSHOTS)]
     revisions = [revision for revision in listed if revision is not None]
     found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, found.evidence.findings)
     topics = await _topics(bucket)
@@ -116,12 +116,12 @@ async def _read_sessions(
         done += 1
         advance("sessions", done, len(sessions))
 
-    await all_of(read(session) for session in sessions)
+    await gather_all(read(session) for session in sessions)
 
 
 async def _read_session(
     bucket: ObjectStore, session: SessionId, *, now_ms: Callable[[], int], dry_run: bool
-) -> tuple[bool, FooterTally, list[Finding]]:
+) -> tuple[bool, FooterTally, list[RestoreFinding]]:
     """Whether it was sealed before, what its footers tell, and those that can't be read."""
     listing = await list_session(bucket, session)
     sealed_before = listing.sealed
@@ -136,7 +136,7 @@ async def _read_session(
     async for part, footers in read_committed(bucket, listing, reads_max=FOOTER_READS_MAX, segments_max=FOOTERS_AT_ONCE):
         for seq, footer in enumerate(footers, start=part.trimmed_to):
             if isinstance(footer, Corrupt):
-                damaged.append(Finding("damage", segment_key(session, SegmentSeq(seq)), footer.message))
+                damaged.append(RestoreFinding("damage", segment_key(session, SegmentSeq(seq)), footer.message))
             else:
                 tally.take_in(footer)
     return sealed_before, tally, damaged
@@ -146,7 +146,7 @@ async def _read_session(
 
 
 async def _newest_snapshot(
-    bucket: ObjectStore, revisions: Iterable[Revision], cluster_id: str, findings: list[Finding]
+    bucket: ObjectStore, revisions: Iterable[Revision], cluster_id: str, findings: list[RestoreFinding]
 ) -> Snapshot | None:
     """The newest that is sound, and this cluster's."""
     for revision in sorted(revisions, reverse=True):
@@ -155,9 +155,9 @@ async def _newest_snapshot(
             snapshot = parse_snapshot(await _patiently(partial(bucket.get, key)), key=key)
             if snapshot.header.cluster_id == cluster_id:
                 return snapshot
-            findings.append(Finding("note", key, f"it is of cluster {snapshot.header.cluster_id}, and left out"))
+            findings.append(RestoreFinding("note", key, f"it is of cluster {snapshot.header.cluster_id}, and left out"))
         except (Corrupt, NotFound) as error:
-            findings.append(Finding("damage", key, f"{error.message}; the one before it is taken"))
+            findings.append(RestoreFinding("damage", key, f"{error.message}; the one before it is taken"))
         except Rejected as error:
             raise Rejected(error.message, hint=error.hint) from error
     return None
@@ -183,7 +183,7 @@ async def _topics(bucket: ObjectStore) -> dict[TopicIncarnation, TopicRecords]:
 
 
 async def _read_manifests(
-    bucket: ObjectStore, topics: Mapping[TopicIncarnation, TopicRecords], findings: list[Finding]
+    bucket: ObjectStore, topics: Mapping[TopicIncarnation, TopicRecords], findings: list[RestoreFinding]
 ) -> dict[TopicPartition, Manifest]:
     """The newest of each partition, but for topics that were deleted."""
     names = {
@@ -197,7 +197,7 @@ async def _read_manifests(
     for partition, manifest in sorted(found.items()):
         if isinstance(manifest, Corrupt):
             findings.append(
-                Finding("damage", str(manifest.details["key"]), f"{manifest.message}; brokers will not serve {partition}")
+                RestoreFinding("damage", str(manifest.details["key"]), f"{manifest.message}; brokers will not serve {partition}")
             )
         elif manifest is not None:
             manifests[partition] = manifest
@@ -205,7 +205,7 @@ async def _read_manifests(
 
 
 async def _read_mirrors(
-    bucket: ObjectStore, topics: dict[TopicIncarnation, TopicRecords], layout: EtcdLayout, evidence: Evidence, advance: Advance
+    bucket: ObjectStore, topics: dict[TopicIncarnation, TopicRecords], layout: KeyLayout, evidence: Evidence, advance: Advance
 ) -> list[MirroredTopic]:
     """The newest registration of each topic, unless it was deleted, or the snapshot has it."""
     snapshot = evidence.snapshot
@@ -226,22 +226,22 @@ async def _read_mirrors(
         mirrors.append(MirroredTopic(named.name, named.topic_id, newest, bool(records.deleted), topic))
         advance("topics", len(mirrors), len(topics))
 
-    await all_of(read(named, records) for named, records in topics.items())
+    await gather_all(read(named, records) for named, records in topics.items())
     return sorted(mirrors, key=lambda mirror: (mirror.name, mirror.topic_id))
 
 
 async def _read_mirror(
-    bucket: ObjectStore, named: TopicIncarnation, revision: Revision, layout: EtcdLayout, findings: list[Finding]
+    bucket: ObjectStore, named: TopicIncarnation, revision: Revision, layout: KeyLayout, findings: list[RestoreFinding]
 ) -> Topic | None:
     key = topic_mirror_key(*named, revision)
     try:
         body = await _patiently(partial(bucket.get, key))
         topic = decode_topic(KeyValue(layout.topic(named.name), body, revision, revision, version=1))
     except (Corrupt, NotFound) as error:
-        findings.append(Finding("damage", key, f"{error.message}; the one before it is taken"))
+        findings.append(RestoreFinding("damage", key, f"{error.message}; the one before it is taken"))
         return None
     if topic.id != named.topic_id:
-        findings.append(Finding("damage", key, f"it holds the registration of {topic.id}"))
+        findings.append(RestoreFinding("damage", key, f"it holds the registration of {topic.id}"))
         return None
     return topic
 

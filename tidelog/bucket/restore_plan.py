@@ -30,7 +30,7 @@ from metadata.cluster.leadership import PartitionState, SessionSpan, decode_stat
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic, decode_topic, encode_topic
 from segments.history.manifest import Manifest
 from segments.wal.segment_file import SegmentFooter
@@ -46,7 +46,7 @@ TRANSACTION_BYTES_MAX: Final = 1 << 20
 GUARDS_MAX: Final = 2
 
 
-class Finding(msgspec.Struct, frozen=True):
+class RestoreFinding(msgspec.Struct, frozen=True):
     severity: Literal["damage", "note"]
     where: str
     what: str
@@ -122,7 +122,7 @@ class Evidence:
     """The highest that any name of a mirror or a snapshot tells of."""
     restoration: int = 0
     """The number of this restore on the bucket (segments/bucket/markers.py)."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RestoreFinding] = field(default_factory=list)
     manifests: Mapping[TopicPartition, Manifest] = field(default_factory=dict)
     """The newest of each partition that has any, but for topics that were deleted."""
 
@@ -144,14 +144,14 @@ class RestorePlan:
     next_session: int = 1
     next_producer_id: int = 1
     leader_epoch_max: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RestoreFinding] = field(default_factory=list)
 
     @property
     def records(self) -> int:
         return sum(restored.records for restored in self.topics)
 
 
-def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -> RestorePlan:
+def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) -> RestorePlan:
     """`held`: numbers that counters of the new store have by now, by key, where a broker has asked for one too early."""
     plan = RestorePlan(findings=list(found.findings))
     told = _Told.of(found.snapshot, layout, plan.findings)
@@ -240,7 +240,7 @@ class _Told:
     others: list[Put] = field(default_factory=list)
 
     @classmethod
-    def of(cls, snapshot: Snapshot | None, layout: EtcdLayout, findings: list[Finding]) -> _Told:
+    def of(cls, snapshot: Snapshot | None, layout: KeyLayout, findings: list[RestoreFinding]) -> _Told:
         told = cls()
         if snapshot is None:
             return told
@@ -263,7 +263,7 @@ class _Told:
                 else:
                     told.others.append(Put(key, entry.value))
             except Corrupt as error:
-                findings.append(Finding("note", key, f"{error.message}; in the snapshot it was like this already"))
+                findings.append(RestoreFinding("note", key, f"{error.message}; in the snapshot it was like this already"))
         return told
 
 
@@ -276,7 +276,7 @@ def _number(kept: KeyValue) -> int:
 # ── topics ──
 
 
-def _topics(found: Evidence, told: _Told, findings: list[Finding]) -> dict[str, tuple[Topic, str]]:
+def _topics(found: Evidence, told: _Told, findings: list[RestoreFinding]) -> dict[str, tuple[Topic, str]]:
     """By name, the newest life of each topic that was not deleted, and where its registration is from."""
     candidates: dict[TopicId, tuple[Topic, str]] = {topic_id: (topic, "snapshot") for topic_id, topic in told.topics.items()}
     for mirror in found.mirrors:
@@ -291,21 +291,23 @@ def _topics(found: Evidence, told: _Told, findings: list[Finding]) -> dict[str, 
     for topic, source in sorted(candidates.values(), key=lambda candidate: candidate[0].revision):
         if (older := newest.get(topic.name)) is not None:
             what = f"its life as {older[0].id} is left out: it was made again as {topic.id}"
-            findings.append(Finding("note", f"topic {topic.name}", what))
+            findings.append(RestoreFinding("note", f"topic {topic.name}", what))
         newest[topic.name] = (topic, source)
     return newest
 
 
-def _grown(topic: Topic, stretches: Mapping[TopicPartition, Stretches], findings: list[Finding]) -> Topic:
+def _grown(topic: Topic, stretches: Mapping[TopicPartition, Stretches], findings: list[RestoreFinding]) -> Topic:
     count = max((partition.partition + 1 for partition in stretches), default=0)
     if count <= topic.partition_count:
         return topic
     what = f"registered with {topic.partition_count} partitions, but records are found in {count}: it is given {count}"
-    findings.append(Finding("note", f"topic {topic.name}", what))
+    findings.append(RestoreFinding("note", f"topic {topic.name}", what))
     return msgspec.structs.replace(topic, partition_count=count)
 
 
-def _tell_of_unknown(found: Evidence, told: _Told, registered: Mapping[str, tuple[Topic, str]], findings: list[Finding]) -> None:
+def _tell_of_unknown(
+    found: Evidence, told: _Told, registered: Mapping[str, tuple[Topic, str]], findings: list[RestoreFinding]
+) -> None:
     """Records that no restored topic names: of deleted topics, which is well, and of topics that nobody knows, which is not."""
     known = {topic.id for topic, _ in registered.values()}
     named = {mirror.topic_id for mirror in found.mirrors if mirror.deleted or mirror.topic is not None or mirror.newest}
@@ -315,7 +317,7 @@ def _tell_of_unknown(found: Evidence, told: _Told, registered: Mapping[str, tupl
             records[partition.topic_id] = records.get(partition.topic_id, 0) + _records(stretches)
     for topic_id, count in sorted(records.items()):
         what = f"{count} records are of a topic that neither a mirror nor the snapshot names: they stay on the bucket, unread"
-        findings.append(Finding("damage", f"topic id {topic_id}", what))
+        findings.append(RestoreFinding("damage", f"topic id {topic_id}", what))
 
 
 # ── partitions ──
@@ -327,7 +329,7 @@ def _state(
     manifest: Manifest | None,
     used: int,
     last_session: SessionId,
-    findings: list[Finding],
+    findings: list[RestoreFinding],
 ) -> PartitionState:
     """Its sessions by epoch, and after them the last session of the bucket as the leader, which wrote nothing at that epoch: it has
     no broker and is sealed, so one look at one session lets the controller appoint leaders for all partitions.
@@ -342,9 +344,9 @@ def _state(
         follows = stretch.start == end or end < stretch.start <= log_start_offset
         if not follows or not stretch.whole:
             what = f"offsets {stretch.start} to {stretch.end - 1} don't follow {end - 1} without a gap; brokers will not serve it"
-            findings.append(Finding("damage", where, what))
+            findings.append(RestoreFinding("damage", where, what))
         if spans and spans[-1].leader_epoch == epoch:
-            findings.append(Finding("damage", where, f"session {spans[-1].session} wrote at this epoch as well"))
+            findings.append(RestoreFinding("damage", where, f"session {spans[-1].session} wrote at this epoch as well"))
         end = stretch.end
         spans.append(SessionSpan(epoch, session))
     ahead = LeaderEpoch(used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2))

@@ -17,7 +17,7 @@ from tidelog.cli.app.output import Output, OutputOption, cell, say, show_one
 
 if TYPE_CHECKING:
     from tidelog.client import Client
-    from tidelog.load import Progress
+    from tidelog.load import LoadProgress
 
 app = typer.Typer(cls=GroupPage, help="Measure a cluster: produce, consume, end-to-end.")
 
@@ -126,19 +126,19 @@ async def _make_topic(log: Client, topic: str, partitions: int) -> None:
         await log.topics.create(topic, partitions=partitions)
 
 
-async def _watched(load: Callable[[Progress], Awaitable[None]]) -> dict[str, Any]:
+async def _watched(load: Callable[[LoadProgress], Awaitable[None]]) -> dict[str, Any]:
     """Runs the load, shows every second how it goes, and answers its summary. Raises what the load raises."""
-    from tidelog.load import Progress
-    from tidelog.tasks import OwnedTasks
+    from tidelog.load import LoadProgress
+    from tidelog.tasks import ClientTasks
 
-    progress = Progress()
-    async with OwnedTasks() as tasks:
+    progress = LoadProgress()
+    async with ClientTasks() as tasks:
         tasks.start(_show(progress), name="live view")
         await load(progress)
     return progress.summary()
 
 
-async def _show(progress: Progress) -> None:
+async def _show(progress: LoadProgress) -> None:
     import asyncio
 
     if not sys.stderr.isatty():

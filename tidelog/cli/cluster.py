@@ -10,7 +10,7 @@ import typer
 from metadata.errors import Unavailable
 from tidelog.cli.app.client_command import with_client
 from tidelog.cli.app.contexts import UrlOption
-from tidelog.cli.app.errors import FAILED, UNHEALTHY, tell
+from tidelog.cli.app.errors import FAILED, UNHEALTHY, register
 from tidelog.cli.app.help_page import CommandPage, GroupPage
 from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_one, show_rows
 from tidelog.cli.cluster_restore import restore
@@ -41,7 +41,7 @@ def health(url: UrlOption = "", output: OutputOption = Output.TABLE) -> int:
         found = with_client(url, check_cluster)
     except Unavailable as error:
         error.hint = "Look at the brokers, and whether this is their address."
-        tell(error)
+        register(error)
         return UNHEALTHY
     brokers = [
         {"broker": broker.broker_id, "status": broker.status, "grpc_address": broker.grpc_address, "detail": broker.detail}

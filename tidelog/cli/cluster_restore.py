@@ -18,7 +18,7 @@ import typer
 
 from metadata.errors import InvalidArgument, NotFound
 from metadata.shown_url import shown_url
-from tidelog.cli.app.client_command import YesOption, need_terminal
+from tidelog.cli.app.client_command import YesOption, require_confirmation
 from tidelog.cli.app.errors import FAILED, UNHEALTHY
 from tidelog.cli.app.output import Output, OutputOption, say, show_one, show_rows
 
@@ -76,7 +76,7 @@ def restore(
     settings = _settings(bucket, etcd, data_dir, cluster)
     into = settings.metadata.etcd or str(settings.data_dir)
     if not yes and not dry_run:
-        need_terminal(f"restoring the metadata in {into}")
+        require_confirmation(f"restoring the metadata in {into}")
         plan = _restore(settings, dry_run=True, despite_damage=despite_damage)
         is_refused = bool(plan.found.damaged) and not despite_damage
         if output is Output.TABLE or is_refused:  # else what is printed is one document: of what was done
@@ -179,7 +179,7 @@ def _utc(at_ms: int) -> str:
 def _settings(bucket: str, etcd: str, data_dir: str, cluster: str) -> BrokerSettings:
     """Raises InvalidArgument, NotFound."""
     from gateway.settings import load_settings
-    from metadata.store.keys import EtcdLayout
+    from metadata.store.keys import KeyLayout
 
     with_etcd = bool(etcd or os.environ.get("TIDELOG_ETCD"))
     directory = data_dir or ("" if with_etcd else os.environ.get("TIDELOG_DATA_DIR", ""))
@@ -193,7 +193,7 @@ def _settings(bucket: str, etcd: str, data_dir: str, cluster: str) -> BrokerSett
         raise InvalidArgument("no bucket is named", hint="Give --bucket s3://BUCKET/PREFIX.")
     flags = {"bucket": bucket or None, "etcd": etcd or None, "cluster": cluster or None, "data_dir": directory or "."}
     settings = load_settings(flags, os.environ)
-    EtcdLayout(settings.cluster)  # refuses what is no name
+    KeyLayout(settings.cluster)  # refuses what is no name
     if not settings.bucket and not (settings.data_dir / "bucket").is_dir():
         raise NotFound(
             f"{settings.data_dir} holds no bucket",
@@ -206,12 +206,12 @@ def _restore(settings: BrokerSettings, *, dry_run: bool, despite_damage: bool) -
     import uvloop
 
     from metadata.store.data_directory import DataDirectory
-    from metadata.store.keys import EtcdLayout
+    from metadata.store.keys import KeyLayout
     from metadata.store.open import open_metadata
     from segments.object_store.open import open_store
     from tidelog.bucket.restore import restore_cluster
 
-    layout = EtcdLayout(settings.cluster)
+    layout = KeyLayout(settings.cluster)
     metadata_path, is_used = settings.data_dir / "metadata.sqlite", (settings.data_dir / "LOCK").exists()
     if dry_run and not metadata_path.exists():
         metadata_path = Path(":memory:")  # as empty, and nothing is made

@@ -124,7 +124,7 @@ def consume(
     """
     from tidelog.cli.formats.record_format import parse_format
     from tidelog.positions import SinceTimestamp, parse_start
-    from tidelog.tasks import OwnedTasks
+    from tidelog.tasks import ClientTasks
 
     now_ms = int(time.time() * 1000)
     begins = parse_start(start or "earliest", now_ms=now_ms)
@@ -163,7 +163,7 @@ def consume(
         if group is not None and start is not None:
             await _tell_what_from_means(log, group, topic, start)
         with _ended_by_sigterm():
-            async with reader(log) as consumer, OwnedTasks() as tasks:
+            async with reader(log) as consumer, ClientTasks() as tasks:
                 if follow:
                     tasks.start(_until_reader_leaves(), name="watch standard output")
                     if sys.stderr.isatty():

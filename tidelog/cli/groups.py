@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from metadata.errors import GroupNotEmpty, InvalidArgument, UnknownGroup
-from tidelog.cli.app.client_command import YesOption, need_terminal, shows_credentials, with_client
+from tidelog.cli.app.client_command import YesOption, require_confirmation, shows_credentials, with_client
 from tidelog.cli.app.contexts import UrlOption
 from tidelog.cli.app.errors import FAILED
 from tidelog.cli.app.help_page import CommandPage, GroupPage
@@ -177,7 +177,7 @@ def seek(
         say(f"{name} would {effect(plan)}; nothing was changed (--dry-run)" if effect(plan) else f"{name} is there already")
         return 0
     if not yes:
-        need_terminal(f"moving {name}")
+        require_confirmation(f"moving {name}")
         if output is Output.TABLE:
             _show_moved(plan, output)
         if missed := misses(plan):
@@ -213,7 +213,7 @@ def delete_offsets(
             "no topic is named", hint=f"Add --topic TOPIC; all of the group goes with: tidelog group delete {name}"
         )
     if not yes and not dry_run:
-        need_terminal(f"deleting offsets of {name}")
+        require_confirmation(f"deleting offsets of {name}")
     if dry_run or not yes:
         found = with_client(url, lambda log: _of(name, log, log.groups.delete_offsets(name, parts, validate_only=True)))
         if dry_run or not found:
@@ -242,7 +242,7 @@ def delete(
 ) -> int:
     """Deletes a group that has no members now, with its committed offsets."""
     if not yes and not dry_run:
-        need_terminal(f"deleting {name}")
+        require_confirmation(f"deleting {name}")
 
     async def looked_up(log: Client) -> list[CommittedOffset]:
         await _of(name, log, log.groups.delete(name, validate_only=True))

@@ -101,12 +101,12 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
     """Sends everything; on an error flushes what was sent before it, and notes what became of it."""
     from tidelog.cli.app.progress import byte_progress, tell_of_throttling, tell_of_waiting
     from tidelog.cli.formats.record_input import RecordInput
-    from tidelog.tasks import OwnedTasks
+    from tidelog.tasks import ClientTasks
 
     records, input_bytes, started_s = 0, 0, time.perf_counter()
     taken = RecordInput(options)
     with byte_progress(f"produce {topic}", size) as advance:
-        async with OwnedTasks() as tasks:
+        async with ClientTasks() as tasks:
             waiting = tell_of_waiting(lambda: log.outcomes.total, lambda: records, lambda: log.throttled)
             tasks.start(waiting, name="tell of waiting")
             tasks.start(tell_of_throttling(lambda: log.throttled), name="tell of throttling")

@@ -16,9 +16,9 @@ from typing import Generic, Self, TypeVar
 
 from metadata.errors import Rejected, TidelogError
 from metadata.groups.assignors import TopicPartitionName
-from tidelog.consumer.topic_reader import TopicsReading
+from tidelog.consumer.topic_reader import TopicReader
 from tidelog.records import Record
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 
 Place = TypeVar("Place")
 """How partitions are named: by number where one topic is read, else by topic and number."""
@@ -27,7 +27,7 @@ Place = TypeVar("Place")
 class Reader(Generic[Place]):
     """What `log.consume` answers: iterate it, or take `chunk` after `chunk`. Leaving the loop, or its own `async with`, ends it."""
 
-    def __init__(self, reading: TopicsReading, tasks: OwnedTasks) -> None:
+    def __init__(self, reading: TopicReader, tasks: ClientTasks) -> None:
         self.positions: dict[Place, int] = {}
         """By partition: the offset behind the last record that was handed out."""
         self._what = str(reading.subscription)
@@ -121,7 +121,7 @@ class Reader(Generic[Place]):
 class Consumer(Reader[int]):
     """Of one topic: partitions go by their numbers."""
 
-    def __init__(self, reading: TopicsReading, tasks: OwnedTasks) -> None:
+    def __init__(self, reading: TopicReader, tasks: ClientTasks) -> None:
         super().__init__(reading, tasks)
         self.topic = reading.subscription.names[0]
 

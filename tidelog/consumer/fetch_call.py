@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import grpc.aio
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from segments.records.batch import parse_header
@@ -29,7 +29,7 @@ ANSWER_BYTES_PER_S_MIN: Final = 256 * KIB
 """A whole answer has the time that it takes at this rate."""
 
 
-class Asked(NamedTuple):
+class PartitionRequest(NamedTuple):
     """What a fetch asks for of one partition."""
 
     partition: TopicPartitionName
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
 
 async def fetch(
-    connection: Connection, at: FetchPlace, asked: Iterable[Asked], *, wait_s: float, bytes_max: int
+    connection: Connection, at: FetchPlace, asked: Iterable[PartitionRequest], *, wait_s: float, bytes_max: int
 ) -> log_pb2.FetchResponse:
     """Raises what the call as a whole met."""
     leader, client_rack = at
@@ -60,7 +60,7 @@ async def fetch(
 
 def errors_in(answer: log_pb2.FetchResponse, leader: str) -> dict[TopicPartitionName, TidelogError]:
     return {
-        place(found): named(error_of(found.error, address=leader), place(found))
+        place(found): named(from_status(found.error, address=leader), place(found))
         for found in answer.partitions
         if found.HasField("error")
     }

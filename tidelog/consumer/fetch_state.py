@@ -64,7 +64,7 @@ class _Partition:
         return self.error is not None or (self.end_offset is not None and self.next_offset >= self.end_offset)
 
 
-class ReadProgress:
+class FetchState:
     """Of one reader. `now_s` is of any clock that does not go back."""
 
     def __init__(self, *, follow: bool, reset: ResetPolicy, patience: Patience) -> None:

@@ -42,11 +42,11 @@ from metadata.errors import (
 from metadata.groups.assignors import TopicPartitionName
 from segments.records.batch import parse_header
 from tidelog.consumer.decoding import decode
-from tidelog.consumer.fetch_call import Asked, errors_in, fetch, offset_behind, place
-from tidelog.consumer.fetch_state import NAMED_MAX, Patience, ReadProgress, shown
-from tidelog.consumer.preferred_replicas import FetchPlace, FetchPlaces
-from tidelog.consumer.prefetch_buffer import Answer, ReadAhead
-from tidelog.consumer.route_watcher import FollowedRoutes, TopicWatcher
+from tidelog.consumer.fetch_call import PartitionRequest, errors_in, fetch, offset_behind, place
+from tidelog.consumer.fetch_state import NAMED_MAX, FetchState, Patience, shown
+from tidelog.consumer.preferred_replicas import FetchPlace, PreferredReplicas
+from tidelog.consumer.prefetch_buffer import FetchedBatches, PrefetchBuffer
+from tidelog.consumer.route_watcher import RouteWatcher, TopicWatcher
 from tidelog.records import Record
 from tidelog.settings import ClientSettings, ResetPolicy
 from tidelog.tasks import first_error, first_of
@@ -79,7 +79,7 @@ class ReadWatcher(TopicWatcher, Protocol):
         """The partition is read from this offset on, since the one before is not in its log."""
 
 
-class Fetching:
+class Fetcher:
     def __init__(
         self,
         connection: Connection,
@@ -101,10 +101,10 @@ class Fetching:
             pause_s_max=settings.retry_pause_ms_max / 1000,
             patience_s=settings.delivery_timeout_ms / 1000,
         )
-        self._progress = ReadProgress(follow=follow, reset=reset, patience=patience)
-        self._ahead = ReadAhead(settings.read_ahead_bytes_max)
-        self._routes = FollowedRoutes(connection, settings, self)
-        self._places = FetchPlaces(settings.client_rack, age_s=settings.topic_age_ms_max / 1000)
+        self._progress = FetchState(follow=follow, reset=reset, patience=patience)
+        self._ahead = PrefetchBuffer(settings.read_ahead_bytes_max)
+        self._routes = RouteWatcher(connection, settings, self)
+        self._places = PreferredReplicas(settings.client_rack, age_s=settings.topic_age_ms_max / 1000)
         self._places_count = 1
         self._ends_when_read = False
         self._changed = asyncio.Event()
@@ -322,7 +322,7 @@ class Fetching:
         """One answer, or what went wrong instead."""
         leader = at.address
         asked = {
-            partition: Asked(partition, self._routes[partition[0]].topic_id, self._progress.next_offset(partition))
+            partition: PartitionRequest(partition, self._routes[partition[0]].topic_id, self._progress.next_offset(partition))
             for partition in partitions
         }
         try:
@@ -383,7 +383,7 @@ class Fetching:
             self._alter(moved)
         return {partition: error for partition, error in errors.items() if partition not in moved}
 
-    def _is_wanted(self, asked: Asked) -> bool:
+    def _is_wanted(self, asked: PartitionRequest) -> bool:
         """Whether the partition that was asked for is still read, and its topic the same."""
         topic = asked.partition[0]
         return asked.partition in self._progress and topic in self._routes and self._routes[topic].topic_id == asked.topic_id
@@ -423,7 +423,7 @@ class Fetching:
         start_offset = self._progress.answered(partition, asked_offset=asked_offset, behind=behind, next_offset=found.next_offset)
         if start_offset is not None:
             end_offset = self._progress.end_offset(partition)
-            self._ahead.put(Answer(partition, batches, start_offset=start_offset, end_offset=end_offset))
+            self._ahead.put(FetchedBatches(partition, batches, start_offset=start_offset, end_offset=end_offset))
         self._progress.ends_at(partition, found.high_watermark)
         missing = self._progress.missing(partition, found.high_watermark)
         return {} if missing is None else {partition: missing}

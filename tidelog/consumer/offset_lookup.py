@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from tidelog.positions import AtOffset, AtOffsets, Earliest, LastRecords, Latest, SinceTimestamp, Start
 from tidelog.transport.connection import Connection, Stubs
@@ -47,7 +47,7 @@ async def end_of_epoch(connection: Connection, route: TopicRoute, partition: int
         answer: log_pb2.OffsetForLeaderEpochResponse = await to.log.OffsetForLeaderEpoch(request, timeout=timeout_s)
         [end] = answer.ends
         if end.HasField("error"):
-            error = _heeded(connection, route, partition, error_of(end.error, address=to.address))
+            error = _heeded(connection, route, partition, from_status(end.error, address=to.address))
             raise await _Passing(connection, route).said(error, to) or error
         return end
 
@@ -73,7 +73,7 @@ async def ends_of_epochs(
         passing = _Passing(connection, route)
         for query, end in zip(queries, answer.ends, strict=True):
             if end.HasField("error"):
-                error = _heeded(connection, route, query.partition, error_of(end.error, address=to.address))
+                error = _heeded(connection, route, query.partition, from_status(end.error, address=to.address))
                 if (again := await passing.said(error, to)) is not None:
                     raise again
                 found[query.partition] = error
@@ -183,7 +183,7 @@ async def _look_up(connection: Connection, route: TopicRoute, queries: Sequence[
                 connection.epochs.note(route.topic_id, query.partition, result.leader_epoch)
                 found.append(result.offset)
                 continue
-            error = _heeded(connection, route, query.partition, error_of(result.error, address=to.address))
+            error = _heeded(connection, route, query.partition, from_status(result.error, address=to.address))
             if (again := await passing.said(error, to)) is not None:
                 raise again
             found.append(error)

@@ -29,7 +29,7 @@ class _Elsewhere(NamedTuple):
     until_s: float
 
 
-class FetchPlaces:
+class PreferredReplicas:
     """Of one reader. `now_s` is of any clock that does not go back."""
 
     def __init__(self, client_rack: str, *, age_s: float) -> None:

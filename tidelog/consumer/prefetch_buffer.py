@@ -29,7 +29,7 @@ class Fetched(NamedTuple):
     end_offset: int | None
 
 
-class Answer:
+class FetchedBatches:
     """The batches of one partition from one answer, of which some may be taken already."""
 
     def __init__(self, partition: TopicPartitionName, batches: bytes, *, start_offset: int, end_offset: int | None) -> None:
@@ -54,10 +54,10 @@ class Answer:
         return Fetched(self.partition, self._batches[start : self._taken_bytes], self._start_offset, self._end_offset)
 
 
-class ReadAhead:
+class PrefetchBuffer:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[FetchedBatches] = deque()
         self._bytes_held = 0
         self._bytes_expected = 0
         """Of fetches under way."""
@@ -83,7 +83,7 @@ class ReadAhead:
             self._bytes_expected -= bytes_count
             self._freed.set()
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: FetchedBatches) -> None:
         self._answers.append(answer)
         self._bytes_held += answer.size_bytes
         self._arrived.set()
@@ -116,6 +116,6 @@ class ReadAhead:
             self._is_over, self._error = True, error
             self._arrived.set()
 
-    def _free(self, answer: Answer) -> None:
+    def _free(self, answer: FetchedBatches) -> None:
         self._bytes_held -= answer.size_bytes
         self._freed.set()

@@ -34,7 +34,7 @@ class TopicWatcher(Protocol):
         """It was deleted; where it was made again, `details` of the error name its new_topic_id."""
 
 
-class FollowedRoutes:
+class RouteWatcher:
     def __init__(self, connection: Connection, settings: ClientSettings, watcher: TopicWatcher) -> None:
         self._connection = connection
         self._settings = settings

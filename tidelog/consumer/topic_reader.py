@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.consumer.fetch_state import named
-from tidelog.consumer.fetcher import Fetching
+from tidelog.consumer.fetcher import Fetcher
 from tidelog.consumer.offset_lookup import names_known_partitions, ranges_or_errors, starting_offsets
 from tidelog.consumer.subscription import Subscription
 from tidelog.positions import AtOffsets, Start
@@ -39,7 +39,7 @@ class _Begin(NamedTuple):
     """Where it ends, or why that is not known; empty for who follows."""
 
 
-class TopicsReading:
+class TopicReader:
     def __init__(
         self,
         connection: Connection,
@@ -60,7 +60,7 @@ class TopicsReading:
                 f"partitions are named, and not one topic but {subscription}", hint="Read each topic by itself, or all partitions."
             )
         self.subscription = subscription
-        self.fetching = Fetching(connection, settings, self, what=str(subscription), follow=follow, reset=reset)
+        self.fetching = Fetcher(connection, settings, self, what=str(subscription), follow=follow, reset=reset)
         self._connection = connection
         self._settings = settings
         self._start = start

@@ -10,7 +10,7 @@ from typing import Final
 
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import WAL, parse_wal_key, segment_key
-from segments.object_store.interface import ObjectStore, objects_under
+from segments.object_store.interface import ObjectStore, list_all
 from segments.wal.segment_file import SEAL_BYTES
 from segments.wal.session_reader import read_session
 from tidelog.demo import killer
@@ -23,7 +23,7 @@ SEGMENTS_AHEAD: Final = 200
 async def count_objects(bucket: ObjectStore) -> Counter[str]:
     """Counts `segments`, `claims`, `seals` and `indexes` under wal/, each of which is one PUT, and `segment_bytes`."""
     counted: Counter[str] = Counter()
-    async for found in objects_under(bucket, WAL):
+    async for found in list_all(bucket, WAL):
         parsed = parse_wal_key(found.key)
         if parsed is not None and parsed.indexed is not None:
             counted["indexes"] += 1
@@ -38,7 +38,7 @@ async def count_objects(bucket: ObjectStore) -> Counter[str]:
 
 async def committed_ends(bucket: ObjectStore) -> dict[int, int]:
     """Returns the end offset of each partition of the only topic. Raises Corrupt if a footer is damaged."""
-    sessions = {parsed.session async for found in objects_under(bucket, WAL) if (parsed := parse_wal_key(found.key)) is not None}
+    sessions = {parsed.session async for found in list_all(bucket, WAL) if (parsed := parse_wal_key(found.key)) is not None}
     ends: dict[int, int] = {}
     for session in sorted(sessions):
         for footer in await read_session(bucket, SessionId(session)):

@@ -30,7 +30,7 @@ PAUSE_S: Final = 0.05
 log = logging.getLogger("tidelog")
 
 
-class GroupCommits:
+class OffsetCommitter:
     def __init__(
         self,
         calls: CoordinatorCalls,

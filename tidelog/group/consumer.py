@@ -22,10 +22,10 @@ from typing import Final, Self
 
 from metadata.errors import InvalidArgument, Rejected, TidelogError
 from metadata.groups.assignors import TopicPartitionName
-from tidelog.group.positions import Hand, Offset
-from tidelog.group.reader import GroupReading
+from tidelog.group.positions import HandedOut, Offset
+from tidelog.group.reader import GroupReader
 from tidelog.records import Record
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 
 GIVES_WAY_S: Final = 0.05
 """A caller that awaits nothing between two records leaves the loop to others, heartbeats above all, after so long."""
@@ -34,7 +34,7 @@ log = logging.getLogger("tidelog")
 
 _OFFSET_MAX: Final = 2**63 - 1
 
-OpenReadings = dict[asyncio.Task[None], GroupReading]
+OpenReadings = dict[asyncio.Task[None], GroupReader]
 """Members that have not left their groups; the client waits for them when it is left."""
 
 
@@ -47,7 +47,7 @@ class GroupConsumer:
     a failure there.
     """
 
-    def __init__(self, reading: GroupReading, tasks: OwnedTasks, open_readings: OpenReadings, *, close_s: float) -> None:
+    def __init__(self, reading: GroupReader, tasks: ClientTasks, open_readings: OpenReadings, *, close_s: float) -> None:
         self.group = reading.group
         self._what = f"{reading.subscription} by group {reading.group}"
         self._reading = reading
@@ -90,7 +90,7 @@ class GroupConsumer:
         hand = await self.take()
         return [] if hand is None else hand.take_all()
 
-    async def take(self) -> Hand | None:
+    async def take(self) -> HandedOut | None:
         """What an iteration is made of: the next chunk. Its taker moves `next_offset` on with each record. None at the end."""
         if self._is_closed and not self._is_over:
             raise Rejected(f"this reader of {self._what} was closed before its end", hint="Call consume again.")
@@ -252,7 +252,7 @@ async def leave_groups(open_readings: OpenReadings, timeout_s: float) -> None:
             _warn(open_readings[task], timeout_s)
 
 
-def _warn(reading: GroupReading, waited_s: float) -> None:
+def _warn(reading: GroupReader, waited_s: float) -> None:
     log.warning(
         "group %s: its member is ended, though it could not commit and leave within %g s; what is not committed is read again, by "
         "others once its session has ended",

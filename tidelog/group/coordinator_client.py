@@ -33,7 +33,7 @@ from tidelog.group.positions import Offset
 from tidelog.settings import ClientSettings
 from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection, Stubs
-from tidelog.transport.retry import LastingTrouble, retry_pauses, worth_telling
+from tidelog.transport.retry import OutageLog, retry_pauses, worth_telling
 
 HEARTBEAT_S: Final = 2.5
 """Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
@@ -53,7 +53,7 @@ _Answer = TypeVar("_Answer")
 _Told = TypeVar("_Told", bound=Message)
 
 
-class GrpcGroupCalls:
+class GrpcCoordinatorClient:
     """GroupCalls, and what a reader asks beyond it. Errors: the tree of metadata/errors.py."""
 
     def __init__(self, connection: Connection, settings: ClientSettings) -> None:
@@ -64,7 +64,7 @@ class GrpcGroupCalls:
         self._finding = asyncio.Lock()
         self._detour_until_s: dict[str, float] = {}
         """By the address of a coordinator that gave no answer."""
-        self._trouble = LastingTrouble()
+        self._trouble = OutageLog()
         self._waits_s = WAIT_LONGER_S
         """For other members of the group."""
 

@@ -31,7 +31,7 @@ class Offset(NamedTuple):
     """Of the topic that was read; "": whichever is there."""
 
 
-class Hand:
+class HandedOut:
     """What the caller was given and has not asked past: one chunk, record by record or as a whole."""
 
     __slots__ = ("is_whole", "leader_epoch", "next_offset", "partition", "processed", "records")
@@ -78,7 +78,7 @@ class _Position:
 class GroupPositions:
     def __init__(self) -> None:
         self._positions: dict[TopicPartitionName, _Position] = {}
-        self.hand: Hand | None = None
+        self.hand: HandedOut | None = None
 
     def __contains__(self, partition: TopicPartitionName) -> bool:
         return partition in self._positions
@@ -123,11 +123,11 @@ class GroupPositions:
             self.hand.records.clear()
             self.hand = None
 
-    def _processed_but_for_last(self, hand: Hand) -> None:
+    def _processed_but_for_last(self, hand: HandedOut) -> None:
         if not hand.is_whole:
             self._processed(hand, hand.next_offset - 1)
 
-    def _processed(self, hand: Hand, next_offset: int) -> None:
+    def _processed(self, hand: HandedOut, next_offset: int) -> None:
         held = self._positions.get(hand.partition)
         if held is not None and next_offset > hand.processed:
             hand.processed = held.processed = next_offset

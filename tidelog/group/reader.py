@@ -21,13 +21,13 @@ from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION
 from tidelog.consumer.fetch_state import named, shown
-from tidelog.consumer.fetcher import Chunk, Fetching
+from tidelog.consumer.fetcher import Chunk, Fetcher
 from tidelog.consumer.route_watcher import made_again
 from tidelog.consumer.subscription import Subscription, partition_counts
-from tidelog.group.commits import GroupCommits
+from tidelog.group.commits import OffsetCommitter
 from tidelog.group.options import GroupOptions, PartitionsCallback
-from tidelog.group.positions import GroupPositions, Hand
-from tidelog.group.start_offsets import CoordinatorCalls, GroupStarts, MemberStart
+from tidelog.group.positions import GroupPositions, HandedOut
+from tidelog.group.start_offsets import CoordinatorCalls, MemberStart, StartOffsets
 from tidelog.settings import ClientSettings, ResetPolicy
 from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection
@@ -45,7 +45,7 @@ class CallbackFailed(Exception):
     """A callback of the caller's raised `__cause__`."""
 
 
-class GroupReading:
+class GroupReader:
     def __init__(
         self,
         connection: Connection,
@@ -62,13 +62,13 @@ class GroupReading:
         self.subscription = subscription
         self.options = options
         self.positions = GroupPositions()
-        self.fetching = Fetching(connection, settings, self, what=f"{subscription} by group {group}", follow=follow, reset=reset)
+        self.fetching = Fetcher(connection, settings, self, what=f"{subscription} by group {group}", follow=follow, reset=reset)
         self._connection = connection
         self._settings = settings
         self._follow = follow
-        self._starts = GroupStarts(connection, calls, group=group, follow=follow, reset=reset)
+        self._starts = StartOffsets(connection, calls, group=group, follow=follow, reset=reset)
         self._member = GroupMember(calls, self, options.member, group=group)
-        self.commits = GroupCommits(
+        self.commits = OffsetCommitter(
             calls, self._member, self.positions, group=group, options=options, patience_s=settings.request_timeout_ms / 1000
         )
         self._counts: dict[str, int] = {}
@@ -144,7 +144,7 @@ class GroupReading:
 
     # ── what is handed out ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def take(self) -> Hand | None:
+    async def take(self) -> HandedOut | None:
         """What comes next, at least one record, of which its taker tells by `next_offset` how far it is; None at the end.
 
         All that was handed out before is processed by that.
@@ -158,7 +158,7 @@ class GroupReading:
             chunk = await self._next_chunk()
             if chunk is None:
                 return None
-            positions.hand = Hand(*chunk)
+            positions.hand = HandedOut(*chunk)
         positions.hand.records = positions.hand.rest()
         return positions.hand
 
@@ -211,7 +211,7 @@ class GroupReading:
             elif not self._follow and loop.time() >= owns_nothing_s + 2 * member.beat_ms / 1000:
                 self.fetching.end_when_read()
 
-    # ── what the member tells (PartitionReader) ─────────────────────────────────────────────────────────────────────────
+    # ── what the member tells (RebalanceListener) ─────────────────────────────────────────────────────────────────────────
 
     def subscribed(self) -> Mapping[str, int]:
         return self._counts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
-from metadata.group_member.interfaces import GroupCalls
+from metadata.group_member.interfaces import CoordinatorClient
 from metadata.group_member.start_offsets import GroupStart, StartPolicy, StartRules
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, MemberId
@@ -32,7 +32,7 @@ QUESTIONS_AT_ONCE: Final = 16
 log = logging.getLogger("tidelog")
 
 
-class CoordinatorCalls(GroupCalls, Protocol):
+class CoordinatorCalls(CoordinatorClient, Protocol):
     """What a member that reads asks of its group's coordinator."""
 
     async def commit(
@@ -63,7 +63,7 @@ class MemberStart:
     until: OffsetRange | None
 
 
-class GroupStarts:
+class StartOffsets:
     def __init__(self, connection: Connection, calls: CoordinatorCalls, *, group: str, follow: bool, reset: ResetPolicy) -> None:
         self._connection = connection
         self._calls = calls

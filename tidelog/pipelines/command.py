@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from metadata.errors import InvalidArgument, NotFound
-from tidelog.cli.app.errors import guarded, say_error, tell
+from tidelog.cli.app.errors import guarded, register, say_error
 from tidelog.spark import check_spark, spark_session
 
 NO_SPARK: Final = 69
@@ -81,7 +81,7 @@ def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
             check_spark()
             spark = spark_session(f"tidelog {Path(sys.argv[0]).stem}", master=arguments.master)
         except NotFound as missing:
-            tell(missing)
+            register(missing)
             return NO_SPARK
         except (PySparkException, Py4JError) as error:
             told = str(error).strip().split("\n\tat ")[0]  # without the stack of Java

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from metadata.errors import TidelogError
-from tidelog.producer.batch import Batch
+from tidelog.producer.batch import ProducerBatch
 from tidelog.producer.outcomes import Outcomes
-from tidelog.producer.partition_queue import Lane
-from tidelog.producer.ready_queue import Line
+from tidelog.producer.partition_queue import PartitionQueue
+from tidelog.producer.ready_queue import ReadyQueue
 from tidelog.settings import ClientSettings
-from tidelog.transport.routes import NO_LEADER_EPOCH, TAKEOVER, Way
+from tidelog.transport.routes import NO_LEADER_EPOCH, TAKEOVER, RoutePath
 
 REQUEST_BATCHES_MAX = 10_000
 """A broker refuses a request of more appends."""
@@ -32,36 +32,36 @@ FAILURES_KEPT_MAX = 1_000
 """Failed batches remembered until a flush reports them; beyond it the newest are dropped."""
 
 
-class Accumulator:
+class RecordAccumulator:
     def __init__(self, settings: ClientSettings) -> None:
         self.buffered_bytes = 0
-        self.failures: list[Batch] = []
+        self.failures: list[ProducerBatch] = []
         """Batches that failed since a flush last took them, the oldest first."""
         self.outcomes = Outcomes()
         """Of all records since the beginning."""
         self._settings = settings
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._lanes: dict[tuple[str, int], PartitionQueue] = {}
         self._producer: tuple[int, int] | None = None
         """Producer id and epoch for lanes that are made: no lane of these partitions had it before."""
-        self._lines: dict[Way, Line] = {}
+        self._lines: dict[RoutePath, ReadyQueue] = {}
         """By the way to the leader: those with lanes."""
-        self._headed: Counter[Way] = Counter()
+        self._headed: Counter[RoutePath] = Counter()
         """How many lanes are to go each way, idle ones too."""
-        self._gained: set[Way] = set()
-        self._left: set[Way] = set()
+        self._gained: set[RoutePath] = set()
+        self._left: set[RoutePath] = set()
 
-    def lane(self, topic: str, partition: int, *, way: Way, topic_id: str) -> Lane:
+    def lane(self, topic: str, partition: int, *, way: RoutePath, topic_id: str) -> PartitionQueue:
         """The lane of this partition, made at first use; a lane that is there keeps its way."""
         lane = self._lanes.get((topic, partition))
         if lane is None:
-            lane = Lane(topic, partition, way=way, topic_id=topic_id, settings=self._settings)
+            lane = PartitionQueue(topic, partition, way=way, topic_id=topic_id, settings=self._settings)
             self._lanes[topic, partition] = lane
             self._headed[way] += 1
             if self._producer is not None and lane.producer is None:
                 lane.identify(*self._producer)
         return lane
 
-    def lead(self, lane: Lane, way: Way, *, leader_epoch: int) -> None:
+    def lead(self, lane: PartitionQueue, way: RoutePath, *, leader_epoch: int) -> None:
         """The partition's leader is reached this way now: the lane moves as soon as nothing of it is on the wire.
 
         What a broker says that lags behind, of an older leader or of none, is not followed. A leader that follows another may
@@ -70,17 +70,17 @@ class Accumulator:
         if leader_epoch < lane.leader_epoch or (leader_epoch == lane.leader_epoch and way == lane.next_way):
             return
         if not way.awaits and (lane.next_way.awaits or NO_LEADER_EPOCH < lane.leader_epoch < leader_epoch):
-            way = Way(way.address, TAKEOVER)
+            way = RoutePath(way.address, TAKEOVER)
         lane.leader_epoch = leader_epoch
         self._head(lane, way)
         self._place(lane)
 
-    def made_anew(self, lane: Lane, topic_id: str, now_s: float) -> None:
+    def made_anew(self, lane: PartitionQueue, topic_id: str, now_s: float) -> None:
         """The topic was deleted and made again under its name."""
         lane.made_anew(topic_id, now_s)
         self._collect((lane,))
 
-    def drop(self, lanes: Iterable[Lane], error: TidelogError) -> None:
+    def drop(self, lanes: Iterable[PartitionQueue], error: TidelogError) -> None:
         """The topic does not have these partitions (any more), or nobody writes to them: fails what is left, and forgets them."""
         for lane in lanes:
             lane.abandon(error)
@@ -90,19 +90,19 @@ class Accumulator:
             del self._lanes[lane.topic, lane.partition]
         self._producer = None  # a lane that is made for one of them again must not begin again under the same id
 
-    def _head(self, lane: Lane, way: Way) -> None:
+    def _head(self, lane: PartitionQueue, way: RoutePath) -> None:
         """It is to go this way, once nothing of it is on the wire."""
         if self._lanes.get((lane.topic, lane.partition)) is lane:  # else it was dropped
             self._headed[way] += 1
             self._heads_no_more(lane.next_way)
         lane.next_way = way
 
-    def _heads_no_more(self, way: Way) -> None:
+    def _heads_no_more(self, way: RoutePath) -> None:
         self._headed[way] -= 1
         if not self._headed[way]:
             del self._headed[way]
 
-    def _place(self, lane: Lane) -> None:
+    def _place(self, lane: PartitionQueue) -> None:
         """In the line of the way that it goes; an idle one in none."""
         moves = not lane.on_wire and lane.way != lane.next_way
         if (moves or lane.is_idle) and self._leave_line(lane) and not lane.is_idle:
@@ -113,12 +113,12 @@ class Accumulator:
         if not lane.is_idle:
             self._line(lane.way).place(lane)
 
-    def _line(self, way: Way) -> Line:
+    def _line(self, way: RoutePath) -> ReadyQueue:
         if (line := self._lines.get(way)) is None:
-            line = self._lines[way] = Line(way)
+            line = self._lines[way] = ReadyQueue(way)
         return line
 
-    def _leave_line(self, lane: Lane) -> bool:
+    def _leave_line(self, lane: PartitionQueue) -> bool:
         """Whether it stood in its leader's line."""
         line = self._lines.get(lane.way)
         if line is None or lane not in line.lanes:
@@ -128,25 +128,25 @@ class Accumulator:
             del self._lines[lane.way]
         return True
 
-    def take_gained(self) -> set[Way]:
+    def take_gained(self) -> set[RoutePath]:
         """Ways that something moved to since this was last asked: somebody has to send there now."""
         gained, self._gained = self._gained, set()
         return gained
 
-    def take_unused(self) -> set[Way]:
+    def take_unused(self) -> set[RoutePath]:
         """Ways that lanes moved away from since this was last asked, and that no other lane goes or is to go."""
         left, self._left = self._left, set()
         return left - self._lines.keys() - self._headed.keys()
 
     # ── in ──
 
-    def roll(self, lane: Lane, now_s: float) -> Batch:
+    def roll(self, lane: PartitionQueue, now_s: float) -> ProducerBatch:
         """Opens the lane's next batch; the one that was open leaves."""
         batch = lane.roll(now_s)
         self._place(lane)
         return batch
 
-    def closed(self, lane: Lane) -> None:
+    def closed(self, lane: PartitionQueue) -> None:
         """Its open batch was closed: it may leave."""
         self._place(lane)
 
@@ -158,14 +158,14 @@ class Accumulator:
 
     # ── out ──
 
-    def take(self, way: Way, now_s: float, *, bytes_max: int) -> list[Batch]:
+    def take(self, way: RoutePath, now_s: float, *, bytes_max: int) -> list[ProducerBatch]:
         """The batches that leave this way now, at most one of each lane, together up to `bytes_max` or a single one.
 
         The lanes that were served go to the end of the line. Each batch counts as sent.
         """
         if (line := self._lines.get(way)) is None:
             return []
-        taken: list[Batch] = []
+        taken: list[ProducerBatch] = []
         taken_bytes = 0
         for lane in line.in_turn(now_s):
             if taken_bytes >= bytes_max or len(taken) == REQUEST_BATCHES_MAX:
@@ -180,12 +180,12 @@ class Accumulator:
             line.served(lane)
         return taken
 
-    def wakes_at_s(self, way: Way) -> float | None:
+    def wakes_at_s(self, way: RoutePath) -> float | None:
         """When `take` may have something without a new record or answer; None for never."""
         line = self._lines.get(way)
         return None if line is None else line.wakes_at_s()
 
-    def unidentified(self, way: Way) -> list[Lane]:
+    def unidentified(self, way: RoutePath) -> list[PartitionQueue]:
         """Lanes that need a producer id before they can send."""
         line = self._lines.get(way)
         return [] if line is None else list(line.unidentified)
@@ -198,57 +198,57 @@ class Accumulator:
                 self._place(lane)
         self._producer = producer_id, producer_epoch
 
-    def unsettled(self) -> list[Batch]:
+    def unsettled(self) -> list[ProducerBatch]:
         """Every batch that has no outcome yet."""
         return list(_unsettled(self._all_busy()))
 
-    def unacknowledged_records(self, way: Way) -> int:
+    def unacknowledged_records(self, way: RoutePath) -> int:
         """Records to go this way that have no outcome yet."""
         return sum(batch.record_count for batch in _unsettled(self._in_line(way)))
 
-    def in_flight(self, way: Way) -> list[str]:
+    def in_flight(self, way: RoutePath) -> list[str]:
         """Topics with something on the wire."""
         return sorted({lane.topic for lane in self._in_line(way) if lane.on_wire})
 
-    def is_deserted(self, way: Way) -> bool:
+    def is_deserted(self, way: RoutePath) -> bool:
         """Whether a lane waits for answers from here only to go to another broker."""
         return any(lane.on_wire and lane.next_way.address != way.address for lane in self._in_line(way))
 
-    def topics_of(self, way: Way) -> set[str]:
+    def topics_of(self, way: RoutePath) -> set[str]:
         """Topics with something to send this way."""
         return {lane.topic for lane in self._in_line(way)}
 
-    def busy(self, way: Way) -> list[Lane]:
+    def busy(self, way: RoutePath) -> list[PartitionQueue]:
         """Lanes with something to send this way, or to await."""
         return list(self._in_line(way))
 
-    def _in_line(self, way: Way) -> Iterable[Lane]:
+    def _in_line(self, way: RoutePath) -> Iterable[PartitionQueue]:
         line = self._lines.get(way)
         return () if line is None else line.lanes
 
     @property
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[RoutePath]:
         """Where something is to be sent, or awaited from."""
         return list(self._lines)
 
     # ── what happened ──
 
-    def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
+    def acknowledged(self, batch: ProducerBatch, base_offset: int, now_s: float) -> None:
         was_settled = batch.settled
-        lane = cast(Lane, batch.lane)
+        lane = cast(PartitionQueue, batch.lane)
         if batch.on_wire and lane.next_way == lane.way and lane.way.awaits == TAKEOVER:
-            self._head(lane, Way(lane.way.address))  # it has taken over
+            self._head(lane, RoutePath(lane.way.address))  # it has taken over
         lane.acknowledged(batch, base_offset, now_s)
         if batch.settled and not was_settled:
             self.outcomes.acknowledged += batch.record_count
         self._collect((lane,))
 
-    def refused(self, batch: Batch, error: TidelogError, now_s: float) -> None:
-        lane = cast(Lane, batch.lane)
+    def refused(self, batch: ProducerBatch, error: TidelogError, now_s: float) -> None:
+        lane = cast(PartitionQueue, batch.lane)
         lane.refused(batch, error, now_s)
         self._collect((lane,))
 
-    def expire(self, way: Way, now_s: float) -> bool:
+    def expire(self, way: RoutePath, now_s: float) -> bool:
         """Fails what is past its deadline; answers whether the broker owes an answer that is overdue."""
         lanes = list(self._in_line(way))
         for lane in lanes:
@@ -256,12 +256,12 @@ class Accumulator:
         self._collect(lanes)
         return any(lane.is_overdue(now_s) for lane in lanes)
 
-    def unreachable(self, way: Way, error: TidelogError) -> None:
+    def unreachable(self, way: RoutePath, error: TidelogError) -> None:
         """No connection, or no answer on it: nothing went out, and it will be tried again."""
         for lane in self._in_line(way):
             lane.last_trouble = error
 
-    def abandon(self, lanes: Iterable[Lane], error: TidelogError) -> None:
+    def abandon(self, lanes: Iterable[PartitionQueue], error: TidelogError) -> None:
         """What no retry mends: fails everything that is left in these lanes."""
         for lane in list(lanes):
             lane.abandon(error)
@@ -271,11 +271,11 @@ class Accumulator:
         """The client closes."""
         self.abandon(self._all_busy(), error)
 
-    def take_failures(self) -> list[Batch]:
+    def take_failures(self) -> list[ProducerBatch]:
         failures, self.failures = self.failures, []
         return failures
 
-    def _collect(self, lanes: Iterable[Lane]) -> None:
+    def _collect(self, lanes: Iterable[PartitionQueue]) -> None:
         for lane in lanes:
             self.buffered_bytes -= lane.released_bytes
             lane.released_bytes = 0
@@ -286,17 +286,17 @@ class Accumulator:
                 lane.failures = []
             self._place(lane)
 
-    def _count_failure(self, batch: Batch) -> None:
+    def _count_failure(self, batch: ProducerBatch) -> None:
         if batch.error is not None and batch.error.nothing_was_written:
             self.outcomes.refused += batch.record_count
         else:
             self.outcomes.unknown += batch.record_count
 
-    def _all_busy(self) -> list[Lane]:
+    def _all_busy(self) -> list[PartitionQueue]:
         return [lane for line in self._lines.values() for lane in line.lanes]
 
 
-def _unsettled(lanes: Iterable[Lane]) -> Iterator[Batch]:
+def _unsettled(lanes: Iterable[PartitionQueue]) -> Iterator[ProducerBatch]:
     for lane in lanes:
         for batch in (*lane.unanswered, *lane.closed, lane.open):
             if batch is not None and not batch.settled:

@@ -29,7 +29,7 @@ class BatchLane(Protocol):
     last_trouble: TidelogError | None
 
 
-class Batch:
+class ProducerBatch:
     __slots__ = (
         "_settled_count",
         "_timestamps_ms",

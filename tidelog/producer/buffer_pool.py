@@ -11,11 +11,11 @@ from collections import OrderedDict
 from copy import copy
 
 from metadata.errors import Throttled, TidelogError
-from tidelog.producer.accumulator import Accumulator
+from tidelog.producer.accumulator import RecordAccumulator
 
 
-class BufferRoom:
-    def __init__(self, accumulator: Accumulator, *, bytes_max: int, timeout_s: float) -> None:
+class BufferPool:
+    def __init__(self, accumulator: RecordAccumulator, *, bytes_max: int, timeout_s: float) -> None:
         self.bytes_max = bytes_max
         self.waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
         """Futures, with the bytes that each waits for. While it is not empty, nobody takes room without waiting."""

@@ -26,9 +26,9 @@ from collections import deque
 from typing import Final
 
 from metadata.errors import OutcomeUnknown, OutOfOrderSequence, Throttled, TidelogError, Unavailable, UnknownProducer
-from tidelog.producer.batch import Batch
+from tidelog.producer.batch import ProducerBatch
 from tidelog.settings import ClientSettings
-from tidelog.transport.routes import NO_LEADER_EPOCH, Way
+from tidelog.transport.routes import NO_LEADER_EPOCH, RoutePath
 
 BATCHES_IN_FLIGHT_MAX: Final = 5
 ANSWER_GRACE_S: Final = 5.0
@@ -38,10 +38,10 @@ EPOCH_MAX: Final = 2**15 - 1
 NO_PRODUCER: Final = (-1, -1)
 
 
-class Lane:
+class PartitionQueue:
     """One partition, as one producer sees it. Times are seconds of one monotonic clock, which the caller brings."""
 
-    def __init__(self, topic: str, partition: int, *, way: Way, topic_id: str, settings: ClientSettings) -> None:
+    def __init__(self, topic: str, partition: int, *, way: RoutePath, topic_id: str, settings: ClientSettings) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -49,9 +49,9 @@ class Lane:
         """To the broker that leads it, as far as is known."""
         self.leader_epoch = NO_LEADER_EPOCH
         """Of the newest leader that is known."""
-        self.open: Batch | None = None
-        self.closed: deque[Batch] = deque()
-        self.unanswered: deque[Batch] = deque()
+        self.open: ProducerBatch | None = None
+        self.closed: deque[ProducerBatch] = deque()
+        self.unanswered: deque[ProducerBatch] = deque()
         self.on_wire = 0
         self.recovering = False
         """A batch was refused: nothing is sent until all answers on the wire are in."""
@@ -65,7 +65,7 @@ class Lane:
         """Producer id and epoch; None where a new one is to be fetched before anything is sent."""
         self.released_bytes = 0
         """Bytes of batches that left, for the owner of the buffer to take back."""
-        self.failures: list[Batch] = []
+        self.failures: list[ProducerBatch] = []
         """Batches that failed, for the owner to take."""
         self._settings = settings
         self._next_sequence = 0
@@ -82,10 +82,10 @@ class Lane:
 
     # ── into the lane ──
 
-    def roll(self, now_s: float) -> Batch:
+    def roll(self, now_s: float) -> ProducerBatch:
         """Closes the open batch and opens the next."""
         self.close()
-        self.open = Batch(self, opened_s=now_s, deadline_s=now_s + self._settings.delivery_timeout_ms / 1000)
+        self.open = ProducerBatch(self, opened_s=now_s, deadline_s=now_s + self._settings.delivery_timeout_ms / 1000)
         return self.open
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Lane:
 
     # ── onto the wire ──
 
-    def next_batch(self, now_s: float) -> Batch | None:
+    def next_batch(self, now_s: float) -> ProducerBatch | None:
         """The batch that may leave now, numbered; None when there is none. It is answered again until `sent` is called."""
         if self.recovering or now_s < self.retry_at_s or self.producer is None:
             return None
@@ -120,7 +120,7 @@ class Lane:
         self.unanswered.append(batch)
         return batch
 
-    def leaves_at_s(self, batch: Batch) -> float:
+    def leaves_at_s(self, batch: ProducerBatch) -> float:
         return batch.opened_s + self._settings.linger_ms / 1000
 
     def wakes_at_s(self) -> float | None:
@@ -141,7 +141,7 @@ class Lane:
     def _window_is_full(self) -> bool:
         return bool(self.unanswered) and self._next_place - self.unanswered[0].place >= BATCHES_IN_FLIGHT_MAX
 
-    def sent(self, batch: Batch) -> None:
+    def sent(self, batch: ProducerBatch) -> None:
         """Called before the first byte goes out."""
         batch.on_wire, batch.refusal = True, None
         self.on_wire += 1
@@ -167,7 +167,7 @@ class Lane:
 
     # ── answers ──
 
-    def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
+    def acknowledged(self, batch: ProducerBatch, base_offset: int, now_s: float) -> None:
         if not batch.on_wire:
             return  # the lane was abandoned meanwhile: the batch has failed with an unknown outcome
         self._off_wire(batch)
@@ -179,7 +179,7 @@ class Lane:
         if self.recovering:
             self._recover_when_quiet(now_s)
 
-    def refused(self, batch: Batch, error: TidelogError, now_s: float) -> None:
+    def refused(self, batch: ProducerBatch, error: TidelogError, now_s: float) -> None:
         """An attempt failed, with what the broker answered or with how its stream broke."""
         if not batch.on_wire:
             return  # as above
@@ -264,7 +264,7 @@ class Lane:
         for batch in self.unanswered:
             self._number(batch)
 
-    def _mend_sequence(self, head: Batch, refusal: OutOfOrderSequence) -> None:
+    def _mend_sequence(self, head: ProducerBatch, refusal: OutOfOrderSequence) -> None:
         """The broker expects another sequence than the oldest batch has, or does not know the producer (any more)."""
         forgotten = isinstance(refusal, UnknownProducer)
         proven_unwritten = self._gap_is_possible and not (forgotten and self._acknowledged_once)
@@ -307,24 +307,24 @@ class Lane:
         else:
             self.identify(self.producer[0], self.producer[1] + 1)
 
-    def _number(self, batch: Batch) -> None:
+    def _number(self, batch: ProducerBatch) -> None:
         batch.refusal = None
         batch.maybe_written = False
         if self.idempotent:
             batch.base_sequence = self._next_sequence
             self._next_sequence = (self._next_sequence + batch.record_count) % SEQUENCES
 
-    def _off_wire(self, batch: Batch) -> None:
+    def _off_wire(self, batch: ProducerBatch) -> None:
         batch.on_wire = False
         self.on_wire -= 1
 
-    def _pause_s(self, head: Batch) -> float:
+    def _pause_s(self, head: ProducerBatch) -> float:
         if isinstance(head.refusal, Throttled):
             return head.refusal.retry_after_s
         doubled = self._settings.retry_pause_ms * (1 << min(head.refusals - 1, 16))
         return min(doubled, self._settings.retry_pause_ms_max) / 1000
 
-    def _give_up(self, batch: Batch, error: TidelogError) -> None:
+    def _give_up(self, batch: ProducerBatch, error: TidelogError) -> None:
         self.released_bytes += batch.bytes
         self._settle_failed(batch, error)
 
@@ -336,25 +336,25 @@ class Lane:
                 batch, OutcomeUnknown(f"{self._subject(batch)}: {doubt}", hint="Read the topic, and send what is missing.")
             )
 
-    def _with_doubt(self, batch: Batch, error: TidelogError) -> TidelogError:
+    def _with_doubt(self, batch: ProducerBatch, error: TidelogError) -> TidelogError:
         """What the last attempt met, unless another one may have written it."""
         if not batch.maybe_written or not error.nothing_was_written:
             return error
         return OutcomeUnknown(f"{self._subject(batch)} may be in the log by an earlier attempt; the last one met: {error}")
 
-    def _settle_failed(self, batch: Batch, error: TidelogError) -> None:
+    def _settle_failed(self, batch: ProducerBatch, error: TidelogError) -> None:
         if not batch.settled:
             self.failures.append(batch)
             batch.fail(error)
 
-    def _timed_out(self, batch: Batch) -> TidelogError:
+    def _timed_out(self, batch: ProducerBatch) -> TidelogError:
         last = f"; the last attempt met: {self.last_trouble}" if self.last_trouble is not None else ""
         what = f"{self._subject(batch)} had no acknowledgement within {self._settings.delivery_timeout_ms:g} ms"
         if batch.on_wire or batch.maybe_written:
             return OutcomeUnknown(what + last)
         return Unavailable(f"{what}, and never reached the log{last}")
 
-    def _subject(self, batch: Batch) -> str:
+    def _subject(self, batch: ProducerBatch) -> str:
         return f"{self.way.address}: {batch.record_count} record(s) for {self.topic}/{self.partition}"
 
     @property

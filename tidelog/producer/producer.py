@@ -1,6 +1,6 @@
 """Sends records: finds their partition, gathers them into batches, and answers for each of them. The shell around accumulator.py.
 
-    send ──▶ bytes ──▶ partition ──▶ room in the buffer? ──▶ accumulator ──▶ one ProduceStream per way to a leader
+    send ──▶ bytes ──▶ partition ──▶ room in the buffer? ──▶ accumulator ──▶ one Sender per way to a leader
      └─▶ Delivery ◀──────────────────────────────────────── acknowledged, or failed
 
 Everything that can be wrong with one record is found before it is taken in, so that it can't spoil the batch that it would share.
@@ -24,20 +24,20 @@ from metadata.errors import InvalidArgument, Rejected, TidelogError, TooLarge, U
 from segments.records.batch import BATCH_OVERHEAD_BYTES
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
-from tidelog.producer.accumulator import Accumulator
-from tidelog.producer.batch import Batch, RecordTuple
-from tidelog.producer.buffer_pool import BufferRoom
+from tidelog.producer.accumulator import RecordAccumulator
+from tidelog.producer.batch import ProducerBatch, RecordTuple
+from tidelog.producer.buffer_pool import BufferPool
 from tidelog.producer.outcomes import Outcomes
-from tidelog.producer.partition_queue import Lane
-from tidelog.producer.sender import ProduceStream
-from tidelog.producer.topic_metadata import ProducerTopics
-from tidelog.producer.topic_partitions import TopicBook
+from tidelog.producer.partition_queue import PartitionQueue
+from tidelog.producer.sender import Sender
+from tidelog.producer.topic_metadata import ProducerMetadata
+from tidelog.producer.topic_partitions import TopicPartitions
 from tidelog.producer.trace_headers import traceparent_headers
 from tidelog.records import Ack, Headers, HeadersLike, Message, to_bytes, to_headers
 from tidelog.settings import ClientSettings
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 from tidelog.transport.connection import Connection
-from tidelog.transport.routes import Way
+from tidelog.transport.routes import RoutePath
 from tidelog.transport.wire_sizes import RECORD_OVERHEAD_BYTES, record_bytes
 
 TIMESTAMP_MS_MAX = 2**63 - 2
@@ -47,7 +47,7 @@ TIMESTAMP_MS_MAX = 2**63 - 2
 class Delivery(msgspec.Struct, gc=False):
     """The handle of one record that was sent. Awaiting it gives its Ack, or raises why it failed; also twice, also never."""
 
-    batch: Batch
+    batch: ProducerBatch
     index: int
 
     @property
@@ -67,7 +67,7 @@ class Delivery(msgspec.Struct, gc=False):
         return self.batch.ack(self.index)
 
 
-async def until_settled(batch: Batch) -> None:
+async def until_settled(batch: ProducerBatch) -> None:
     """A waiter that is cancelled stops nobody else."""
     if batch.settled:
         return
@@ -85,20 +85,20 @@ async def until_settled(batch: Batch) -> None:
 
 
 class Producer:
-    def __init__(self, connection: Connection, settings: ClientSettings, tasks: OwnedTasks) -> None:
+    def __init__(self, connection: Connection, settings: ClientSettings, tasks: ClientTasks) -> None:
         self._connection = connection
         self._settings = settings
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._with_traceparent = traceparent_headers() if settings.trace_headers else None
-        self._accumulator = Accumulator(settings)
-        self._topics = ProducerTopics(
+        self._accumulator = RecordAccumulator(settings)
+        self._topics = ProducerMetadata(
             connection, self._accumulator, settings, tasks, closed=self._lane_closed, learnt=self._route_learnt
         )
-        self._room = BufferRoom(
+        self._room = BufferPool(
             self._accumulator, bytes_max=settings.buffer_bytes_max, timeout_s=settings.delivery_timeout_ms / 1000
         )
-        self._streams: dict[Way, tuple[ProduceStream, asyncio.Task[None]]] = {}
+        self._streams: dict[RoutePath, tuple[Sender, asyncio.Task[None]]] = {}
         self._closed: TidelogError | None = None
         self._rolled_in: asyncio.Task[Any] | None = None
         """The task that has opened a batch, until it gives way. Who has done so does not wait: it would be overtaken."""
@@ -225,7 +225,7 @@ class Producer:
         self._accumulator.abandon_all(Unavailable("the client was closed before the record was acknowledged"))
         self._room.close(self._closed)
 
-    async def _check_size(self, book: TopicBook, record: RecordTuple, size: int) -> None:
+    async def _check_size(self, book: TopicPartitions, record: RecordTuple, size: int) -> None:
         """Whether a large record can get there, in a batch of its own. Raises TooLarge."""
         if size > self._record_bytes_max:
             raise TooLarge(
@@ -247,7 +247,7 @@ class Producer:
 
     # ── to the leaders ──
 
-    def _roll(self, book: TopicBook, lane: Lane) -> Batch:
+    def _roll(self, book: TopicPartitions, lane: PartitionQueue) -> ProducerBatch:
         now_s = book.used_s = self._loop.time()
         self._rolled_in = asyncio.current_task()
         self._loop.call_soon(self._gave_way)
@@ -261,13 +261,13 @@ class Producer:
         """The loop has its turn, so whoever has opened a batch awaits something by now."""
         self._rolled_in = None
 
-    def _lane_closed(self, lane: Lane) -> None:
+    def _lane_closed(self, lane: PartitionQueue) -> None:
         self._accumulator.closed(lane)
         self._stream_to(lane.way).wake()
 
-    def _stream_to(self, way: Way) -> ProduceStream:
+    def _stream_to(self, way: RoutePath) -> Sender:
         if way not in self._streams:
-            stream = ProduceStream(
+            stream = Sender(
                 way, self._connection, self._accumulator, self._settings, topics=self._topics, answered=self._after_answers
             )
             self._streams[way] = stream, self._tasks.start(stream.run(), name=f"produce stream to {way.address}")

@@ -13,24 +13,24 @@ import heapq
 import itertools
 from collections.abc import Iterator
 
-from tidelog.producer.partition_queue import Lane
-from tidelog.transport.routes import Way
+from tidelog.producer.partition_queue import PartitionQueue
+from tidelog.transport.routes import RoutePath
 
 
-class Line:
-    def __init__(self, way: Way) -> None:
-        self.lanes: dict[Lane, None] = {}
+class ReadyQueue:
+    def __init__(self, way: RoutePath) -> None:
+        self.lanes: dict[PartitionQueue, None] = {}
         """Those that are not idle, the ones that have been here longest first."""
-        self.unidentified: dict[Lane, None] = {}
+        self.unidentified: dict[PartitionQueue, None] = {}
         """Those that need a producer id before they can send."""
         self._way = way
-        self._ready: dict[Lane, None] = {}
-        self._wakes_at_s: dict[Lane, float] = {}
+        self._ready: dict[PartitionQueue, None] = {}
+        self._wakes_at_s: dict[PartitionQueue, float] = {}
         """Of those that wait for a time. What the heap says of others, or of other times, counts no more."""
-        self._times: list[tuple[float, int, Lane]] = []
+        self._times: list[tuple[float, int, PartitionQueue]] = []
         self._placed = itertools.count()
 
-    def place(self, lane: Lane) -> None:
+    def place(self, lane: PartitionQueue) -> None:
         """Something may have changed what it can send. One that is ready keeps its turn."""
         self.lanes.setdefault(lane)
         if lane.producer is None:
@@ -45,12 +45,12 @@ class Line:
             self._wakes_at_s[lane] = at_s
             heapq.heappush(self._times, (at_s, next(self._placed), lane))
 
-    def remove(self, lane: Lane) -> None:
+    def remove(self, lane: PartitionQueue) -> None:
         del self.lanes[lane]
         for queue in (self.unidentified, self._ready, self._wakes_at_s):
             queue.pop(lane, None)
 
-    def in_turn(self, now_s: float) -> Iterator[Lane]:
+    def in_turn(self, now_s: float) -> Iterator[PartitionQueue]:
         """Those that may have a batch now. Whoever takes one, or finds none, calls `served`."""
         while self._times and self._times[0][0] <= now_s:
             at_s, _, lane = heapq.heappop(self._times)
@@ -59,7 +59,7 @@ class Line:
                 self._ready[lane] = None
         return iter(list(self._ready))
 
-    def served(self, lane: Lane) -> None:
+    def served(self, lane: PartitionQueue) -> None:
         """It has had its turn."""
         del self._ready[lane]
         self.place(lane)

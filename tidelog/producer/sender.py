@@ -11,7 +11,7 @@ batch counts as sent once it is encoded, so what can't be encoded fails alone.
 
 A broker that hangs keeps its connections. So whenever it owes an answer and has said nothing for SILENCE_S, another one is asked
 who leads by now: where that is somebody else, the stream is given up; where it is still this one, it is slow, and is left alone.
-A broker that may wait for a leader itself (`Way.awaits`) has a stream of its own for that, and is not taken for one that hangs
+A broker that may wait for a leader itself (`RoutePath.awaits`) has a stream of its own for that, and counts as hanging no
 sooner: but who leads is asked sooner, so that the next leader is found.
 """
 
@@ -28,7 +28,7 @@ from typing import Any, Final, NoReturn
 import grpc.aio
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import (
     Denied,
     NotFound,
@@ -44,14 +44,14 @@ from metadata.errors import (
 )
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
-from tidelog.producer.accumulator import Accumulator
-from tidelog.producer.batch import Batch
+from tidelog.producer.accumulator import RecordAccumulator
+from tidelog.producer.batch import ProducerBatch
 from tidelog.producer.outcomes import count_of_records
-from tidelog.producer.topic_metadata import ProducerTopics
+from tidelog.producer.topic_metadata import ProducerMetadata
 from tidelog.settings import MIB, ClientSettings
 from tidelog.tasks import first_of
 from tidelog.transport.connection import QUESTION_S, Connection, Stubs
-from tidelog.transport.routes import Way
+from tidelog.transport.routes import RoutePath
 from tidelog.transport.rpc_errors import NotImplementedHere, error_of_rpc
 from tidelog.transport.wire_sizes import REQUEST_OVERHEAD_BYTES, append_bytes
 
@@ -72,15 +72,15 @@ _TOPIC_CHANGED = (NotFound, NotLeader, UnknownProducer, TooLarge)
 log = logging.getLogger("tidelog")
 
 
-class ProduceStream:
+class Sender:
     def __init__(
         self,
-        way: Way,
+        way: RoutePath,
         connection: Connection,
-        accumulator: Accumulator,
+        accumulator: RecordAccumulator,
         settings: ClientSettings,
         *,
-        topics: ProducerTopics,
+        topics: ProducerMetadata,
         answered: Callable[[], None],
     ) -> None:
         """`answered`: batches may have left the buffer."""
@@ -95,7 +95,7 @@ class ProduceStream:
         self._work = asyncio.Event()
         self._unidentified = asyncio.Event()
         """There are lanes that need a producer id."""
-        self._sent: deque[tuple[int, list[Batch]]] = deque()
+        self._sent: deque[tuple[int, list[ProducerBatch]]] = deque()
         """Requests without an answer, the oldest first."""
         self._correlation_id = 0
         self._answers = 0
@@ -302,7 +302,7 @@ class ProduceStream:
                 )
         return None
 
-    def _append(self, batch: Batch, request_bytes_max: int) -> log_pb2.Append:
+    def _append(self, batch: ProducerBatch, request_bytes_max: int) -> log_pb2.Append:
         """Raises what the codec refuses, and TooLarge: a longer message would break the stream for all that is on it."""
         producer_id, producer_epoch = batch.lane.producer or (-1, -1)
         encoded = encode_records(
@@ -362,7 +362,7 @@ class ProduceStream:
             self._work.set()
         raise OutcomeUnknown(f"{self._address}: the broker ended the stream")
 
-    def _settle(self, batch: Batch, result: log_pb2.AppendResult, now_s: float) -> bool:
+    def _settle(self, batch: ProducerBatch, result: log_pb2.AppendResult, now_s: float) -> bool:
         """Takes one answer in; True when the topic is not what we know of it."""
         placement = result.placements[0] if result.placements else None
         status = result.error if result.HasField("error") else None
@@ -376,7 +376,7 @@ class ProduceStream:
             is_led_elsewhere = placement.leader_epoch > batch.lane.leader_epoch
             self._connection.epochs.note(batch.lane.topic_id, batch.lane.partition, placement.leader_epoch)
             return is_led_elsewhere and self._topics.learnt_long_ago(batch.lane.topic)
-        error = error_of(status, address=self._address)
+        error = from_status(status, address=self._address)
         refusal = error
         if isinstance(error, Throttled):
             self._connection.note_throttled(error)

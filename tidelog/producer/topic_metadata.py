@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownTopic
-from tidelog.producer.accumulator import Accumulator
-from tidelog.producer.partition_queue import Lane
-from tidelog.producer.topic_partitions import TopicBook
+from tidelog.producer.accumulator import RecordAccumulator
+from tidelog.producer.partition_queue import PartitionQueue
+from tidelog.producer.topic_partitions import TopicPartitions
 from tidelog.settings import ClientSettings
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 from tidelog.transport.connection import QUESTION_S, Connection
 
 IDLE_S = 300.0
@@ -42,19 +42,19 @@ class _Looking:
         """When the last one began."""
 
 
-class ProducerTopics:
+class ProducerMetadata:
     def __init__(
         self,
         connection: Connection,
-        accumulator: Accumulator,
+        accumulator: RecordAccumulator,
         settings: ClientSettings,
-        tasks: OwnedTasks,
+        tasks: ClientTasks,
         *,
-        closed: Callable[[Lane], None],
+        closed: Callable[[PartitionQueue], None],
         learnt: Callable[[], None],
     ) -> None:
         """`closed`: a lane has a batch that may leave. `learnt`: a route was taken over, so lanes may send elsewhere, or anew."""
-        self.books: dict[str, TopicBook] = {}
+        self.books: dict[str, TopicPartitions] = {}
         self._connection = connection
         self._accumulator = accumulator
         self._settings = settings
@@ -72,7 +72,7 @@ class ProducerTopics:
         """Starts no task any more: their owner ends."""
         self._is_stopped = True
 
-    async def open(self, topic: str) -> TopicBook:
+    async def open(self, topic: str) -> TopicPartitions:
         """The book of a topic that is not known yet, or not any more. Raises InvalidArgument, UnknownTopic, Unavailable."""
         if not isinstance(topic, str):
             raise InvalidArgument(f"the topic is {topic!r}, which is not a name")
@@ -80,12 +80,12 @@ class ProducerTopics:
         await self._learn(topic, fresh=topic in self.books)
         return self.books[topic]
 
-    async def learn_once_more(self, book: TopicBook) -> None:
+    async def learn_once_more(self, book: TopicPartitions) -> None:
         """Something does not fit what is known: asks, unless that was done a moment ago. Raises UnknownTopic, Unavailable."""
         if self.learnt_long_ago(book.name):
             await self._learn(book.name, fresh=True)
 
-    async def look_for_partitions(self, book: TopicBook) -> None:
+    async def look_for_partitions(self, book: TopicPartitions) -> None:
         """A partition is named that the topic did not have when it was asked about last: returns after a look at what the metadata
         store holds. Looks begin `retry_pause_ms` after each other at least, and are shared. Raises UnknownTopic, Unavailable."""
         came_s = self._loop.time()
@@ -118,7 +118,7 @@ class ProducerTopics:
         book = self.books.get(topic)
         return book is not None and self._loop.time() - book.learnt_s > self._settings.retry_pause_ms_max / 1000
 
-    def learn_by_age(self, book: TopicBook) -> None:
+    def learn_by_age(self, book: TopicPartitions) -> None:
         if self._loop.time() >= book.learn_again_s:
             self.learn_later((book.name,))
 
@@ -150,7 +150,7 @@ class ProducerTopics:
         book = self.books.get(topic)
         if book is None:
             start = random.randrange(1 << 30)
-            book = self.books[topic] = TopicBook(topic, self._accumulator, self._settings, start=start, closed=self._closed)
+            book = self.books[topic] = TopicPartitions(topic, self._accumulator, self._settings, start=start, closed=self._closed)
         now_s = self._loop.time()
         book.used_s = book.used_s or now_s
         book.take_route(route, now_s)

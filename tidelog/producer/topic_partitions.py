@@ -22,14 +22,14 @@ from collections.abc import Callable
 from metadata.errors import UnknownPartition
 from segments.records.batch import BATCH_OVERHEAD_BYTES
 from segments.records.partitioner import partition_of
-from tidelog.producer.accumulator import Accumulator
-from tidelog.producer.batch import Batch
-from tidelog.producer.partition_queue import Lane
+from tidelog.producer.accumulator import RecordAccumulator
+from tidelog.producer.batch import ProducerBatch
+from tidelog.producer.partition_queue import PartitionQueue
 from tidelog.settings import ClientSettings
 from tidelog.transport.routes import TopicRoute
 
 
-class TopicBook:
+class TopicPartitions:
     __slots__ = (
         "_accumulator",
         "_closed",
@@ -48,13 +48,19 @@ class TopicBook:
     )
 
     def __init__(
-        self, name: str, accumulator: Accumulator, settings: ClientSettings, *, start: int, closed: Callable[[Lane], None]
+        self,
+        name: str,
+        accumulator: RecordAccumulator,
+        settings: ClientSettings,
+        *,
+        start: int,
+        closed: Callable[[PartitionQueue], None],
     ) -> None:
         """`start`: a random number, where taking turns begins. `closed` is called when a lane has got a batch that may leave."""
         self.name = name
-        self.lanes: list[Lane] = []
+        self.lanes: list[PartitionQueue] = []
         """By partition."""
-        self.keyless_batch: Batch | None = None
+        self.keyless_batch: ProducerBatch | None = None
         """Where the last record without a key went."""
         self.batch_bytes_max = 0
         """The largest record batch that the topic takes."""
@@ -72,7 +78,7 @@ class TopicBook:
         self._settings = settings
         self._start = start
         self._closed = closed
-        self._partitioning = Partitioning(1, start=0)
+        self._partitioning = Partitioner(1, start=0)
 
     def take_route(self, route: TopicRoute, now_s: float) -> None:
         """Takes over what the cluster says of the topic now.
@@ -96,7 +102,7 @@ class TopicBook:
             self._accumulator.drop((lane,), self.unknown_partition(lane.partition))
         if self._partitioning.partition_count != len(lanes) or not self.batch_bytes_max:
             salt_count = self._settings.salt_count if self._settings.partitioner == "salted" else 1
-            self._partitioning = Partitioning(len(lanes), start=self._start, salt_count=salt_count)
+            self._partitioning = Partitioner(len(lanes), start=self._start, salt_count=salt_count)
         self.batch_bytes_max = route.batch_bytes_max
         if self._settings.compression != "none":
             self.fill_bytes_max = min(self._settings.batch_bytes_max, route.batch_bytes_max, route.decompressed_bytes_max)
@@ -109,7 +115,7 @@ class TopicBook:
             False,
         )
 
-    def lane_for(self, partition: int | None, key: bytes | None, size: int) -> Lane:
+    def lane_for(self, partition: int | None, key: bytes | None, size: int) -> PartitionQueue:
         """Where a record of this size goes: to the partition that it asks for, else by its key, else by turns.
 
         Raises UnknownPartition.
@@ -136,7 +142,7 @@ class TopicBook:
     def is_idle(self) -> bool:
         return all(lane.is_idle for lane in self.lanes)
 
-    def _keyless_lane(self, size: int) -> Lane:
+    def _keyless_lane(self, size: int) -> PartitionQueue:
         """The present lane until its batch has left or is full; then the next."""
         lane = self.lanes[self._partitioning.keyless_partition]
         if lane.open is self.keyless_batch and (lane.open is None or lane.open.bytes + size <= self.fill_bytes_max):
@@ -147,7 +153,7 @@ class TopicBook:
         return self.lanes[self._partitioning.next_keyless()]
 
 
-class Partitioning:
+class Partitioner:
     """Of one topic. `start` is where it begins in turn: different for each client, or all would begin with partition 0."""
 
     def __init__(self, partition_count: int, *, start: int, salt_count: int = 1) -> None:

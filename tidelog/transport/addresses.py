@@ -27,7 +27,7 @@ from gateway.proto import admin_pb2
 from metadata.errors import InvalidArgument, NotAuthorized, Rejected, TidelogError, Unauthenticated, Unavailable
 from tidelog.transport.credentials import Credentials
 from tidelog.transport.rpc_errors import unreachable
-from tidelog.transport.tls_diagnosis import Trouble, peer_certificate, tls_trouble, trouble_of
+from tidelog.transport.tls_diagnosis import TlsProblem, diagnose_tls, peer_certificate, trouble_of
 
 DEFAULT_URL = "http://localhost:8080"
 DEFAULT_PORTS = {"http": 8080, "grpc": 9090, "https": 8080, "grpcs": 9090}
@@ -173,14 +173,14 @@ def _get_cluster(
         ) from error
 
 
-def _trouble(reason: object, address: Address, credentials: Credentials | None, timeout_s: float) -> Trouble | None:
+def _trouble(reason: object, address: Address, credentials: Credentials | None, timeout_s: float) -> TlsProblem | None:
     """What is wrong with TLS, where that may be the reason."""
     if credentials is None or not address.tls:
         return None
     if isinstance(reason, ssl.SSLError):
         return trouble_of(reason, address.host, address.port, credentials)
     if isinstance(reason, ConnectionResetError):  # it hung up, as some do who want a certificate
-        return tls_trouble(address.host, address.port, credentials, protocol="http/1.1", timeout_s=timeout_s)
+        return diagnose_tls(address.host, address.port, credentials, protocol="http/1.1", timeout_s=timeout_s)
     return None
 
 

@@ -28,7 +28,7 @@ from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Unavailab
 from tidelog.settings import MIB, ClientSettings
 from tidelog.transport.credentials import Credentials, Pem
 from tidelog.transport.rpc_errors import unreachable
-from tidelog.transport.tls_diagnosis import Trouble, tls_trouble
+from tidelog.transport.tls_diagnosis import TlsProblem, diagnose_tls
 
 ANSWER_SLACK_BYTES: Final = 32 * MIB
 """An answer to a fetch may be this much above `fetch_bytes_max`: one batch is always answered, were it larger."""
@@ -83,7 +83,7 @@ class Channels:
         self._stubs: dict[str, Stubs] = {}
         self._retired: list[Stubs] = []
         """With certificates of before, and calls under way."""
-        self._troubles: dict[str, tuple[float, Trouble | None]] = {}
+        self._troubles: dict[str, tuple[float, TlsProblem | None]] = {}
         """By address: what was wrong with TLS there, and when that was found."""
         self._is_closed = False
 
@@ -166,7 +166,7 @@ class Channels:
             found_s, trouble = self._troubles.get(address, (float("-inf"), None))
             if time.monotonic() - found_s > TROUBLE_S:
                 host, _, port = address.rpartition(":")
-                look = partial(tls_trouble, host, int(port), self._credentials, protocol="h2", timeout_s=TROUBLE_TIMEOUT_S)
+                look = partial(diagnose_tls, host, int(port), self._credentials, protocol="h2", timeout_s=TROUBLE_TIMEOUT_S)
                 trouble = await asyncio.to_thread(look)
                 self._troubles[address] = time.monotonic(), trouble
             if trouble is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.proto import admin_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.proto.values import value_of
 
 
@@ -109,7 +109,7 @@ def topic_info(topic: admin_pb2.Topic) -> TopicInfo:
 
 
 def _partition_info(state: admin_pb2.PartitionState) -> PartitionInfo:
-    error = error_of(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
+    error = from_status(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
     code, hint = ("", "") if error is None else (error.code, error.hint)
     return value_of(state, PartitionInfo, error=state.error.message, error_code=code, hint=hint)
 

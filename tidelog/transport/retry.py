@@ -46,7 +46,7 @@ class _Failing:
     told_s: float | None = None
 
 
-class LastingTrouble:
+class OutageLog:
     """By the name of what is tried. Invariant: nothing is remembered of what succeeded last, or of what nobody tries any more."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

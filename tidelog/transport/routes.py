@@ -47,7 +47,7 @@ class BrokerLimits:
 UNTOLD: Final = BrokerLimits()
 
 
-class Way(NamedTuple):
+class RoutePath(NamedTuple):
     """How records get to a partition's leader. What goes one way shares a stream, on which answers come in the order of requests:
     so what may have to wait for a leader goes another way than what is led at the same broker, and holds up nothing of it."""
 
@@ -67,8 +67,8 @@ class PartitionRoute(NamedTuple):
     """As in Way."""
 
     @property
-    def way(self) -> Way:
-        return Way(self.leader, self.awaits)
+    def way(self) -> RoutePath:
+        return RoutePath(self.leader, self.awaits)
 
 
 @dataclass(frozen=True, slots=True)

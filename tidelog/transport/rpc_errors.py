@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from grpc import RpcError, StatusCode
 
-from gateway.proto.status import error_of, status_in
+from gateway.proto.status import from_status, status_in
 from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Rejected, Throttled, TidelogError, TooLarge, Unavailable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class NotImplementedHere(Rejected):
 def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> TidelogError:
     """How a call ended that did not succeed. `writes`: whether it would have changed anything."""
     if (status := status_in(error.trailing_metadata())) is not None:
-        return error_of(status, address=address)
+        return from_status(status, address=address)
     code, said = error.code(), error.details() or error.code().name
     if code in _BY_CODE:
         kind, hint = _BY_CODE[code]

@@ -27,12 +27,12 @@ LAST_WORD_S: Final = 0.5
 """With TLS 1.3, a server that does not take our certificate says so, or hangs up, only after what is the handshake here."""
 
 
-class Trouble(NamedTuple):
+class TlsProblem(NamedTuple):
     cause: str
     remedy: str
 
 
-def tls_trouble(host: str, port: int, credentials: Credentials, *, protocol: str, timeout_s: float) -> Trouble | None:
+def diagnose_tls(host: str, port: int, credentials: Credentials, *, protocol: str, timeout_s: float) -> TlsProblem | None:
     """What is wrong with TLS at this address; None where nothing is, or where there is no connection at all. Blocks.
 
     `protocol`: what is to be spoken over it, h2 or http/1.1.
@@ -76,42 +76,42 @@ def connected(context: ssl.SSLContext, host: str, port: int, *, timeout_s: float
             return
 
 
-def trouble_of(error: ssl.SSLError, host: str, port: int, credentials: Credentials) -> Trouble:
+def trouble_of(error: ssl.SSLError, host: str, port: int, credentials: Credentials) -> TlsProblem:
     """The same of an error that is known already."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _unverified(error, host, port, credentials)
     if any(sign in reason for sign in _NO_TLS):
-        return Trouble("what answers there does not speak TLS", "Write http:// or grpc:// in the address.")
+        return TlsProblem("what answers there does not speak TLS", "Write http:// or grpc:// in the address.")
     if any(sign in reason for sign in _UNWANTED):
         return _unwanted(credentials)
     if "CERTIFICATE_EXPIRED" in reason:
-        return Trouble("this client's certificate has ended", "Put a new one into cert_file and key_file.")
-    return Trouble(f"the TLS handshake failed: {reason}", "Look at both ends' certificates: `tidelog doctor --url URL`.")
+        return TlsProblem("this client's certificate has ended", "Put a new one into cert_file and key_file.")
+    return TlsProblem(f"the TLS handshake failed: {reason}", "Look at both ends' certificates: `tidelog doctor --url URL`.")
 
 
-def _unwanted(credentials: Credentials) -> Trouble:
+def _unwanted(credentials: Credentials) -> TlsProblem:
     if credentials.has_certificate:
-        return Trouble(
+        return TlsProblem(
             "it does not take this client's certificate",
             "Use one that is signed by an authority of its tls_client_ca_file, and has not ended (cert_file, key_file).",
         )
-    return Trouble("it wants a certificate of this client", "Name one: cert_file and key_file (--cert-file, --key-file).")
+    return TlsProblem("it wants a certificate of this client", "Name one: cert_file and key_file (--cert-file, --key-file).")
 
 
-def _unverified(error: ssl.SSLCertVerificationError, host: str, port: int, credentials: Credentials) -> Trouble:
+def _unverified(error: ssl.SSLCertVerificationError, host: str, port: int, credentials: Credentials) -> TlsProblem:
     asked = credentials.server_name or host.strip("[]")
     if error.verify_code == _EXPIRED:
-        return Trouble("its certificate has ended", "Put a new one into the broker's tls_cert_file; look at the clocks.")
+        return TlsProblem("its certificate has ended", "Put a new one into the broker's tls_cert_file; look at the clocks.")
     if error.verify_code == _NOT_YET:
-        return Trouble("its certificate is not valid yet", "Look at the clocks of both machines.")
+        return TlsProblem("its certificate is not valid yet", "Look at the clocks of both machines.")
     if error.verify_code in _NAME_MISMATCHES:
         names = ", ".join(_names(host, port, credentials)) or "no name at all"
-        return Trouble(
+        return TlsProblem(
             f"its certificate is not for {asked}; it holds {names}",
             "Use one of its names in the address, or name the one to look for (tls_server_name), or put this one into it.",
         )
-    return Trouble(
+    return TlsProblem(
         f"its certificate is signed by an authority that is not known here ({error.verify_message})",
         "Name the file of that authority: ca_file (--ca-file, TIDELOG_CA_FILE).",
     )

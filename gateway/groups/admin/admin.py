@@ -1,7 +1,7 @@
 """What operators ask of the consumer groups of the whole cluster: any broker lists them, and asks the coordinator for the rest.
 
 list_groups                                   from the metadata store, by pages, as the groups were stored last
-describe · delete · delete_offsets · seek     here ─▶ local_admin.py      elsewhere ─▶ one hop (RoutedGroups.forward)
+describe · delete · delete_offsets · seek     here ─▶ local_admin.py      elsewhere ─▶ one hop (GroupRouter.forward)
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from google.protobuf.message import Message
 
 from gateway.access.authorization import is_guarded, may_see_group, may_see_topic, note_validate_only
 from gateway.groups.admin.descriptions import hide_topics
-from gateway.groups.admin.local_admin import CoordinatedOperations
+from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.groups.admin.seek import seek_to
 from gateway.groups.scan import PAGE, stored_groups
 from gateway.proto import groups_pb2
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, InvalidArgument, NoCoordinator
-from metadata.groups.model import Phase, check_group_name
+from metadata.groups.model import GroupPhase, check_group_name
 from metadata.model import check_topic_name
 from metadata.page_token import checked_page_size, name_in, token_after
 from metadata.store.interface import KeyValue, MetadataStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 
 SCANNED_MAX: Final = 2_000
 """Records that are read for one page, where most of them are not of the states that were asked for."""
@@ -33,7 +33,7 @@ ANSWER_S: Final = 30.0
 """For a coordinator that asks leaders, which may look on the bucket."""
 DAMAGED: Final = "Damaged"
 """Listed as the state of a group whose record can't be read; whoever calls for it is told why."""
-_STATES: Final = {phase.value.lower(): phase.value for phase in Phase}
+_STATES: Final = {phase.value.lower(): phase.value for phase in GroupPhase}
 _Request = TypeVar(
     "_Request",
     groups_pb2.DescribeGroupRequest,
@@ -46,17 +46,17 @@ log = logging.getLogger(__name__)
 
 
 class GroupRoutes(Protocol):
-    """What groups/router.py's RoutedGroups offers."""
+    """What groups/router.py's GroupRouter offers."""
 
-    def coordinator(self, name: str) -> Registration: ...
+    def coordinator(self, name: str) -> BrokerRegistration: ...
 
     async def forward(
         self, name: str, method: str, request: Message, answer_type: type[_Answer], timeout_s: float
     ) -> _Answer | None: ...
 
 
-class GroupOperations:
-    def __init__(self, store: MetadataStore, layout: EtcdLayout, routes: GroupRoutes, here: CoordinatedOperations) -> None:
+class GroupAdmin:
+    def __init__(self, store: MetadataStore, layout: KeyLayout, routes: GroupRoutes, here: LocalGroupAdmin) -> None:
         self._store = store
         self._layout = layout
         self._routes = routes
@@ -107,13 +107,13 @@ class GroupOperations:
         return await self._at_coordinator("DeleteGroup", request, groups_pb2.DeleteGroupResponse, self.here.delete)
 
     async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest) -> groups_pb2.DeleteOffsetsResponse:
-        """As CoordinatedOperations.delete_offsets."""
+        """As LocalGroupAdmin.delete_offsets."""
         note_validate_only(request.validate_only)
         _check_topics(request.topics)
         return await self._at_coordinator("DeleteOffsets", request, groups_pb2.DeleteOffsetsResponse, self.here.delete_offsets)
 
     async def seek(self, request: groups_pb2.SeekGroupRequest) -> groups_pb2.SeekGroupResponse:
-        """As CoordinatedOperations.seek; the answer names the topics that the caller may see."""
+        """As LocalGroupAdmin.seek; the answer names the topics that the caller may see."""
         note_validate_only(request.validate_only)
         seek_to(request)
         _check_topics(request.topics)

@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from gateway.concurrency.offload import LoopTurns, WorkThreads, in_turns
+from gateway.concurrency.offload import BoundedExecutor, LoopYielder, map_yielding
 from gateway.proto import groups_pb2
-from gateway.proto.status import status_of
-from gateway.records.batch_decoder import open_records, takes_long
+from gateway.proto.status import to_status
+from gateway.records.batch_decoder import decode_records, takes_long
 from gateway.routing.log_service import LogService
-from gateway.telemetry.request_context import caller_waits_s
+from gateway.telemetry.request_context import remaining_s
 from gateway.topics.names import BOUNDS_WAIT_S, named
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -29,7 +29,7 @@ from metadata.model import TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import Bounds
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.batch_kernel import RecordTuple
 
 READS_AT_ONCE: Final = 16
@@ -56,7 +56,7 @@ def lag_seconds(timestamp_ms: int | None, *, now_ms: int) -> float:
     return 0.0 if timestamp_ms is None else max(0, now_ms - timestamp_ms) / 1000
 
 
-def first_timestamp_ms(fetched: Fetched, offset: int, *, decompressed_bytes_max: int) -> int | None:
+def first_timestamp_ms(fetched: FetchResult, offset: int, *, decompressed_bytes_max: int) -> int | None:
     """Of the first record from `offset` on; None where the answer holds none. Raises Corrupt."""
     found: list[int] = []
 
@@ -64,7 +64,7 @@ def first_timestamp_ms(fetched: Fetched, offset: int, *, decompressed_bytes_max:
         found.append(records[0][1])
         return b"."
 
-    open_records(fetched, offset, look, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
+    decode_records(fetched, offset, look, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
     return found[0] if found else None
 
 
@@ -105,7 +105,7 @@ class GroupLag:
         self._topics = topics
         self._now_ms = now_ms
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
-        self._threads = WorkThreads()
+        self._threads = BoundedExecutor()
 
     def topic_of(self, partition: TopicPartition) -> Topic | None:
         """None where the topic was deleted, or has no such partition."""
@@ -119,12 +119,12 @@ class GroupLag:
         """Of all partitions that were committed or are owned, by topic and number; those of deleted topics are left out."""
         committed, damaged = stored
         asked = list({*committed, *damaged, *owners})
-        topics = {at: topic for at, topic in zip(asked, await in_turns(self.topic_of, asked), strict=True) if topic is not None}
+        topics = {at: topic for at, topic in zip(asked, await map_yielding(self.topic_of, asked), strict=True) if topic is not None}
         await asyncio.sleep(0)
         places = sorted(topics, key=lambda at: (topics[at].name, at))
         found = await bounds_by_parts(self._log, places)
         unread: dict[TopicPartition, Place] = {}
-        turns = LoopTurns()
+        turns = LoopYielder()
         for at, bounds in zip(places, found, strict=True):
             if not isinstance(bounds, TidelogError) and at not in damaged and lag_records(_offset(committed, at), bounds) > 0:
                 unread[at] = at, first_unread(_offset(committed, at), bounds)
@@ -155,10 +155,10 @@ class GroupLag:
                     else:
                         row.lag_seconds = lag_seconds(read, now_ms=now_ms)
             if error is not None:
-                row.error.CopyFrom(status_of(named(error, topic)))
+                row.error.CopyFrom(to_status(named(error, topic)))
             return row
 
-        return await in_turns(lambda row: told(*row), zip(places, found, strict=True))
+        return await map_yielding(lambda row: told(*row), zip(places, found, strict=True))
 
     async def timestamps(self, places: Collection[Place]) -> dict[Place, int | TidelogError | None]:
         """Of the first record from each place on, None where there is none. A few are read at a time; those that were not read in
@@ -175,7 +175,7 @@ class GroupLag:
                         found[place] = error.with_traceback(None)
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(READS_TIMEOUT_S, caller_waits_s())), asyncio.TaskGroup() as readers:
+            async with asyncio.timeout(min(READS_TIMEOUT_S, remaining_s())), asyncio.TaskGroup() as readers:
                 for _ in range(min(READS_AT_ONCE, len(places))):
                     readers.create_task(reader())
         return found

@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from gateway.concurrency.offload import LoopTurns, in_turns
+from gateway.concurrency.offload import LoopYielder, map_yielding
 from gateway.groups.admin.descriptions import assigned_partitions, sum_lags
 from gateway.groups.admin.lag import GroupLag, KnownTopics, bounds_by_parts
-from gateway.groups.admin.seek import SeekTo, Sought, check_seek, seek_to, sought_offset
+from gateway.groups.admin.seek import SeekResult, SeekTo, check_seek, seek_target, seek_to
 from gateway.groups.coordinator import GroupCoordinator, check_empty
 from gateway.proto import groups_pb2
 from gateway.proto.group_messages import fetched_offset
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from gateway.routing.log_service import LogService
 from gateway.topics.names import LOOK_UP_S, check_topic_id, named, partition_of
 from metadata.errors import (
@@ -44,10 +44,10 @@ LOOK_UP_TIMEOUT_S: Final = 10.0
 UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
 """How it is told what a damaged value held, when it is deleted."""
 # Stands in the answer of a partition that can't be moved.
-NOWHERE: Final = Sought(-1)
+NOWHERE: Final = SeekResult(-1)
 
 
-class CoordinatedOperations:
+class LocalGroupAdmin:
     """Carries out what operators ask of the groups that this broker coordinates."""
 
     def __init__(
@@ -144,7 +144,7 @@ class CoordinatedOperations:
         def moved(at: TopicPartition) -> groups_pb2.MovedOffset:
             return _moved(at, chosen[at], committed.get(at), sought.get(at, NOWHERE), errors.get(at))
 
-        return groups_pb2.SeekGroupResponse(moved=await in_turns(moved, chosen))
+        return groups_pb2.SeekGroupResponse(moved=await map_yielding(moved, chosen))
 
     async def _sought(
         self,
@@ -152,12 +152,12 @@ class CoordinatedOperations:
         to: SeekTo,
         committed: Mapping[TopicPartition, CommittedOffset],
         damaged: Mapping[TopicPartition, TidelogError],
-    ) -> tuple[dict[TopicPartition, Sought], dict[TopicPartition, TidelogError]]:
+    ) -> tuple[dict[TopicPartition, SeekResult], dict[TopicPartition, TidelogError]]:
         """Where each partition would be moved, or why it can't be."""
         bounds = dict(zip(chosen, await bounds_by_parts(self._log, list(chosen)), strict=True))
-        sought, errors = dict[TopicPartition, Sought](), dict[TopicPartition, TidelogError]()
+        sought, errors = dict[TopicPartition, SeekResult](), dict[TopicPartition, TidelogError]()
 
-        async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> Sought:
+        async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> SeekResult:
             if isinstance(told, TidelogError):
                 raise told
             if to.kind == "shift" and at in damaged:
@@ -166,14 +166,12 @@ class CoordinatedOperations:
             of_timestamp = None
             if to.kind == "timestamp_ms":
                 of_timestamp = await self._of_timestamp(at, to.value)
-            return sought_offset(
-                to, at, bounds=told, committed=None if before is None else before.offset, of_timestamp=of_timestamp
-            )
+            return seek_target(to, at, bounds=told, committed=None if before is None else before.offset, of_timestamp=of_timestamp)
 
         waiting = iter(chosen)
 
         async def some() -> None:
-            turns = LoopTurns()
+            turns = LoopYielder()
             for at in waiting:
                 try:
                     sought[at] = await of_one(at, bounds[at])
@@ -254,13 +252,13 @@ def _members(group: Group) -> list[groups_pb2.GroupMember]:
 
 
 def _moved(
-    at: TopicPartition, topic: Topic, committed: CommittedOffset | None, sought: Sought, error: TidelogError | None
+    at: TopicPartition, topic: Topic, committed: CommittedOffset | None, sought: SeekResult, error: TidelogError | None
 ) -> groups_pb2.MovedOffset:
     return groups_pb2.MovedOffset(
         topic=topic.name,
         topic_id=topic.id,
         partition=at.partition,
-        error=None if error is None else status_of(error),
+        error=None if error is None else to_status(error),
         before=None if committed is None else committed.offset,
         **sought._asdict(),
     )

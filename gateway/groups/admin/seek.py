@@ -35,7 +35,7 @@ class SeekTo(NamedTuple):
     value: int = 0
 
 
-class Sought(NamedTuple):
+class SeekResult(NamedTuple):
     """Where one partition is moved."""
 
     after: int
@@ -68,9 +68,9 @@ def check_seek(to: SeekTo) -> None:
         )
 
 
-def sought_offset(
+def seek_target(
     to: SeekTo, partition: TopicPartition, *, bounds: Bounds, committed: int | None, of_timestamp: int | None = None
-) -> Sought:
+) -> SeekResult:
     """`of_timestamp`: offset of the first record of the time that was asked for, where there is one.
 
     Raises InvalidArgument for a shift of a partition without a committed offset.
@@ -82,18 +82,18 @@ def sought_offset(
         )
     match to.kind:
         case "earliest":
-            return Sought(int(bounds.log_start_offset))
+            return SeekResult(int(bounds.log_start_offset))
         case "offset":
             asked = to.value
         case "shift":
             asked = (committed or 0) + to.value
         case "timestamp_ms" if of_timestamp is not None:
             # Looked for after the bounds were read, in a log that goes on: one beyond their end is in it by now.
-            return Sought(max(int(bounds.log_start_offset), of_timestamp))
+            return SeekResult(max(int(bounds.log_start_offset), of_timestamp))
         case _:
-            return Sought(int(bounds.high_watermark), NO_RECORD_SINCE if to.kind == "timestamp_ms" else "")
+            return SeekResult(int(bounds.high_watermark), NO_RECORD_SINCE if to.kind == "timestamp_ms" else "")
     after = int(max(bounds.log_start_offset, min(asked, bounds.high_watermark)))
     if asked == after:
-        return Sought(after)
+        return SeekResult(after)
     least, most = _OFFSETS
-    return Sought(after, BEYOND_END if asked > after else BEFORE_START, max(least, min(asked, most)))
+    return SeekResult(after, BEYOND_END if asked > after else BEFORE_START, max(least, min(asked, most)))

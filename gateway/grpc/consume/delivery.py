@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.grpc.calls import Context, write_wholly
 from gateway.grpc.consume import messages as wire
-from gateway.grpc.consume.messages import ConsumeTerms
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Position
-from gateway.grpc.consume.start_offsets import ConsumePlacing
-from gateway.grpc.fetch.response_encoder import PartitionAnswer, encode_consumed_data
-from gateway.grpc.fetch.service import Asked, GrpcFetch, Terms
+from gateway.grpc.consume.messages import ConsumeOptions
+from gateway.grpc.consume.partitions import ConsumedPartition, ConsumedPartitions, Position
+from gateway.grpc.consume.start_offsets import StartOffsets
+from gateway.grpc.fetch.response_encoder import PartitionResponse, encode_consumed_data
+from gateway.grpc.fetch.service import FetchOptions, GrpcFetch, RequestedPartition
 from gateway.proto import log_pb2
 from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from metadata.errors import Corrupt, OutOfRange, Throttled, TidelogError
@@ -33,7 +33,7 @@ from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 PART: Final = 1_000
 """Partitions that are looked at in one step, and read for one answer: more would hold the event loop for long."""
@@ -55,7 +55,7 @@ class Ownership(Protocol):
         """By the group."""
         ...
 
-    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+    async def keep(self, ends: Mapping[ConsumedPartition, int]) -> Collection[ConsumedPartition]:
         """Remembers that these begin there, at the ends of their logs. Answers those of which it did."""
         ...
 
@@ -81,20 +81,20 @@ class _Told(NamedTuple):
 class _There(NamedTuple):
     """That there are records."""
 
-    partitions: Sequence[Consumed]
+    partitions: Sequence[ConsumedPartition]
     """The first has some."""
     bytes_seen: int
 
 
-class Pusher:
+class DeliveryLoop:
     """Its owner runs `run()` as a task."""
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerApi,
         fetch: GrpcFetch,
         context: Context,
-        terms: ConsumeTerms,
+        terms: ConsumeOptions,
         partitions: ConsumedPartitions,
         *,
         used_up: Callable[[], None],
@@ -114,12 +114,12 @@ class Pusher:
         self.drained = asyncio.Event()
         """All that was told is written."""
         self._outbox: deque[_Told] = deque()
-        self._failed: list[tuple[Consumed, TidelogError]] = []
+        self._failed: list[tuple[ConsumedPartition, TidelogError]] = []
         """That the client was not told of yet."""
         self._is_ending = self._is_finishing = False
         self._wait: asyncio.Timeout | None = None
         self._written_s = 0.0
-        self.placing = ConsumePlacing(
+        self.placing = StartOffsets(
             broker,
             terms,
             partitions,
@@ -234,14 +234,14 @@ class Pusher:
             return None
         return await self._looked_at(readable, wait_ms=max(0.0, 1000 * (until_s - clock())))
 
-    async def _looked_at(self, partitions: Sequence[Consumed], *, wait_ms: float) -> _There | None:
+    async def _looked_at(self, partitions: Sequence[ConsumedPartition], *, wait_ms: float) -> _There | None:
         targets = self._targets(partitions, 1)
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         first: int | None = None
         bytes_seen = 0
         is_unled = False
         for at, (consumed, answer) in enumerate(zip(partitions, answers, strict=True)):
-            if isinstance(answer, Fetched):
+            if isinstance(answer, FetchResult):
                 consumed.high_watermark = answer.high_watermark
                 if answer.size_bytes:
                     first = at if first is None else first
@@ -260,18 +260,18 @@ class Pusher:
             await asyncio.sleep(PAUSE_S)
         return None
 
-    def _targets(self, partitions: Sequence[Consumed], bytes_max: int) -> list[FetchTarget]:
+    def _targets(self, partitions: Sequence[ConsumedPartition], bytes_max: int) -> list[FetchTarget]:
         places_bytes_min = self._broker.cluster_log.places_bytes_min(self._terms.client_rack)
         return [FetchTarget(each.partition, each.offset, bytes_max, places_bytes_min=places_bytes_min) for each in partitions]
 
-    def _refused(self, consumed: Consumed, error: TidelogError) -> bool:
+    def _refused(self, consumed: ConsumedPartition, error: TidelogError) -> bool:
         """Whether that is final; then the client is told, and the partition is not read any more."""
         if may_succeed_elsewhere(error) or error.retryable:
             return False
         self.fail(consumed, error)
         return True
 
-    def fail(self, consumed: Consumed, error: TidelogError) -> None:
+    def fail(self, consumed: ConsumedPartition, error: TidelogError) -> None:
         """It is not read any more, and the client is told when it is the turn of that."""
         error = error.with_traceback(None)
         error.message = error.message.replace(consumed.topic_id, consumed.topic)
@@ -292,7 +292,7 @@ class Pusher:
         """Whether records went out."""
         log = self._broker.cluster_log
         partitions = there.partitions[:1] if self._singly else there.partitions
-        terms = Terms(min(self._terms.bytes_max, self.credit_bytes), 0, 0, self._terms.structured)
+        terms = FetchOptions(min(self._terms.bytes_max, self.credit_bytes), 0, 0, self._terms.structured)
         with self._fetch.room.place() as place:
             targets = self._targets(partitions, terms.bytes_max)
             try:
@@ -302,9 +302,9 @@ class Pusher:
             read = [
                 (each, target, answer)
                 for each, target, answer in zip(partitions, targets, answers, strict=True)
-                if isinstance(answer, Fetched) and answer.size_bytes
+                if isinstance(answer, FetchResult) and answer.size_bytes
             ]
-            asked = [Asked(_named(each), None, target) for each, target, _ in read]
+            asked = [RequestedPartition(_named(each), None, target) for each, target, _ in read]
             laid = _Laid([each for each, _, _ in read], self._partitions.last_delivery_id + 1)
             try:
                 message = await self._fetch.laid_out(asked, [told for _, _, told in read], terms, place, log, laid.encode)
@@ -338,7 +338,7 @@ class Pusher:
             taken()
         self.ownership.took()
 
-    def _find_damaged(self, partitions: Sequence[Consumed], error: Corrupt) -> None:
+    def _find_damaged(self, partitions: Sequence[ConsumedPartition], error: Corrupt) -> None:
         if len(partitions) == 1:
             self.fail(partitions[0], error)
             self._singly = max(0, self._singly - 1)
@@ -349,15 +349,15 @@ class Pusher:
 class _Laid:
     """One delivery as it was laid out."""
 
-    def __init__(self, partitions: Sequence[Consumed], delivery_id: int) -> None:
+    def __init__(self, partitions: Sequence[ConsumedPartition], delivery_id: int) -> None:
         self.partitions = partitions
         self.positions: list[Position] = []
-        self.high_watermarks: dict[Consumed, int] = {}
-        self.passed: list[tuple[Consumed, int]] = []
+        self.high_watermarks: dict[ConsumedPartition, int] = {}
+        self.passed: list[tuple[ConsumedPartition, int]] = []
         """Where there was nothing to deliver up to an offset."""
         self._delivery_id = delivery_id
 
-    def encode(self, answers: Sequence[PartitionAnswer]) -> bytes:
+    def encode(self, answers: Sequence[PartitionResponse]) -> bytes:
         """May run in a thread: nothing of the stream is changed here."""
         for each, answer in zip(self.partitions, answers, strict=True):
             next_offset = answer.partition.next_offset
@@ -369,5 +369,5 @@ class _Laid:
         return encode_consumed_data([answer for answer in answers if answer.size_bytes], self._delivery_id)
 
 
-def _named(consumed: Consumed) -> log_pb2.FetchPartition:
+def _named(consumed: ConsumedPartition) -> log_pb2.FetchPartition:
     return log_pb2.FetchPartition(topic=consumed.topic, partition=consumed.number, offset=consumed.offset)

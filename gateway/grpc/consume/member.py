@@ -20,12 +20,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gateway.access.authorization import topic_check
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.grpc.consume import messages as wire
-from gateway.grpc.consume.delivery import Pusher
-from gateway.grpc.consume.messages import ConsumeTerms
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Position, Start, Whence
+from gateway.grpc.consume.delivery import DeliveryLoop
+from gateway.grpc.consume.messages import ConsumeOptions
+from gateway.grpc.consume.partitions import ConsumedPartition, ConsumedPartitions, Position, Start, StartKind
 from gateway.proto import group_messages, log_pb2
 from gateway.topics.names import NamedTopic, check_topic_id, topics_named
 from metadata.errors import (
@@ -37,7 +37,7 @@ from metadata.errors import (
     TidelogError,
     UnknownTopic,
 )
-from metadata.group_member.interfaces import GroupCalls
+from metadata.group_member.interfaces import CoordinatorClient
 from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
@@ -53,11 +53,11 @@ RELEASE_AT_STOP_S: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-class StreamMember:
+class GroupMemberConsumer:
     """Its owner runs `run()` as a task."""
 
     def __init__(
-        self, broker: Broker, terms: ConsumeTerms, partitions: ConsumedPartitions, pusher: Pusher, *, client_host: str
+        self, broker: BrokerApi, terms: ConsumeOptions, partitions: ConsumedPartitions, pusher: DeliveryLoop, *, client_host: str
     ) -> None:
         self._broker = broker
         self._check_topic = topic_check()
@@ -104,7 +104,7 @@ class StreamMember:
     async def committed(self) -> StoredOffsets:
         return await self._broker.groups.offsets(self._terms.group)
 
-    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+    async def keep(self, ends: Mapping[ConsumedPartition, int]) -> Collection[ConsumedPartition]:
         """As committed by the group: or whoever reads these next, without a commit, would begin where the logs end by then."""
         offsets = {each: CommittedOffset(offset=offset, committed_at_ms=0) for each, offset in ends.items()}
         refused = await self._committed(offsets)
@@ -119,7 +119,7 @@ class StreamMember:
     def failed(self, error: TidelogError) -> None:
         log.info("group %s: %s", self._terms.group, error)
 
-    # ── PartitionReader ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── RebalanceListener ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def subscribed(self) -> Mapping[str, int]:
         return self._counts(self._terms.topics)
@@ -182,14 +182,14 @@ class StreamMember:
         return max(0.0, 0.9 * self._terms.member.rebalance_timeout_ms - 2 * self._terms.member.beat_ms) / 1000
 
     def _take(self, partitions: Collection[TopicPartitionName]) -> None:
-        taken: list[Consumed] = []
+        taken: list[ConsumedPartition] = []
         for name, number in partitions:
             try:
                 self._check_topic(name)  # another member, as the leader, may have assigned it
                 topic = self._broker.topic_cache.get(name)
             except TidelogError:
                 continue  # it was deleted a moment ago: the group will hear of it; or this client may not read it
-            taken.append(Consumed(name, topic.id, number, Start(Whence.COMMITTED)))
+            taken.append(ConsumedPartition(name, topic.id, number, Start(StartKind.COMMITTED)))
         self._partitions.drop([each.name for each in taken])
         self._partitions.take(taken)
         self._pusher.changed()
@@ -241,7 +241,7 @@ class StreamMember:
         await self._pusher.drained.wait()
 
     async def _commit_named(self, commit: log_pb2.ConsumeCommit) -> list[tuple[TopicPartitionName, int, TidelogError | None]]:
-        offsets: dict[Consumed, CommittedOffset] = {}
+        offsets: dict[ConsumedPartition, CommittedOffset] = {}
         errors: dict[TopicPartitionName, TidelogError] = {}
         for told in commit.offsets:
             name = (told.topic, told.partition)
@@ -257,13 +257,13 @@ class StreamMember:
         errors |= {consumed.name: error for consumed, error in (await self._committed(offsets)).items()}
         return [(name, told.offset, errors.get(name)) for told in commit.offsets for name in [(told.topic, told.partition)]]
 
-    async def _committed(self, offsets: Mapping[Consumed, CommittedOffset]) -> dict[Consumed, TidelogError]:
+    async def _committed(self, offsets: Mapping[ConsumedPartition, CommittedOffset]) -> dict[ConsumedPartition, TidelogError]:
         """Why what was not committed was not. Waits for the end of a rebalance; commits of unknown outcome are repeated."""
         clock = asyncio.get_running_loop().time
         ends_s = clock() + COMMIT_S
         while True:
             held = {each: offset for each, offset in offsets.items() if self._partitions.holds(each)}
-            refused: dict[Consumed, TidelogError] = {each: _not_owned(each.name) for each in offsets if each not in held}
+            refused: dict[ConsumedPartition, TidelogError] = {each: _not_owned(each.name) for each in offsets if each not in held}
             if not held:
                 return refused
             try:
@@ -289,7 +289,7 @@ class StreamMember:
 class _FromClient:
     """A member's calls, with the address that its client has."""
 
-    def __init__(self, calls: GroupCalls, client_host: str) -> None:
+    def __init__(self, calls: CoordinatorClient, client_host: str) -> None:
         self._calls = calls
         self._client_host = client_host
 

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gateway.grpc.consume.partitions import Consumed, Start, Whence
+from gateway.grpc.consume.partitions import ConsumedPartition, Start, StartKind
 from gateway.proto import groups_pb2, log_pb2
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.group_member.settings import MemberSettings
@@ -49,7 +49,7 @@ class NamedStart(NamedTuple):
     """Where there is no offset."""
 
 
-class ConsumeTerms(NamedTuple):
+class ConsumeOptions(NamedTuple):
     topics: tuple[str, ...]
     group: str
     """Empty: alone."""
@@ -65,7 +65,7 @@ class ConsumeTerms(NamedTuple):
 # ── asked ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def terms_of(start: log_pb2.ConsumeStart, settings: GatewaySettings) -> ConsumeTerms:
+def terms_of(start: log_pb2.ConsumeStart, settings: GatewaySettings) -> ConsumeOptions:
     if not start.topics and not start.starts:
         raise InvalidArgument("no topic is named", hint="Name what is read.", field="start.topics")
     _check_once([(topic,) for topic in start.topics], "start.topics")
@@ -92,7 +92,7 @@ def terms_of(start: log_pb2.ConsumeStart, settings: GatewaySettings) -> ConsumeT
             raise InvalidArgument(f"{field} is of members of a group, and no group is named", field=f"start.{field}")
     starts = tuple(_named_start(each, f"start.starts[{at}]") for at, each in enumerate(start.starts))
     _check_once([(each.topic, each.partition) for each in starts], "start.starts")
-    return ConsumeTerms(
+    return ConsumeOptions(
         tuple(start.topics),
         start.group,
         _member(start),
@@ -125,13 +125,13 @@ def _named_start(told: log_pb2.ConsumeFrom, field: str) -> NamedStart:
         case "offset":
             if told.offset < 0:
                 raise InvalidArgument(f"there is no offset {told.offset}; offsets begin at 0", field=f"{field}.offset")
-            return NamedStart(told.topic, told.partition, told.topic_id, told.offset, Start(Whence.EARLIEST))
+            return NamedStart(told.topic, told.partition, told.topic_id, told.offset, Start(StartKind.EARLIEST))
         case "earliest":
-            start = Start(Whence.EARLIEST)
+            start = Start(StartKind.EARLIEST)
         case "latest":
-            start = Start(Whence.LATEST)
+            start = Start(StartKind.LATEST)
         case "timestamp_ms":
-            start = Start(Whence.TIMESTAMP, told.timestamp_ms)
+            start = Start(StartKind.TIMESTAMP, told.timestamp_ms)
         case _:
             raise InvalidArgument("it says neither offset nor earliest nor latest nor timestamp_ms", field=f"{field}.at")
     return NamedStart(told.topic, told.partition, told.topic_id, None, start)
@@ -207,19 +207,19 @@ def committed(commit_id: int, results: Iterable[tuple[TopicPartitionName, int, T
     for (topic, partition), offset, error in results:
         result = outcome.results.add(topic=topic, partition=partition, offset=offset)
         if error is not None:
-            result.error.CopyFrom(status_of(error))
+            result.error.CopyFrom(to_status(error))
     return log_pb2.ConsumeResponse(committed=outcome)
 
 
-def failed(consumed: Consumed, error: TidelogError, delivery_id: int) -> log_pb2.ConsumeResponse:
+def failed(consumed: ConsumedPartition, error: TidelogError, delivery_id: int) -> log_pb2.ConsumeResponse:
     data = log_pb2.ConsumedData(delivery_id=delivery_id)
     told = data.partitions.add(topic=consumed.topic, partition=consumed.number, next_offset=consumed.offset)
     told.high_watermark = consumed.high_watermark
-    told.error.CopyFrom(status_of(error))
+    told.error.CopyFrom(to_status(error))
     return log_pb2.ConsumeResponse(data=data)
 
 
-def progress(moved: Iterable[Consumed]) -> log_pb2.ConsumeResponse:
+def progress(moved: Iterable[ConsumedPartition]) -> log_pb2.ConsumeResponse:
     told = log_pb2.ConsumeProgress()
     for each in moved:
         told.partitions.add(topic=each.topic, partition=each.number, next_offset=each.offset, high_watermark=each.high_watermark)

@@ -29,7 +29,7 @@ DELIVERIES_MAX: Final = 2_048
 UNKNOWN: Final = -1
 
 
-class Whence(Enum):
+class StartKind(Enum):
     """Says where a partition begins."""
 
     # Where nothing is committed, as the policy of the stream says.
@@ -40,17 +40,17 @@ class Whence(Enum):
 
 
 class Start(NamedTuple):
-    whence: Whence
+    whence: StartKind
     timestamp_ms: int = 0
 
 
 def start_of(policy: StartPolicy) -> Start:
     """Returns the start within the bounds of the log that the policy names. ERROR names none."""
-    return Start(Whence.LATEST if policy is StartPolicy.LATEST else Whence.EARLIEST)
+    return Start(StartKind.LATEST if policy is StartPolicy.LATEST else StartKind.EARLIEST)
 
 
 @dataclass(eq=False, slots=True)
-class Consumed:
+class ConsumedPartition:
     """One partition while it is held."""
 
     topic: str
@@ -97,33 +97,33 @@ class Consumed:
 class Position(NamedTuple):
     """How far a partition was delivered."""
 
-    consumed: Consumed
+    consumed: ConsumedPartition
     next_offset: int
     leader_epoch: int
 
 
 class ConsumedPartitions:
     def __init__(self) -> None:
-        self._held: dict[TopicPartitionName, Consumed] = {}
+        self._held: dict[TopicPartitionName, ConsumedPartition] = {}
         """In the order of their turns."""
         self._deliveries: deque[tuple[int, Sequence[Position]]] = deque()
         """Those that may still be committed, in order, each with its id."""
-        self._due: dict[Consumed, Position] = {}
+        self._due: dict[ConsumedPartition, Position] = {}
         """That a commit has named, and that is not committed yet."""
         self.last_delivery_id = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Consumed]:
+    def __iter__(self) -> Iterator[ConsumedPartition]:
         return iter(self._held.values())
 
-    def get(self, name: TopicPartitionName) -> Consumed | None:
+    def get(self, name: TopicPartitionName) -> ConsumedPartition | None:
         return self._held.get(name)
 
     # ── which ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, partitions: Iterable[Consumed]) -> None:
+    def take(self, partitions: Iterable[ConsumedPartition]) -> None:
         self._held.update((each.name, each) for each in partitions)
 
     def stop(self, names: Collection[TopicPartitionName]) -> None:
@@ -138,7 +138,7 @@ class ConsumedPartitions:
             if (consumed := self._held.pop(name, None)) is not None:
                 self._due.pop(consumed, None)
 
-    def holds(self, consumed: Consumed) -> bool:
+    def holds(self, consumed: ConsumedPartition) -> bool:
         return self._held.get(consumed.name) is consumed
 
     def pause(self, name: TopicPartitionName, *, paused: bool) -> None:
@@ -147,10 +147,10 @@ class ConsumedPartitions:
             consumed.is_paused = paused
             consumed.error = consumed.error if paused else None
 
-    def to_place(self) -> list[Consumed]:
+    def to_place(self) -> list[ConsumedPartition]:
         return [each for each in self._held.values() if each.is_read and not each.is_placed]
 
-    def readable(self) -> list[Consumed]:
+    def readable(self) -> list[ConsumedPartition]:
         """In turn: those that were read longest ago come first."""
         return [each for each in self._held.values() if each.is_read and each.is_placed]
 
@@ -189,7 +189,7 @@ class ConsumedPartitions:
 
     # ── what is told where nothing comes ────────────────────────────────────────────────────────────────────────────────
 
-    def progress(self) -> list[Consumed]:
+    def progress(self) -> list[ConsumedPartition]:
         """Those of which something is different from what was told last; it is told by that."""
         moved = [each for each in self._held.values() if each.is_seen and each.told != (each.offset, each.high_watermark)]
         for each in moved:
@@ -205,7 +205,7 @@ def _in_pairs(deliveries: Iterable[tuple[int, Sequence[Position]]]) -> Iterable[
         if earlier is None:
             earlier = positions
             continue
-        last: Mapping[Consumed, Position] = {each.consumed: each for each in (*earlier, *positions)}
+        last: Mapping[ConsumedPartition, Position] = {each.consumed: each for each in (*earlier, *positions)}
         yield delivery_id, tuple(last.values())
         earlier = None
     if earlier is not None:

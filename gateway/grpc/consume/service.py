@@ -19,16 +19,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.access.authorization import check_group
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import Context, client_host, parse_message
 from gateway.grpc.connection_ages import ConnectionAges
 from gateway.grpc.consume import messages as wire
-from gateway.grpc.consume.delivery import Pusher
-from gateway.grpc.consume.member import RELEASE_AT_STOP_S, StreamMember
-from gateway.grpc.consume.messages import ConsumeTerms, check_request, terms_of
+from gateway.grpc.consume.delivery import DeliveryLoop
+from gateway.grpc.consume.member import RELEASE_AT_STOP_S, GroupMemberConsumer
+from gateway.grpc.consume.messages import ConsumeOptions, check_request, terms_of
 from gateway.grpc.consume.partitions import ConsumedPartitions
-from gateway.grpc.consume.standalone import Alone
+from gateway.grpc.consume.standalone import StandaloneConsumer
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import groups_pb2, log_pb2
 from gateway.topics.names import LOOK_UP_S, NamedTopic, topics_named
@@ -42,7 +42,7 @@ RELEASE_AT_AGE_S_MAX: Final = 10.0
 
 
 class GrpcConsume:
-    def __init__(self, broker: Broker, waits: LongWaits, fetch: GrpcFetch) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, fetch: GrpcFetch) -> None:
         self._broker = broker
         self._waits = waits
         self._fetch = fetch
@@ -70,7 +70,7 @@ class GrpcConsume:
             if stream.has_aged:
                 self._ages.ended(peer)
 
-    async def _topics(self, terms: ConsumeTerms) -> dict[str, Topic]:
+    async def _topics(self, terms: ConsumeOptions) -> dict[str, Topic]:
         """All that are named. UnknownTopic and so on with the field."""
         fields = {each.topic: f"start.starts[{at}].topic" for at, each in enumerate(terms.starts)}
         fields |= {name: f"start.topics[{at}]" for at, name in enumerate(terms.topics)}
@@ -99,11 +99,11 @@ class GrpcConsume:
 class _Stream:
     def __init__(
         self,
-        broker: Broker,
-        waits: LongWaits,
+        broker: BrokerApi,
+        waits: InterruptibleWaits,
         fetch: GrpcFetch,
         context: Context,
-        terms: ConsumeTerms,
+        terms: ConsumeOptions,
         topics: dict[str, Topic],
     ) -> None:
         self._broker = broker
@@ -112,13 +112,13 @@ class _Stream:
         self._terms = terms
         self._topics = frozenset(topics)
         self._partitions = ConsumedPartitions()
-        self._pusher = Pusher(broker, fetch, context, terms, self._partitions, used_up=lambda: self._end(None))
-        self._member: StreamMember | None = None
+        self._pusher = DeliveryLoop(broker, fetch, context, terms, self._partitions, used_up=lambda: self._end(None))
+        self._member: GroupMemberConsumer | None = None
         if terms.group:
-            self._member = StreamMember(broker, terms, self._partitions, self._pusher, client_host=client_host(context))
-            self._ownership: StreamMember | Alone = self._member
+            self._member = GroupMemberConsumer(broker, terms, self._partitions, self._pusher, client_host=client_host(context))
+            self._ownership: GroupMemberConsumer | StandaloneConsumer = self._member
         else:
-            self._ownership = Alone(broker, terms, topics, self._partitions, self._pusher, ended=self._end)
+            self._ownership = StandaloneConsumer(broker, terms, topics, self._partitions, self._pusher, ended=self._end)
         self._pusher.ownership = self._ownership
         self.has_aged = False
         """It ended because its connection is old."""

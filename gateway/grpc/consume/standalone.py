@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from gateway.api import Broker
-from gateway.grpc.consume.delivery import Pusher
-from gateway.grpc.consume.messages import ConsumeTerms, NamedStart
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Start, Whence, start_of
+from gateway.api import BrokerApi
+from gateway.grpc.consume.delivery import DeliveryLoop
+from gateway.grpc.consume.messages import ConsumeOptions, NamedStart
+from gateway.grpc.consume.partitions import ConsumedPartition, ConsumedPartitions, Start, StartKind, start_of
 from gateway.grpc.fetch.service import PARTITIONS_MAX
 from gateway.topics.names import check_topic_id, partition_of
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
@@ -21,14 +21,14 @@ from metadata.groups.offsets import StoredOffsets
 from metadata.topics.topic import Topic
 
 
-class Alone:
+class StandaloneConsumer:
     def __init__(
         self,
-        broker: Broker,
-        terms: ConsumeTerms,
+        broker: BrokerApi,
+        terms: ConsumeOptions,
         topics: Mapping[str, Topic],
         partitions: ConsumedPartitions,
-        pusher: Pusher,
+        pusher: DeliveryLoop,
         *,
         ended: Callable[[TidelogError], None],
     ) -> None:
@@ -47,7 +47,7 @@ class Alone:
                 field="start.topics",
             )
 
-    def _first(self, topics: Mapping[str, Topic]) -> Iterable[Consumed]:
+    def _first(self, topics: Mapping[str, Topic]) -> Iterable[ConsumedPartition]:
         starts = {(each.topic, each.partition): each for each in self._terms.starts}
         for at, each in enumerate(self._terms.starts):
             topic = topics[each.topic]
@@ -77,7 +77,7 @@ class Alone:
     async def committed(self) -> StoredOffsets:
         raise AssertionError("who reads alone has committed nothing")
 
-    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+    async def keep(self, ends: Mapping[ConsumedPartition, int]) -> Collection[ConsumedPartition]:
         return ends
 
     def waits(self) -> None:
@@ -105,7 +105,7 @@ class Alone:
             self._gone(name, UnknownTopic(f"topic {name} was deleted and made again", topic=name))
         elif name in self._terms.topics:
             added = [number for number in range(topic.partition_count) if self._partitions.get((name, number)) is None]
-            self._partitions.take(Consumed(name, topic.id, number, Start(Whence.EARLIEST)) for number in added)
+            self._partitions.take(ConsumedPartition(name, topic.id, number, Start(StartKind.EARLIEST)) for number in added)
             self._pusher.changed()
 
     def _gone(self, name: str, error: UnknownTopic) -> None:
@@ -114,8 +114,8 @@ class Alone:
                 self._pusher.fail(each, error)
 
 
-def _begun(topic: Topic, number: int, named: NamedStart | None, reset: StartPolicy) -> Consumed:
-    consumed = Consumed(topic.name, topic.id, number, start_of(reset) if named is None else named.start)
+def _begun(topic: Topic, number: int, named: NamedStart | None, reset: StartPolicy) -> ConsumedPartition:
+    consumed = ConsumedPartition(topic.name, topic.id, number, start_of(reset) if named is None else named.start)
     if named is not None and named.offset is not None:
         consumed.offset = named.offset
     return consumed

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.groups.start_offsets import find_starts
-from gateway.grpc.consume.messages import ConsumeTerms
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Whence, start_of
+from gateway.grpc.consume.messages import ConsumeOptions
+from gateway.grpc.consume.partitions import ConsumedPartition, ConsumedPartitions, StartKind, start_of
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import TidelogError
 from metadata.group_member.start_offsets import StartPolicy, StartRules
@@ -31,18 +31,18 @@ LOOK_UPS_AT_ONCE: Final = 16
 log = logging.getLogger(__name__)
 
 
-class ConsumePlacing:
+class StartOffsets:
     """Its owner runs `run()` as a task."""
 
     def __init__(
         self,
-        broker: Broker,
-        terms: ConsumeTerms,
+        broker: BrokerApi,
+        terms: ConsumeOptions,
         partitions: ConsumedPartitions,
         *,
         committed: Callable[[], Awaitable[StoredOffsets]],
-        keep: Callable[[Mapping[Consumed, int]], Awaitable[Collection[Consumed]]],
-        refused: Callable[[Consumed, TidelogError], bool],
+        keep: Callable[[Mapping[ConsumedPartition, int]], Awaitable[Collection[ConsumedPartition]]],
+        refused: Callable[[ConsumedPartition, TidelogError], bool],
         placed: Callable[[], None],
     ) -> None:
         """`keep` remembers where partitions begin that begin at the end of their logs, and answers those of which it did. `refused`
@@ -71,8 +71,8 @@ class ConsumePlacing:
                         await self.wanted.wait()
                 self.wanted.set()
 
-    async def _place(self, waiting: Sequence[Consumed]) -> None:
-        if of_group := [each for each in waiting if each.start.whence is Whence.COMMITTED]:
+    async def _place(self, waiting: Sequence[ConsumedPartition]) -> None:
+        if of_group := [each for each in waiting if each.start.whence is StartKind.COMMITTED]:
             try:
                 stored = await self._committed()
             except TidelogError as error:
@@ -82,15 +82,15 @@ class ConsumePlacing:
             await self._begin(of_group, self._terms.reset, stored)
         for policy in (StartPolicy.EARLIEST, StartPolicy.LATEST):
             await self._begin([each for each in waiting if each.start == start_of(policy)], policy, None)
-        await self._at_timestamps([each for each in waiting if each.start.whence is Whence.TIMESTAMP])
+        await self._at_timestamps([each for each in waiting if each.start.whence is StartKind.TIMESTAMP])
 
-    async def _begin(self, waiting: Sequence[Consumed], policy: StartPolicy, stored: StoredOffsets | None) -> None:
+    async def _begin(self, waiting: Sequence[ConsumedPartition], policy: StartPolicy, stored: StoredOffsets | None) -> None:
         if not waiting:
             return
         names = {each.partition: f"{each.topic}/{each.number}" for each in waiting}
         rules = StartRules(self._terms.group, policy)
         found = await find_starts(self._broker.cluster_log, rules, names, stored, wait_s=BOUNDS_WAIT_S)
-        ends: dict[Consumed, int] = {}
+        ends: dict[ConsumedPartition, int] = {}
         for each in waiting:
             start = found[each.partition]
             if isinstance(start, TidelogError):
@@ -104,7 +104,7 @@ class ConsumePlacing:
         for each in await self._keep(ends) if ends else ():
             each.offset = ends[each]
 
-    async def _at_timestamps(self, waiting: Sequence[Consumed]) -> None:
+    async def _at_timestamps(self, waiting: Sequence[ConsumedPartition]) -> None:
         if not waiting:
             return
         found = await self._broker.cluster_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
@@ -116,7 +116,7 @@ class ConsumePlacing:
                 else:
                     look_ups.create_task(self._at_timestamp(each, bounds.high_watermark, turns))
 
-    async def _at_timestamp(self, consumed: Consumed, high_watermark: int, turns: asyncio.Semaphore) -> None:
+    async def _at_timestamp(self, consumed: ConsumedPartition, high_watermark: int, turns: asyncio.Semaphore) -> None:
         try:
             async with turns:
                 found = await self._broker.cluster_log.offset_for_timestamp(consumed.partition, consumed.start.timestamp_ms)

@@ -21,7 +21,7 @@ from segments.object_store.interface import Buffer
 from segments.records.batch_kernel import RecordTuple
 
 
-class PartitionAnswer(NamedTuple):
+class PartitionResponse(NamedTuple):
     partition: log_pb2.FetchedPartition
     """Everything but the batches or records, and the leader epoch."""
     pieces: Sequence[Buffer] = ()
@@ -32,18 +32,18 @@ class PartitionAnswer(NamedTuple):
     leader_epoch: int = 0
 
 
-def encode_fetch_response(partitions: Iterable[PartitionAnswer]) -> bytes:
+def encode_fetch_response(partitions: Iterable[PartitionResponse]) -> bytes:
     return b"".join(_encoded(partitions))
 
 
-def encode_consumed_data(partitions: Iterable[PartitionAnswer], delivery_id: int) -> bytes:
+def encode_consumed_data(partitions: Iterable[PartitionResponse], delivery_id: int) -> bytes:
     """The ConsumeResponse that carries it."""
     message = _encoded(partitions)
     message.append(b"\x10" + _varint(delivery_id))
     return b"".join([b"\x0a" + _varint(sum(map(len, message))), *message])
 
 
-def _encoded(partitions: Iterable[PartitionAnswer]) -> list[Buffer]:
+def _encoded(partitions: Iterable[PartitionResponse]) -> list[Buffer]:
     message: list[Buffer] = []
     for partition, pieces, size_bytes, structured, leader_epoch in partitions:
         rest = partition.SerializeToString()

@@ -18,28 +18,28 @@ from typing import Final, NamedTuple, cast
 
 import grpc
 
-from gateway.api import Broker
-from gateway.concurrency.offload import OneEachTurn
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.offload import OnePerLoopTurn
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import Context, MethodHandler, is_forwarded, unary_bytes
 from gateway.grpc.fetch.leader_epochs import current_epoch_of
-from gateway.grpc.fetch.response_encoder import PartitionAnswer, encode_fetch_response, encode_records
-from gateway.grpc.slow_readers import Deliveries
+from gateway.grpc.fetch.response_encoder import PartitionResponse, encode_fetch_response, encode_records
+from gateway.grpc.slow_readers import SlowReaderGuard
 from gateway.proto import log_pb2
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from gateway.records.append import topic_named
-from gateway.records.batch_decoder import RECORDS_MAX, open_records, room_for
-from gateway.records.response_budget import BYTES_LEAST, AnswerPlace, AnswerRoom
+from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
+from gateway.records.response_budget import BYTES_LEAST, Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
 from gateway.routing.places_wire import places_of
 from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
 from metadata.model import Offset, check_client_rack
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import check_epoch
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 PARTITIONS_MAX: Final = 10_000
 LARGE_ANSWER_BYTES: Final = 128 << 10
@@ -48,17 +48,17 @@ COPIES: Final = 2
 """Of an answer on its way: ours, and gRPC's own."""
 
 
-class Asked(NamedTuple):
+class RequestedPartition(NamedTuple):
     """One partition of a request: where to read, or why it can't be read."""
 
     request: log_pb2.FetchPartition
     topic: Topic | None
     target: FetchTarget | TidelogError
-    preferred: Registration | None = None
+    preferred: BrokerRegistration | None = None
     """Where to read it, in place of records."""
 
 
-class Terms(NamedTuple):
+class FetchOptions(NamedTuple):
     """What a request asks for, within the broker's bounds."""
 
     bytes_max: int
@@ -70,13 +70,13 @@ class Terms(NamedTuple):
 
 
 class GrpcFetch:
-    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
-        self.room = AnswerRoom(broker.settings, waits)
-        self._large_answers = OneEachTurn()
+        self.room = ResponseBudget(broker.settings, waits)
+        self._large_answers = OnePerLoopTurn()
         self._traffic = broker.metrics.traffic
-        self._deliveries = Deliveries(self.room, pause_s=broker.settings.answer_timeout_ms / 1000)
+        self._deliveries = SlowReaderGuard(self.room, pause_s=broker.settings.answer_timeout_ms / 1000)
 
     def handler(self) -> MethodHandler:
         """Of the call Fetch."""
@@ -102,7 +102,7 @@ class GrpcFetch:
         delivery = self._deliveries.begin(context.peer(), local_address=self._broker.grpc_address, size_bytes=size_bytes)
         return lambda: self._deliveries.end(delivery)
 
-    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LogService, *, forwarded: bool = False) -> bytes:
+    async def _fetch(self, request: log_pb2.FetchRequest, place: Reservation, log: LogService, *, forwarded: bool = False) -> bytes:
         """The FetchResponse; `place` then holds room for it, and none where it has no records."""
         began_s = asyncio.get_running_loop().time()
         terms = self._terms(request, forwarded)
@@ -114,21 +114,21 @@ class GrpcFetch:
 
     async def laid_out(
         self,
-        asked: Sequence[Asked],
-        answers: Sequence[Fetched | TidelogError],
-        terms: Terms,
-        place: AnswerPlace,
+        asked: Sequence[RequestedPartition],
+        answers: Sequence[FetchResult | TidelogError],
+        terms: FetchOptions,
+        place: Reservation,
         log: LogService,
-        encode: Callable[[Sequence[PartitionAnswer]], bytes],
+        encode: Callable[[Sequence[PartitionResponse]], bytes],
     ) -> bytes:
         """The answers as one message, in the order of `asked`, as far as `place` has room; it holds what the message takes then.
 
         `encode` may run in a thread.
         """
         decompressed_bytes_max = log.settings.decompressed_bytes_max
-        if sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched)) >= LARGE_ANSWER_BYTES:
+        if sum(answer.size_bytes for answer in answers if isinstance(answer, FetchResult)) >= LARGE_ANSWER_BYTES:
             await self._large_answers.take()
-        opened = [answer for answer in answers if terms.structured and isinstance(answer, Fetched)]
+        opened = [answer for answer in answers if terms.structured and isinstance(answer, FetchResult)]
 
         def laid() -> tuple[bytes, int]:
             told = _told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
@@ -144,7 +144,7 @@ class GrpcFetch:
             place.keep(COPIES * len(message))
         return message
 
-    def _terms(self, request: log_pb2.FetchRequest, forwarded: bool) -> Terms:
+    def _terms(self, request: log_pb2.FetchRequest, forwarded: bool) -> FetchOptions:
         settings = self._broker.settings
         if not 1 <= len(request.partitions) <= PARTITIONS_MAX:
             raise InvalidArgument(
@@ -159,26 +159,26 @@ class GrpcFetch:
         bytes_max = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
         structured = request.format == log_pb2.FETCH_FORMAT_RECORDS
         client_rack = check_client_rack(request.client_rack)
-        return Terms(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured, client_rack, forwarded)
+        return FetchOptions(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured, client_rack, forwarded)
 
-    def _asked(self, partition: log_pb2.FetchPartition, terms: Terms, log: LogService) -> Asked:
+    def _asked(self, partition: log_pb2.FetchPartition, terms: FetchOptions, log: LogService) -> RequestedPartition:
         try:
             topic = topic_named(self._broker, partition.topic)
             check_topic_id(topic, partition.topic_id)
             topic_partition = partition_of(topic, partition.partition)
             current_leader_epoch = current_epoch_of(partition)
         except TidelogError as error:
-            return Asked(partition, None, error)
+            return RequestedPartition(partition, None, error)
         bytes_max = partition.max_bytes or terms.bytes_max
         places_bytes_min = log.places_bytes_min(terms.client_rack)
         if terms.is_forwarded and partition.HasField("places_bytes_min"):
             places_bytes_min = partition.places_bytes_min
         target = FetchTarget(topic_partition, partition.offset, bytes_max, current_leader_epoch, places_bytes_min)
-        return Asked(partition, topic, target, log.preferred_broker(topic_partition, terms.client_rack))
+        return RequestedPartition(partition, topic, target, log.preferred_broker(topic_partition, terms.client_rack))
 
     async def _fetched(
-        self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace, log: LogService
-    ) -> list[Fetched | TidelogError]:
+        self, asked: Sequence[RequestedPartition], terms: FetchOptions, place: Reservation, log: LogService
+    ) -> list[FetchResult | TidelogError]:
         """An answer for each partition, as much as there is room for; `place` holds that room, and none where there is nothing."""
         loop = asyncio.get_running_loop()
         sent_on = [target for _, _, target, preferred in asked if preferred and isinstance(target, FetchTarget)]
@@ -187,7 +187,7 @@ class GrpcFetch:
         terms = terms if len(targets) == len(asked) else terms._replace(wait_ms=0)
         ends_s = loop.time() + terms.wait_ms / 1000
         answers = await self._look(targets, terms, log) if targets else []
-        bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
+        bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, FetchResult))
         if bytes_there:
             errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
             del answers  # who waits for room holds no records
@@ -204,12 +204,12 @@ class GrpcFetch:
         self,
         targets: Sequence[FetchTarget],
         bytes_there: int,
-        terms: Terms,
-        place: AnswerPlace,
+        terms: FetchOptions,
+        place: Reservation,
         log: LogService,
         *,
         timeout_s: float,
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         """What there is, as far as `place` gets room for it. `bytes_there`: so many were seen. Throttled without room in time."""
         one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
         await place.ask(
@@ -219,7 +219,7 @@ class GrpcFetch:
         )
         return await log.fetch(targets, bytes_max=min(terms.bytes_max, place.bytes_held // COPIES), bytes_min=0)
 
-    async def _look(self, targets: Sequence[FetchTarget], terms: Terms, log: LogService) -> list[Fetched | TidelogError]:
+    async def _look(self, targets: Sequence[FetchTarget], terms: FetchOptions, log: LogService) -> list[FetchResult | TidelogError]:
         """What there is after the wait, or at a stop: of records the first batch, where that is enough to end the wait."""
         if terms.wait_ms and terms.bytes_min:
             bytes_max = terms.bytes_max if terms.bytes_min > 1 else 1
@@ -231,7 +231,7 @@ class GrpcFetch:
         return await log.fetch(targets, bytes_max=1, bytes_min=0)
 
 
-def _record_count(asked: Sequence[Asked], told: Sequence[PartitionAnswer]) -> int:
+def _record_count(asked: Sequence[RequestedPartition], told: Sequence[PartitionResponse]) -> int:
     return sum(
         answer.partition.next_offset - partition.offset
         for (partition, *_), answer in zip(asked, told, strict=True)
@@ -239,10 +239,10 @@ def _record_count(asked: Sequence[Asked], told: Sequence[PartitionAnswer]) -> in
     )
 
 
-async def _bounds_alone(log: LogService, targets: Sequence[FetchTarget]) -> list[Fetched | TidelogError]:
+async def _bounds_alone(log: LogService, targets: Sequence[FetchTarget]) -> list[FetchResult | TidelogError]:
     """Answers without records, as their leaders give them at once."""
     found = await log.bounds_of([target.partition for target in targets], wait_s=BOUNDS_WAIT_S)
-    answers: list[Fetched | TidelogError] = []
+    answers: list[FetchResult | TidelogError] = []
     for target, bounds in zip(targets, found, strict=True):
         if isinstance(bounds, TidelogError):
             answers.append(bounds)
@@ -257,21 +257,25 @@ async def _bounds_alone(log: LogService, targets: Sequence[FetchTarget]) -> list
             answers.append(error.with_traceback(None))
         else:
             offset = Offset(target.offset)
-            answers.append(Fetched([], 0, offset, bounds.high_watermark, bounds.log_start_offset, held))
+            answers.append(FetchResult([], 0, offset, bounds.high_watermark, bounds.log_start_offset, held))
     return answers
 
 
 def _told(
-    asked: Sequence[Asked], answers: Sequence[Fetched | TidelogError], terms: Terms, bytes_max: int, decompressed_bytes_max: int
-) -> list[PartitionAnswer]:
+    asked: Sequence[RequestedPartition],
+    answers: Sequence[FetchResult | TidelogError],
+    terms: FetchOptions,
+    bytes_max: int,
+    decompressed_bytes_max: int,
+) -> list[PartitionResponse]:
     """The answers in the places of the request; opened, where that was asked for, as far as `bytes_max` reach."""
-    told: list[PartitionAnswer] = []
+    told: list[PartitionResponse] = []
     records_max = RECORDS_MAX
     for (partition, topic, _, preferred), answer in zip(asked, answers, strict=True):
         head = log_pb2.FetchedPartition(topic=partition.topic, partition=partition.partition)
         if isinstance(answer, TidelogError):
-            head.error.CopyFrom(status_of(named(answer, topic) if topic else answer))
-            told.append(PartitionAnswer(head))
+            head.error.CopyFrom(to_status(named(answer, topic) if topic else answer))
+            told.append(PartitionResponse(head))
             continue
         head.high_watermark, head.log_start_offset = answer.high_watermark, answer.log_start_offset
         head.next_offset = answer.next_offset
@@ -281,14 +285,14 @@ def _told(
             head.preferred_broker.http_address = preferred.http_address
         if answer.located is not None:
             head.places.CopyFrom(places_of(answer.located))
-            told.append(PartitionAnswer(head, leader_epoch=answer.leader_epoch))
+            told.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
         elif not terms.structured:
-            told.append(PartitionAnswer(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
+            told.append(PartitionResponse(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
         elif bytes_max <= 0 or records_max == 0:
             head.next_offset = partition.offset
-            told.append(PartitionAnswer(head, leader_epoch=answer.leader_epoch))
+            told.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
         else:
-            opened = open_records(
+            opened = decode_records(
                 answer,
                 partition.offset,
                 partial(encode_records, partition=partition.partition),
@@ -297,7 +301,9 @@ def _told(
                 decompressed_bytes_max=decompressed_bytes_max,
             )
             head.next_offset = opened.next_offset
-            told.append(PartitionAnswer(head, opened.pieces, opened.size_bytes, structured=True, leader_epoch=answer.leader_epoch))
+            told.append(
+                PartitionResponse(head, opened.pieces, opened.size_bytes, structured=True, leader_epoch=answer.leader_epoch)
+            )
             bytes_max -= opened.size_bytes
             records_max -= opened.record_count
     return told

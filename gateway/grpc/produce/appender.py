@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gateway.api import Broker
-from gateway.concurrency.offload import WorkThreads
+from gateway.api import BrokerApi
+from gateway.concurrency.offload import BoundedExecutor
 from gateway.grpc.produce.record_decoder import RecordLimits, decode_records, takes_long
 from gateway.grpc.produce.request_decoder import AppendRequest
 from gateway.records.append import (
-    ReadyBatch,
-    Target,
+    AppendTarget,
+    CheckedBatch,
     append,
     check_dates,
     check_ready_batch,
@@ -31,7 +31,7 @@ from gateway.records.append import (
     target_caught_up,
     target_named,
 )
-from gateway.records.partitioning import RECORDS_MAX, Plan, plan_records, route, single_partition
+from gateway.records.partitioning import RECORDS_MAX, Plan, plan_batches, route_records, single_partition
 from gateway.routing.forward_queue import refuses_alone
 from gateway.routing.log_service import LogService, Pending
 from gateway.topics.names import check_topic_id, partition_of
@@ -57,15 +57,15 @@ class Taken(NamedTuple):
     topic: str = ""
 
 
-class Refused(NamedTuple):
+class RefusedBatch(NamedTuple):
     at: int
     error: TidelogError
 
 
-class MessageAppends:
+class MessageAppender:
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerApi,
         log: LogService,
         admission: Admission,
         *,
@@ -73,7 +73,7 @@ class MessageAppends:
         deadline_s: float,
         is_forwarded: bool,
         turns: Iterator[int],
-        threads: WorkThreads,
+        threads: BoundedExecutor,
     ) -> None:
         """`turns` choose the partition of records without a key; `threads` take apart what takes long.
 
@@ -88,10 +88,10 @@ class MessageAppends:
         self._admission = admission
         self._turns = turns
         self._threads = threads
-        self._targets: dict[str, Target | TidelogError] = {}
+        self._targets: dict[str, AppendTarget | TidelogError] = {}
         self._caught_up: dict[str, TidelogError | None] = {}
         """Topics that were read from the metadata store for this message; why they could not be, where that is so."""
-        self._refused: dict[TopicPartition | TopicId, Refused] = {}
+        self._refused: dict[TopicPartition | TopicId, RefusedBatch] = {}
         self._records_left = RECORDS_MAX
 
     async def take(self, at: int, request: AppendRequest) -> Taken | TidelogError:
@@ -116,7 +116,7 @@ class MessageAppends:
         if key_id and guard is not None:
             guard.check_forwarded_key(key_id)
 
-    async def _checked(self, at: int, request: AppendRequest) -> tuple[Target, Plan | None, list[ReadyBatch]]:
+    async def _checked(self, at: int, request: AppendRequest) -> tuple[AppendTarget, Plan | None, list[CheckedBatch]]:
         target = self._target(request.topic)
         check_topic_id(target.topic, request.topic_id)
         partition = None if request.partition is None else partition_of(target.topic, request.partition)
@@ -131,7 +131,7 @@ class MessageAppends:
         except TidelogError as error:
             may_know_more = isinstance(error, UnknownPartition) and not self._is_forwarded and request.topic not in self._caught_up
             if not may_know_more:
-                self._refused[partition or target.topic.id] = Refused(at, error)
+                self._refused[partition or target.topic.id] = RefusedBatch(at, error)
             raise
         return target, plan, batches
 
@@ -159,12 +159,12 @@ class MessageAppends:
         except TidelogError as error:
             self._caught_up[topic] = error
             target = self._targets[topic]
-            if isinstance(target, Target) and request.partition is None:
-                self._refused[target.topic.id] = Refused(at, error)
+            if isinstance(target, AppendTarget) and request.partition is None:
+                self._refused[target.topic.id] = RefusedBatch(at, error)
             raise
         return True
 
-    def _target(self, topic: str) -> Target:
+    def _target(self, topic: str) -> AppendTarget:
         target = self._targets.get(topic)
         if target is None:
             try:
@@ -177,8 +177,8 @@ class MessageAppends:
         return target
 
     async def _batches(
-        self, at: int, request: AppendRequest, target: Target, partition: TopicPartition | None
-    ) -> tuple[Plan | None, list[ReadyBatch]]:
+        self, at: int, request: AppendRequest, target: AppendTarget, partition: TopicPartition | None
+    ) -> tuple[Plan | None, list[CheckedBatch]]:
         if request.record_batch is not None:
             if partition is None:
                 raise InvalidArgument(f"append {at} is a record batch without its partition", field=f"appends[{at}].partition")
@@ -189,7 +189,7 @@ class MessageAppends:
                 is_forwarded=self._is_forwarded,
                 threads=self._threads,
             )
-            return None, [ReadyBatch(partition, alone_in_memory(request.record_batch), header)]
+            return None, [CheckedBatch(partition, alone_in_memory(request.record_batch), header)]
         if request.records is None:
             raise InvalidArgument(f"append {at} carries neither a record batch nor records", field=f"appends[{at}].payload")
         limits = RecordLimits(target.batch_bytes_max, self._broker.settings.record_headers_max, self._records_left)
@@ -200,11 +200,13 @@ class MessageAppends:
             plan = _plan(at, request, target, limits, turn)
         self._records_left -= len(plan.partitions)
         return plan, [
-            ReadyBatch(partition_of(target.topic, planned.partition), planned.batch, parse_header(planned.batch))
+            CheckedBatch(partition_of(target.topic, planned.partition), planned.batch, parse_header(planned.batch))
             for planned in plan.batches
         ]
 
-    def _append(self, at: int, request: AppendRequest, target: Target, batches: list[ReadyBatch]) -> list[Pending | TidelogError]:
+    def _append(
+        self, at: int, request: AppendRequest, target: AppendTarget, batches: list[CheckedBatch]
+    ) -> list[Pending | TidelogError]:
         """An error stands in the place of its batch."""
         following = {
             batch.partition: _following(at, self._refused[batch.partition]) for batch in batches if batch.partition in self._refused
@@ -222,7 +224,7 @@ class MessageAppends:
         )
         for batch, outcome in zip(free, pending, strict=True):
             if isinstance(outcome, TidelogError) and not (self._is_forwarded and refuses_alone(outcome)):
-                self._refused.setdefault(batch.partition, Refused(at, outcome.with_traceback(None)))
+                self._refused.setdefault(batch.partition, RefusedBatch(at, outcome.with_traceback(None)))
         in_turn = iter(pending)
         return [following[batch.partition] if batch.partition in following else next(in_turn) for batch in batches]
 
@@ -232,7 +234,7 @@ def alone_in_memory(batch: memoryview) -> Buffer:
     return bytes(batch) if 2 * len(batch) < memoryview(batch.obj).nbytes else batch
 
 
-def _plan(at: int, request: AppendRequest, target: Target, limits: RecordLimits, turn: int) -> Plan:
+def _plan(at: int, request: AppendRequest, target: AppendTarget, limits: RecordLimits, turn: int) -> Plan:
     """The batches of structured records. Runs in a thread where they are many: it touches nothing that changes."""
     assert request.records is not None
     decoded = decode_records(
@@ -243,16 +245,16 @@ def _plan(at: int, request: AppendRequest, target: Target, limits: RecordLimits,
         field=f"appends[{at}].records",
     )
     partition_count = target.topic.partition_count
-    routes = route(
+    routes = route_records(
         decoded.records, decoded.own_partitions, partition_count=partition_count, keyless_partition=turn % partition_count
     )
     if request.expected_offset is not None:
         single_partition(list(routes.records), because="expected_offset")
-    plan = plan_records(routes, batch_bytes_max=target.batch_bytes_max, request_bytes=len(request.records), producer=None)
+    plan = plan_batches(routes, batch_bytes_max=target.batch_bytes_max, request_bytes=len(request.records), producer=None)
     return Plan(np.asarray(plan.partitions, np.int64), plan.batches)  # kept until the commit: a quarter of a list's memory
 
 
-def _following(at: int, refused: Refused) -> TidelogError:
+def _following(at: int, refused: RefusedBatch) -> TidelogError:
     """What an append is told that comes behind a refused one: the same, where that may pass, else that it was not at fault."""
     if refused.error.retryable and not isinstance(refused.error, UnverifiedRejection):
         return refused.error

@@ -36,7 +36,7 @@ BYTES_EXPECTED_MIN: Final = 1 << 10
 FOREVER_S: Final = 24 * 3600.0
 
 
-class IncomingMessages:
+class ReceiveBudget:
     def __init__(self, bytes_max: int, *, bytes_usual: int) -> None:
         """`bytes_usual` is the least that a message is expected to have of whose sender nothing is known."""
         self.bytes_max = bytes_max
@@ -131,7 +131,7 @@ class IncomingMessage:
 
     __slots__ = ("_bytes_held", "_messages", "_waits", "body")
 
-    def __init__(self, messages: IncomingMessages, body: bytes, turn_bytes: int) -> None:
+    def __init__(self, messages: ReceiveBudget, body: bytes, turn_bytes: int) -> None:
         self.body = body
         self._messages = messages
         self._bytes_held = turn_bytes

@@ -54,7 +54,7 @@ class AppendRequest(NamedTuple):
     """Of what another broker forwards: the API key that its client has shown."""
 
 
-class ProduceCall(NamedTuple):
+class ProduceRequestView(NamedTuple):
     correlation_id: int
     acks: Acks
     timeout_ms: int
@@ -62,7 +62,7 @@ class ProduceCall(NamedTuple):
     appends: list[AppendRequest]
 
 
-def parse_produce(message: bytes) -> ProduceCall:
+def parse_produce(message: bytes) -> ProduceRequestView:
     """InvalidArgument unless it is a ProduceRequest, TooLarge where it has too many appends."""
     try:
         return _parse_by_hand(memoryview(message))
@@ -126,7 +126,7 @@ def signed(value: int, bits: int) -> int:
     return ((value + (1 << bits - 1)) & (1 << bits) - 1) - (1 << bits - 1)
 
 
-def _parse_by_hand(view: memoryview) -> ProduceCall:
+def _parse_by_hand(view: memoryview) -> ProduceRequestView:
     correlation_id = acks = timeout_ms = at = 0
     appends: list[AppendRequest] = []
     while at < len(view):
@@ -147,7 +147,7 @@ def _parse_by_hand(view: memoryview) -> ProduceCall:
             at = skipped(view, at)
     if at != len(view):
         raise UnusualError
-    return ProduceCall(correlation_id, _acks(signed(acks, 32)), timeout_ms & 0xFFFFFFFF, appends)
+    return ProduceRequestView(correlation_id, _acks(signed(acks, 32)), timeout_ms & 0xFFFFFFFF, appends)
 
 
 def _parse_append(view: memoryview) -> AppendRequest:
@@ -196,7 +196,7 @@ def _parse_append(view: memoryview) -> AppendRequest:
     )
 
 
-def _parse_with_protobuf(message: bytes) -> ProduceCall:
+def _parse_with_protobuf(message: bytes) -> ProduceRequestView:
     try:
         request = log_pb2.ProduceRequest.FromString(message)
     except DecodeError as error:
@@ -217,7 +217,7 @@ def _parse_with_protobuf(message: bytes) -> ProduceCall:
         )
         for append in request.appends
     ]
-    return ProduceCall(request.correlation_id, _acks(request.acks), request.timeout_ms, appends)
+    return ProduceRequestView(request.correlation_id, _acks(request.acks), request.timeout_ms, appends)
 
 
 def _acks(number: int) -> Acks:

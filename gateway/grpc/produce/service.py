@@ -18,16 +18,16 @@ from typing import Final, NamedTuple
 
 import grpc.aio
 
-from gateway.api import Broker
-from gateway.concurrency.offload import LoopTurns, WorkThreads
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.offload import BoundedExecutor, LoopYielder
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import Context, is_forwarded
-from gateway.grpc.produce.appender import MessageAppends, Taken
+from gateway.grpc.produce.appender import MessageAppender, Taken
 from gateway.grpc.produce.open_streams import ProducerStreams
-from gateway.grpc.produce.receive_budget import FIRST_TURN_S, FOREVER_S, TURN_S, IncomingMessage, IncomingMessages
-from gateway.grpc.produce.request_decoder import ProduceCall, parse_produce
+from gateway.grpc.produce.receive_budget import FIRST_TURN_S, FOREVER_S, TURN_S, IncomingMessage, ReceiveBudget
+from gateway.grpc.produce.request_decoder import ProduceRequestView, parse_produce
 from gateway.proto import log_pb2
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from gateway.records.append import Outcome, await_outcomes, resolve_rejections, trace_produced
 from gateway.records.partitioning import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
@@ -49,13 +49,13 @@ class Unanswered(NamedTuple):
 
 
 class GrpcProduce:
-    def __init__(self, broker: Broker, waits: LongWaits, streams: ProducerStreams) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, streams: ProducerStreams) -> None:
         self._broker = broker
         self._waits = waits
         self._streams = streams
         self._turns = count()
-        self._incoming = IncomingMessages(broker.settings.grpc_waiting_bytes_max, bytes_usual=broker.settings.message_bytes_max)
-        self._threads = WorkThreads()
+        self._incoming = ReceiveBudget(broker.settings.grpc_waiting_bytes_max, bytes_usual=broker.settings.message_bytes_max)
+        self._threads = BoundedExecutor()
 
     async def produce(self, context: Context) -> bytes:
         """The unary call."""
@@ -123,7 +123,7 @@ class GrpcProduce:
             return Unanswered(call.correlation_id, call.acks, taken, deadline, size_bytes, forwarded)
 
     async def _take(
-        self, call: ProduceCall, message: IncomingMessage, deadline: Deadline, *, forwarded: bool
+        self, call: ProduceRequestView, message: IncomingMessage, deadline: Deadline, *, forwarded: bool
     ) -> list[Taken | TidelogError]:
         """Raises what refuses the message as a whole: there is no room for it, or no session."""
         log = self._broker.local_log if forwarded else self._broker.cluster_log
@@ -133,7 +133,7 @@ class GrpcProduce:
             message.release()
             if forwarded:
                 await self._broker.local_log.await_takeover(_destinations(call), deadline_s=deadline.at_s)
-            appends = MessageAppends(
+            appends = MessageAppender(
                 self._broker,
                 log,
                 admission,
@@ -144,7 +144,7 @@ class GrpcProduce:
                 threads=self._threads,
             )
             taken: list[Taken | TidelogError] = []
-            turns = LoopTurns()
+            turns = LoopYielder()
             for at, request in enumerate(call.appends):
                 taken.append(await appends.take(at, request))
                 await turns.give()
@@ -159,7 +159,7 @@ class GrpcProduce:
 
     async def _answer(self, unanswered: Unanswered) -> bytes:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
-        turns = LoopTurns()
+        turns = LoopYielder()
         became: list[Outcome] = []
         refused = (each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending)
         await resolve_rejections(refused, unanswered.deadline)
@@ -167,7 +167,7 @@ class GrpcProduce:
             result = response.results.add()
             if isinstance(taken, TidelogError):
                 became.append(taken)
-                result.error.CopyFrom(status_of(taken))
+                result.error.CopyFrom(to_status(taken))
             else:
                 found = await await_outcomes(taken.log, taken.pending, acks=unanswered.acks, deadline=unanswered.deadline)
                 became += found
@@ -184,7 +184,7 @@ class GrpcProduce:
         return response.SerializeToString()
 
 
-def _destinations(call: ProduceCall) -> set[TopicPartition]:
+def _destinations(call: ProduceRequestView) -> set[TopicPartition]:
     """Of what another broker forwards: it names them all, and the topics by their ids."""
     return {
         TopicPartition(TopicId(append.topic_id), Partition(append.partition))
@@ -196,7 +196,7 @@ def _destinations(call: ProduceCall) -> set[TopicPartition]:
 def _tell(result: log_pb2.AppendResult, taken: Taken, found: list[Outcome], acks: Acks) -> None:
     errors = [outcome for outcome in found if isinstance(outcome, TidelogError)]
     if len(errors) == len(found) and len({type(error) for error in errors}) == 1:
-        result.error.CopyFrom(status_of(errors[0]))
+        result.error.CopyFrom(to_status(errors[0]))
     elif acks is Acks.NONE and not errors:
         return
     elif taken.plan is None:
@@ -222,7 +222,7 @@ def _placements(records: Iterable[tuple[int, Outcome, int]]) -> Iterable[log_pb2
 
 def _placement(partition: int, outcome: Outcome, place: int, length: int) -> log_pb2.Placement:
     if isinstance(outcome, TidelogError):
-        return log_pb2.Placement(partition=partition, base_offset=-1, count=length, error=status_of(outcome))
+        return log_pb2.Placement(partition=partition, base_offset=-1, count=length, error=to_status(outcome))
     return log_pb2.Placement(
         partition=partition,
         base_offset=outcome.base_offset + place,

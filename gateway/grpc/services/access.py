@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.grpc.calls import MethodHandler, unary
 from gateway.proto import admin_pb2
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from metadata.access.acl import EVERY_NAME, Acl, Scope
 from metadata.access.api_key import ApiKey
 from metadata.access.quota import Quota
@@ -19,7 +19,7 @@ SERVICE: Final = "tidelog.v1.Access"
 
 
 class AccessService:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerApi) -> None:
         self._access = broker.access
 
     def handlers(self) -> dict[str, MethodHandler]:
@@ -47,7 +47,7 @@ class AccessService:
 
     async def list_keys(self, request: admin_pb2.ListKeysRequest) -> Message:
         page = await self._access.list_keys(page_size=request.page_size, page_token=request.page_token)
-        errors = map(status_of, page.errors)
+        errors = map(to_status, page.errors)
         return admin_pb2.ListKeysResponse(keys=map(_key, page.records), next_page_token=page.next_page_token, errors=errors)
 
     async def revoke_key(self, request: admin_pb2.RevokeKeyRequest) -> Message:
@@ -58,7 +58,7 @@ class AccessService:
 
     async def list_acls(self, request: admin_pb2.ListAclsRequest) -> Message:
         page = await self._access.list_acls(page_size=request.page_size, page_token=request.page_token)
-        errors = map(status_of, page.errors)
+        errors = map(to_status, page.errors)
         return admin_pb2.ListAclsResponse(acls=map(_acl, page.records), next_page_token=page.next_page_token, errors=errors)
 
     async def delete_acl(self, request: admin_pb2.DeleteAclRequest) -> Message:
@@ -76,7 +76,7 @@ class AccessService:
 
     async def list_quotas(self, request: admin_pb2.ListQuotasRequest) -> Message:
         page = await self._access.list_quotas(page_size=request.page_size, page_token=request.page_token)
-        errors = map(status_of, page.errors)
+        errors = map(to_status, page.errors)
         return admin_pb2.ListQuotasResponse(quotas=map(_quota, page.records), next_page_token=page.next_page_token, errors=errors)
 
     async def delete_quota(self, request: admin_pb2.DeleteQuotaRequest) -> Message:

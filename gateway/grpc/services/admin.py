@@ -8,12 +8,19 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
 from gateway.access.authorization import check_topic, may_see_cluster
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.grpc.calls import MethodHandler, unary, unary_by_origin
 from gateway.proto import admin_pb2
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from gateway.records.append import topic_named
-from gateway.topics.describe import PartitionState, described_topic, fresh_topic, listed_topics, partition_leaders, partition_states
+from gateway.topics.describe import (
+    PartitionDescription,
+    described_topic,
+    fresh_topic,
+    listed_topics,
+    partition_leaders,
+    partition_states,
+)
 from gateway.topics.names import check_topic_id, naming, partition_of
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import TopicSettings
@@ -24,7 +31,7 @@ CLUSTER: Final = "tidelog.v1.Cluster"
 
 
 class TopicsService:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
     def handlers(self) -> dict[str, MethodHandler]:
@@ -102,7 +109,7 @@ class TopicsService:
 
 
 class ClusterService:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
     def handlers(self) -> dict[str, MethodHandler]:
@@ -150,7 +157,7 @@ class ClusterService:
         return [admin_pb2.Broker(**told._asdict(), limits=limits) for told in self._broker.brokers()]
 
 
-def _limits(broker: Broker) -> admin_pb2.BrokerLimits:
+def _limits(broker: BrokerApi) -> admin_pb2.BrokerLimits:
     """Those of the log are known while there is a session."""
     limits = admin_pb2.BrokerLimits(
         request_bytes_max=broker.settings.request_bytes_max, message_bytes_max=broker.settings.message_bytes_max
@@ -164,10 +171,10 @@ def _limits(broker: Broker) -> admin_pb2.BrokerLimits:
     return limits
 
 
-def _partition(state: PartitionState) -> admin_pb2.PartitionState:
+def _partition(state: PartitionDescription) -> admin_pb2.PartitionState:
     facts = state._asdict()
     error: TidelogError | None = facts.pop("error")
-    return admin_pb2.PartitionState(**facts, error=None if error is None else status_of(error))
+    return admin_pb2.PartitionState(**facts, error=None if error is None else to_status(error))
 
 
 def _told(topic: Topic) -> admin_pb2.Topic:

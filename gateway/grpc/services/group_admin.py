@@ -5,15 +5,15 @@ from __future__ import annotations
 from google.protobuf.message import Message
 
 from gateway.access.authorization import check_group, check_topic
-from gateway.api import Broker
-from gateway.groups.admin.admin import GroupOperations
-from gateway.groups.admin.local_admin import CoordinatedOperations
+from gateway.api import BrokerApi
+from gateway.groups.admin.admin import GroupAdmin
+from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.grpc.calls import MethodHandler, unary, unary_by_origin
 from gateway.proto import groups_pb2
 
 
-class GroupAdmin:
-    def __init__(self, broker: Broker) -> None:
+class GrpcGroupAdmin:
+    def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
     def handlers(self) -> dict[str, MethodHandler]:
@@ -44,7 +44,7 @@ class GroupAdmin:
         _check_names(request)
         return await self._operations(forwarded).seek(request)
 
-    def _operations(self, forwarded: bool) -> CoordinatedOperations | GroupOperations:
+    def _operations(self, forwarded: bool) -> LocalGroupAdmin | GroupAdmin:
         """What another broker has forwarded is not forwarded again."""
         operations = self._broker.group_operations
         return operations.here if forwarded else operations

@@ -16,15 +16,15 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from gateway.access.authorization import check_group, check_topic, is_guarded, may_see_topic
-from gateway.api import Broker
-from gateway.concurrency.offload import LoopTurns, in_turns
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.offload import LoopYielder, map_yielding
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.groups.router import ANSWER_S, SEEN_BROKERS, wait_timeout_s
 from gateway.grpc.calls import Context, MethodHandler, client_host, is_forwarded, unary, unary_in_context
 from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
-from gateway.proto.status import status_of
-from gateway.topics.names import NamedPartition, NamedTopic, partitions_named, topics_named
+from gateway.proto.status import to_status
+from gateway.topics.names import NamedPartition, NamedTopic, resolve_partitions, topics_named
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
 from metadata.groups.model import Generation, InstanceId, MemberId, shown
 from metadata.groups.offsets import CommittedOffset
@@ -39,7 +39,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class GroupsService:
-    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
 
@@ -112,7 +112,7 @@ class GroupsService:
             asked.offsets.extend(each for each in request.offsets if each.topic not in refused)
 
         async def here() -> groups_pb2.OffsetCommitResponse:
-            return groups_pb2.OffsetCommitResponse(errors=await in_turns(wire.status, await self._commit(asked)))
+            return groups_pb2.OffsetCommitResponse(errors=await map_yielding(wire.status, await self._commit(asked)))
 
         answer = groups_pb2.OffsetCommitResponse()
         if asked.offsets:
@@ -121,13 +121,13 @@ class GroupsService:
             return answer
         told = iter(wire.errors_of(answer.errors, len(asked.offsets)))
         errors = [refused[each.topic] if each.topic in refused else next(told) for each in request.offsets]
-        return groups_pb2.OffsetCommitResponse(errors=await in_turns(wire.status, errors))
+        return groups_pb2.OffsetCommitResponse(errors=await map_yielding(wire.status, errors))
 
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
         """Why each was refused, in order; None where it is committed."""
-        named = await in_turns(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
-        places = await partitions_named(self._broker, named)
-        asked = await in_turns(wire.offset_to_commit, request.offsets)
+        named = await map_yielding(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
+        places = await resolve_partitions(self._broker, named)
+        asked = await map_yielding(wire.offset_to_commit, request.offsets)
         offsets = {place: offset for place, offset in zip(places, asked, strict=True) if isinstance(place, TopicPartition)}
         refused = await self._broker.coordinated_groups.commit(
             request.group, *_member(request), offsets, only_forward=request.only_forward
@@ -162,7 +162,7 @@ class GroupsService:
             answer = groups_pb2.OffsetFetchResponse(offsets=seen)
         for each in request.topics:
             if each.topic in refused:
-                error = status_of(refused[each.topic])
+                error = to_status(refused[each.topic])
                 for partition in each.partitions or [-1]:
                     answer.offsets.add(topic=each.topic, partition=partition, error=error)
         return answer
@@ -173,7 +173,7 @@ class GroupsService:
         """Of topics that are there, as far as is known here, and that the caller may see. `of_unknown_topics`: also of others,
         without their names, for a broker that may have heard of them."""
         names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
-        turns, found = LoopTurns(), list[groups_pb2.FetchedOffset]()
+        turns, found = LoopYielder(), list[groups_pb2.FetchedOffset]()
         for at, each in committed.items():
             name = names.get(at.topic_id)
             if of_unknown_topics if name is None else may_see_topic(name):
@@ -196,15 +196,15 @@ class GroupsService:
             for partition in list(each.partitions) or numbers.get(topic.id, [])
         ]
         found = [
-            groups_pb2.FetchedOffset(topic=each.topic, partition=partition, error=status_of(topic))
+            groups_pb2.FetchedOffset(topic=each.topic, partition=partition, error=to_status(topic))
             for each, topic in zip(asked, topics, strict=True)
             if isinstance(topic, TidelogError)
             for partition in each.partitions or [-1]
         ]
-        turns = LoopTurns()
-        for name, place in zip(named, await partitions_named(self._broker, named), strict=True):
+        turns = LoopYielder()
+        for name, place in zip(named, await resolve_partitions(self._broker, named), strict=True):
             if isinstance(place, TidelogError):
-                found.append(groups_pb2.FetchedOffset(topic=name.topic, partition=name.partition, error=status_of(place)))
+                found.append(groups_pb2.FetchedOffset(topic=name.topic, partition=name.partition, error=to_status(place)))
             else:
                 found.append(wire.fetched_offset(name.topic, place, committed.get(place)))
             await turns.give()
@@ -286,7 +286,7 @@ def _check_whole_once(topics: Sequence[groups_pb2.TopicPartitions]) -> None:
 
 
 async def _check_once(offsets: Sequence[groups_pb2.CommittedOffset]) -> None:
-    seen, turns = set[tuple[str, int]](), LoopTurns()
+    seen, turns = set[tuple[str, int]](), LoopYielder()
     for index, each in enumerate(offsets):
         place = (each.topic, each.partition)
         if place in seen:

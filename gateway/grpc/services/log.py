@@ -6,16 +6,16 @@ import asyncio
 from typing import Final
 
 from gateway.access.authorization import note_validate_only
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
-from gateway.grpc.calls import MethodHandler, stream, unary, unary_by_origin, unary_read_late
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.grpc.calls import MethodHandler, stream, unary, unary_by_origin, unary_deferred_read
 from gateway.grpc.consume.service import GrpcConsume
 from gateway.grpc.fetch.leader_epochs import checked_epoch, current_epoch_of
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.produce.service import GrpcProduce
 from gateway.proto import log_pb2
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from gateway.records.append import topic_named
 from gateway.routing.local_log import HEARD_S
 from gateway.routing.log_service import EpochQuestion, LogService
@@ -32,7 +32,7 @@ LOOK_UPS_AT_ONCE: Final = 16
 
 
 class GrpcLogService:
-    def __init__(self, broker: Broker, waits: LongWaits, producers: ProducerStreams) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, producers: ProducerStreams) -> None:
         self._broker = broker
         self._produce = GrpcProduce(broker, waits, producers)
         self.fetch = GrpcFetch(broker, waits)
@@ -41,8 +41,8 @@ class GrpcLogService:
     def handlers(self) -> dict[str, MethodHandler]:
         return {
             "InitProducer": unary(log_pb2.InitProducerRequest, self.init_producer),
-            "Produce": unary_read_late(self._produce.produce),
-            "ProduceStream": stream(self._produce.produce_stream),
+            "Produce": unary_deferred_read(self._produce.produce),
+            "Sender": stream(self._produce.produce_stream),
             "Fetch": self.fetch.handler(),
             "Consume": stream(self._consume.consume),
             "ListOffsets": unary_by_origin(log_pb2.ListOffsetsRequest, self.list_offsets),
@@ -76,7 +76,7 @@ class GrpcLogService:
         response = log_pb2.ListOffsetsResponse()
         for query, result in zip(request.queries, told, strict=True):
             if isinstance(result, TidelogError):
-                response.results.add(offset=-1, timestamp_ms=-1).error.CopyFrom(status_of(self._named(result, query)))
+                response.results.add(offset=-1, timestamp_ms=-1).error.CopyFrom(to_status(self._named(result, query)))
             else:
                 response.results.append(result)
         return response
@@ -92,7 +92,7 @@ class GrpcLogService:
         for query, question in zip(request.queries, asked, strict=True):
             end = next(found) if isinstance(question, EpochQuestion) else question
             if isinstance(end, TidelogError):
-                response.ends.add(leader_epoch=-1, end_offset=-1).error.CopyFrom(status_of(self._named(end, query)))
+                response.ends.add(leader_epoch=-1, end_offset=-1).error.CopyFrom(to_status(self._named(end, query)))
             else:
                 response.ends.add(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
         return response

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import FastAPI, Path, Query, Response
 from msgspec import Meta, Struct, field
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.http.problem_details import error_members
 from gateway.http.struct_body import Body
 from metadata.access.acl import Acl, Effect, Operation, Pattern, ResourceKind, Scope
@@ -116,13 +116,13 @@ class QuotasAnswer(Struct):
     errors: list[dict[str, Any]]
 
 
-def access_routes(app: FastAPI, broker: Broker) -> None:
+def access_routes(app: FastAPI, broker: BrokerApi) -> None:
     _key_routes(app, broker)
     _acl_routes(app, broker)
     _quota_routes(app, broker)
 
 
-def _key_routes(app: FastAPI, broker: Broker) -> None:
+def _key_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/keys", tags=["access"])
     async def list_keys(page_size: PageSize = 0, page_token: str = "") -> KeysAnswer:
         """Without their secrets, which nobody has but their holders."""
@@ -155,7 +155,7 @@ def _key_routes(app: FastAPI, broker: Broker) -> None:
         return _key(await broker.access.revoke_key(key_id, validate_only=validate_only))
 
 
-def _acl_routes(app: FastAPI, broker: Broker) -> None:
+def _acl_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/acls", tags=["access"])
     async def list_acls(page_size: PageSize = 0, page_token: str = "") -> AclsAnswer:
         page = await broker.access.list_acls(page_size=page_size, page_token=page_token)
@@ -172,7 +172,7 @@ def _acl_routes(app: FastAPI, broker: Broker) -> None:
         return _acl(await broker.access.remove_acl(acl_id, validate_only=validate_only))
 
 
-def _quota_routes(app: FastAPI, broker: Broker) -> None:
+def _quota_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/quotas", tags=["access"])
     async def list_quotas(page_size: PageSize = 0, page_token: str = "") -> QuotasAnswer:
         page = await broker.access.list_quotas(page_size=page_size, page_token=page_token)

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 from starlette.exceptions import HTTPException
 
 from gateway.access.authorization import check_topic, note_validate_only
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.http.admin.access import access_routes
 from gateway.http.admin.fastapi_errors import check_query, hand_on, translate_http, translate_validation
 from gateway.http.admin.openapi import document
@@ -24,7 +24,7 @@ from gateway.http.problem_details import error_members
 from gateway.http.struct_body import Body
 from gateway.records.append import topic_named
 from gateway.routing.log_service import EpochQuestion
-from gateway.topics.describe import PartitionState, described_topic, listed_topics, partition_states
+from gateway.topics.describe import PartitionDescription, described_topic, listed_topics, partition_states
 from gateway.topics.names import naming, partition_of
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import SETTINGS, TopicSettings
@@ -160,7 +160,7 @@ class ProducerAnswer(Struct):
     producer_epoch: int
 
 
-def admin_api(broker: Broker) -> FastAPI:
+def admin_api(broker: BrokerApi) -> FastAPI:
     app = FastAPI(
         title="Tidelog",
         version=broker.version,
@@ -178,7 +178,7 @@ def admin_api(broker: Broker) -> FastAPI:
     return app
 
 
-def _topic_routes(app: FastAPI, broker: Broker) -> None:
+def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/topics", tags=["topics"])
     async def list_topics(
         page_size: Annotated[int, Query(ge=0, le=1000, description="0: 100.")] = 0, page_token: str = ""
@@ -277,7 +277,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
         return LogStartAnswer(log_start_offset=log_start_offset)
 
 
-def _cluster_routes(app: FastAPI, broker: Broker) -> None:
+def _cluster_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.post("/v1/brokers/{broker_id}/drain", tags=["cluster"])
     async def drain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
         """Asks the broker to hand over what it leads, and to take no more. Answers at once; ask again to see what is left."""
@@ -298,7 +298,7 @@ def _topic(topic: Topic) -> TopicAnswer:
     return msgspec.convert(topic, TopicAnswer, from_attributes=True)
 
 
-def _partitions(states: list[PartitionState]) -> list[PartitionAnswer]:
+def _partitions(states: list[PartitionDescription]) -> list[PartitionAnswer]:
     return [
         PartitionAnswer(**state._asdict() | {"error": error_members(state.error) if state.error is not None else None})
         for state in states

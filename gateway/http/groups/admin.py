@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import UNSET
 
 from gateway.access.authorization import check_topic
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
-from gateway.concurrency.offload import in_turns
+from gateway.concurrency.offload import map_yielding
 from gateway.groups.admin.descriptions import assigned_partitions
 from gateway.http.groups.bodies import (
     AssignedTopic,
@@ -24,12 +24,12 @@ from gateway.http.groups.bodies import (
     SeekPoint,
     TopicPart,
 )
-from gateway.http.groups.request import TRUE_OR_FALSE, GroupCall
+from gateway.http.groups.request import TRUE_OR_FALSE, GroupRequest
 from gateway.http.problem_details import error_members
 from gateway.http.request import parsed_timestamp_ms
 from gateway.http.struct_body import decoded
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.proto.values import value_of
 from metadata.errors import InvalidArgument, did_you_mean
 
@@ -39,10 +39,10 @@ PAGE_SIZE_MAX = 1000
 class HttpGroupAdmin:
     """Answers what operators ask of groups."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
-    async def list_groups(self, call: GroupCall) -> None:
+    async def list_groups(self, call: GroupRequest) -> None:
         query = call.query("page_size", "page_token", "state")
         call.no_body()
         page = await self._broker.group_operations.list_groups(
@@ -54,22 +54,22 @@ class HttpGroupAdmin:
         )
         await call.answer(GroupPageAnswer([value_of(group, ListedAnswer) for group in page.groups], page.next_page_token))
 
-    async def describe(self, call: GroupCall) -> None:
+    async def describe(self, call: GroupRequest) -> None:
         call.query()
         call.no_body()
         request = groups_pb2.DescribeGroupRequest(group=call.group)
         found = await retry_coordinator(lambda: self._broker.group_operations.describe(request))
         members = [_member(member, found.protocol_type) for member in found.members]
-        await call.answer(value_of(found, GroupAnswer, members=members, lags=await in_turns(_lag, found.lags)))
+        await call.answer(value_of(found, GroupAnswer, members=members, lags=await map_yielding(_lag, found.lags)))
 
-    async def delete(self, call: GroupCall) -> None:
+    async def delete(self, call: GroupRequest) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
         call.no_body()
         request = groups_pb2.DeleteGroupRequest(group=call.group, validate_only=validate_only)
         await retry_coordinator(lambda: self._broker.group_operations.delete(request))
         await call.answer(None)
 
-    async def seek(self, call: GroupCall) -> None:
+    async def seek(self, call: GroupRequest) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
         asked = decoded(call.body, Seek)
         topics = [_topic_of(topic) for topic in asked.topics]
@@ -77,12 +77,12 @@ class HttpGroupAdmin:
         for topic in topics:
             check_topic(topic.topic)
         answer = await retry_coordinator(lambda: self._broker.group_operations.seek(request))
-        await call.answer(SeekAnswer(await in_turns(_moved, answer.moved)))
+        await call.answer(SeekAnswer(await map_yielding(_moved, answer.moved)))
 
 
 def _moved(row: groups_pb2.MovedOffset) -> MovedAnswer:
     if row.HasField("error"):
-        return value_of(row, MovedAnswer, after=UNSET, reason=UNSET, asked=UNSET, error=error_members(error_of(row.error)))
+        return value_of(row, MovedAnswer, after=UNSET, reason=UNSET, asked=UNSET, error=error_members(from_status(row.error)))
     asked = row.asked if row.HasField("asked") else UNSET
     return value_of(row, MovedAnswer, reason=row.reason or UNSET, asked=asked, error=UNSET)
 
@@ -118,4 +118,4 @@ def _member(member: groups_pb2.GroupMember, protocol_type: str) -> DescribedMemb
 
 
 def _lag(lag: groups_pb2.PartitionLag) -> LagAnswer:
-    return value_of(lag, LagAnswer, error=error_members(error_of(lag.error)) if lag.HasField("error") else UNSET)
+    return value_of(lag, LagAnswer, error=error_members(from_status(lag.error)) if lag.HasField("error") else UNSET)

@@ -34,7 +34,7 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
-class Place(NamedTuple):
+class CursorEntry(NamedTuple):
     offset: int
     """Of the next record to be read."""
     must_stay: bool
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 class Cursor(NamedTuple):
     generation: Generation
-    places: Mapping[TopicPartition, Place]
+    places: Mapping[TopicPartition, CursorEntry]
     turn: int = 0
     """Which of the member's partitions comes first in the next answer, so that none starves the others."""
 
@@ -89,7 +89,7 @@ def decode_cursor(text: str, owner: CursorOwner) -> Cursor:
         raise _refused() from None
 
 
-def _body(cursor: Cursor, places: Mapping[TopicPartition, Place]) -> Iterator[bytes]:
+def _body(cursor: Cursor, places: Mapping[TopicPartition, CursorEntry]) -> Iterator[bytes]:
     by_topic = [(topic, list(of_one)) for topic, of_one in groupby(sorted(places), key=lambda partition: partition.topic_id)]
     yield _varint(cursor.generation) + _varint(cursor.turn) + _varint(len(by_topic))
     for topic_id, partitions in by_topic:
@@ -105,14 +105,14 @@ def _decoded(body: bytes) -> Cursor:
     """IndexError where it is too short, OverflowError where a number is too large."""
     numbers = _Numbers(body)
     generation, turn = numbers.next(_INT32_MAX), numbers.next(_INT32_MAX)
-    places: dict[TopicPartition, Place] = {}
+    places: dict[TopicPartition, CursorEntry] = {}
     for _ in range(numbers.next(PLACES_MAX)):
         topic_id = TopicId(numbers.take(16).hex())
         partition = 0
         for _ in range(numbers.next(PLACES_MAX)):
             partition += numbers.next(_INT32_MAX)
             offset = numbers.next(_INT64_MAX << 1 | 1)
-            places[TopicPartition(topic_id, Partition(partition))] = Place(offset >> 1, must_stay=bool(offset & 1))
+            places[TopicPartition(topic_id, Partition(partition))] = CursorEntry(offset >> 1, must_stay=bool(offset & 1))
     return Cursor(Generation(generation), places, turn)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.access.authorization import check_topic
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.groups.admin.lag import LATER_PART_S
 from gateway.groups.start_offsets import find_starts
 from gateway.http.groups.cursor import Cursor
@@ -28,8 +28,8 @@ from gateway.http.groups.member_positions import MemberPositions
 from gateway.http.problem_details import error_members
 from gateway.http.records import encoding
 from gateway.http.records.stream import Limits
-from gateway.records.batch_decoder import RECORDS_MAX, open_records
-from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.records.batch_decoder import RECORDS_MAX, decode_records
+from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from gateway.topics.names import BOUNDS_WAIT_S, named, partition_of
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
@@ -39,7 +39,7 @@ from metadata.groups.offsets import StoredOffsets
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 PART: Final = 1_000
 """Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More
@@ -57,10 +57,10 @@ class Reset(NamedTuple):
     after: int
 
 
-class MemberReading:
+class MemberFetch:
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerApi,
         assigned: Sequence[TopicPartitionName],
         cursor: Cursor,
         *,
@@ -193,7 +193,7 @@ class MemberReading:
         gone: list[TopicPartition] = []
         first: int | None = None
         for at, (target, answer) in enumerate(zip(targets, answers, strict=True)):
-            if isinstance(answer, Fetched):
+            if isinstance(answer, FetchResult):
                 self._has_looked = True
                 self._unled.pop(target.partition, None)
                 if answer.size_bytes and first is None:
@@ -217,7 +217,7 @@ class MemberReading:
 
     # ── read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, limits: Limits, place: AnswerPlace, room: AnswerRoom) -> list[bytes]:
+    async def read(self, limits: Limits, place: Reservation, room: ResponseBudget) -> list[bytes]:
         """The records, encoded, in pieces, as many as `place` holds; the positions are behind them then."""
         bytes_max = min(limits.bytes_max, place.bytes_held)
         targets = [target._replace(bytes_max=bytes_max) for target in self._found]
@@ -225,7 +225,7 @@ class MemberReading:
         found = {
             target: answer
             for target, answer in zip(targets, answers, strict=True)
-            if isinstance(answer, Fetched) and answer.size_bytes
+            if isinstance(answer, FetchResult) and answer.size_bytes
         }
         decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
         return await room.opened(
@@ -233,7 +233,7 @@ class MemberReading:
         )
 
     def _laid_out(
-        self, found: Mapping[FetchTarget, Fetched], limits: Limits, bytes_left: int, decompressed_bytes_max: int
+        self, found: Mapping[FetchTarget, FetchResult], limits: Limits, bytes_left: int, decompressed_bytes_max: int
     ) -> list[bytes]:
         """May run in a thread: nobody else looks at the positions meanwhile."""
         pieces: list[bytes] = []
@@ -244,7 +244,7 @@ class MemberReading:
             if not self.positions.may_move(target.partition):
                 continue
             try:
-                opened = open_records(
+                opened = decode_records(
                     answer,
                     target.offset,
                     self._encoder(target.partition, limits),
@@ -298,7 +298,7 @@ class MemberReading:
         return {"topic": self._topics[partition].name, "partition": partition.partition}
 
 
-def _topic(broker: Broker, name: str) -> Topic | TidelogError:
+def _topic(broker: BrokerApi, name: str) -> Topic | TidelogError:
     try:
         check_topic(name)  # another member, as the leader, may have assigned it
         return broker.topic_cache.get(name)

@@ -33,7 +33,7 @@ SEEN_BYTES_MAX: Final = 16 << 10
 _SEEN: Final = b"tidelog:seen:"
 
 
-class Assigned(NamedTuple):
+class Assignments(NamedTuple):
     partitions: list[TopicPartitionName]
     """In order, each once."""
     seen: Mapping[str, int]
@@ -55,14 +55,14 @@ def assignments(joined: Joined, members: Subscribers, partition_counts: Mapping[
     return made
 
 
-def assigned(assignment: bytes) -> Assigned:
+def assigned(assignment: bytes) -> Assignments:
     """What a member was told. What can't be read, and partitions below 0, are left out: the leader need not be one of ours."""
     try:
         partitions = decode_assignment(assignment)
     except InvalidArgument:
-        return Assigned([], {})
+        return Assignments([], {})
     named = {(topic, number) for topic, numbers in partitions.items() for number in numbers if number >= 0}
-    return Assigned(sorted(named), _seen(assignment))
+    return Assignments(sorted(named), _seen(assignment))
 
 
 def _seen(assignment: bytes) -> dict[str, int]:

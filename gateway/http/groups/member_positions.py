@@ -12,14 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from gateway.http.groups.cursor import PLACES_MAX, TOPIC_WEIGHT, Cursor, Place, weight
+from gateway.http.groups.cursor import PLACES_MAX, TOPIC_WEIGHT, Cursor, CursorEntry, weight
 from metadata.errors import InvalidArgument
 from metadata.model import TopicId, TopicPartition
 
 
 class MemberPositions:
     def __init__(
-        self, partitions: Sequence[TopicPartition], cursor: Cursor, *, unheard_of: Mapping[TopicPartition, Place] | None = None
+        self,
+        partitions: Sequence[TopicPartition],
+        cursor: Cursor,
+        *,
+        unheard_of: Mapping[TopicPartition, CursorEntry] | None = None,
     ) -> None:
         """`partitions`: those of the member's assignment that can be read, in order. `unheard_of`: places of the cursor in
         partitions that this broker does not know yet; the next cursor has them too. Raises InvalidArgument where the cursor tells
@@ -31,7 +35,7 @@ class MemberPositions:
         self._order = {partition: at for at, partition in enumerate(partitions)}
         self._fits_all = weight({**self._order, **self._unheard_of}) <= PLACES_MAX
         self._check_own(cursor.places.keys() - self._order.keys() - self._unheard_of.keys())
-        self._places: dict[TopicPartition, Place] = {}
+        self._places: dict[TopicPartition, CursorEntry] = {}
         self._staying: Counter[TopicId] = Counter()
         """How many places of each topic must stay."""
         for partition, place in self._unheard_of.items():
@@ -73,7 +77,7 @@ class MemberPositions:
         """Places a partition that the cursor does not name, or whose place is no longer in the log. What begins at the end of the
         log must stay: the end will be elsewhere; unless there is no room for it, and then it begins another time."""
         if not at_the_end or self._fits_all or self._has_room_for(partition):
-            self._put(partition, Place(offset, must_stay=at_the_end))
+            self._put(partition, CursorEntry(offset, must_stay=at_the_end))
 
     def targets(self, partitions: Sequence[TopicPartition]) -> list[tuple[TopicPartition, int]]:
         """Which of these to read, and from where."""
@@ -90,7 +94,7 @@ class MemberPositions:
 
     def moved(self, partition: TopicPartition, next_offset: int) -> None:
         """It was read up to there. The next in order comes first in the next answer."""
-        self._put(partition, Place(next_offset, must_stay=True))
+        self._put(partition, CursorEntry(next_offset, must_stay=True))
         self._turn = self._order[partition] + 1
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
@@ -107,7 +111,7 @@ class MemberPositions:
     def cursor(self) -> Cursor:
         return Cursor(self._generation, {**self._unheard_of, **self._places}, self._turn % max(1, len(self.partitions)))
 
-    def _put(self, partition: TopicPartition, place: Place) -> None:
+    def _put(self, partition: TopicPartition, place: CursorEntry) -> None:
         before = self._places.get(partition)
         self._places[partition] = place
         self._staying[partition.topic_id] += place.must_stay - (before is not None and before.must_stay)

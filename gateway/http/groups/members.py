@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
-from gateway.concurrency.offload import WorkThreads
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.offload import BoundedExecutor
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.http.groups import member_leader
 from gateway.http.groups.bodies import Heartbeat, MemberAnswer, NewMember, assigned_topics
-from gateway.http.groups.request import GroupCall, member_path
+from gateway.http.groups.request import GroupRequest, member_path
 from gateway.http.request import Disconnected
 from gateway.http.struct_body import decoded
 from gateway.topics.describe import described_topic
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 class _Joining:
     """A join that is under way: what its client has asked for, and the id that the member was given."""
 
-    call: GroupCall
+    call: GroupRequest
     new: NewMember
     topics: tuple[str, ...]
     assignors: tuple[str, ...]
@@ -66,14 +66,14 @@ class _Joining:
 
 
 class HttpGroupMembers:
-    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
-        self._assigning = WorkThreads()
+        self._assigning = BoundedExecutor()
 
     # ── joining ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def join(self, call: GroupCall) -> None:
+    async def join(self, call: GroupRequest) -> None:
         call.query()
         new = decoded(call.body, NewMember)
         topics = tuple(dict.fromkeys(new.topics))
@@ -173,7 +173,7 @@ class HttpGroupMembers:
 
     # ── staying, and leaving ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def heartbeat(self, call: GroupCall) -> None:
+    async def heartbeat(self, call: GroupRequest) -> None:
         call.query()
         beat = decoded(call.body, Heartbeat)
         instance_id, generation = InstanceId(beat.instance_id), Generation(beat.generation)
@@ -181,7 +181,7 @@ class HttpGroupMembers:
             await retry_coordinator(lambda: self._broker.groups.heartbeat(call.group, call.member_id, instance_id, generation))
         await call.answer(None)
 
-    async def leave(self, call: GroupCall) -> None:
+    async def leave(self, call: GroupRequest) -> None:
         instance_id = InstanceId(call.query("instance_id").text("instance_id"))
         call.no_body()
         asked = 0

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import UNSET
 
 from gateway.access.authorization import check_topic, may_read_topic, may_see_topic
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.http.groups.bodies import (
     Commit,
@@ -30,12 +30,12 @@ from gateway.http.groups.bodies import (
     OffsetsAnswer,
 )
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
-from gateway.http.groups.request import TRUE_OR_FALSE, AsMember, GroupCall, check_generation, numbers_of
+from gateway.http.groups.request import TRUE_OR_FALSE, AsMember, GroupRequest, check_generation, numbers_of
 from gateway.http.problem_details import error_members
 from gateway.http.struct_body import decoded
 from gateway.proto import groups_pb2
 from gateway.proto.values import value_of
-from gateway.topics.names import NamedPartition, partitions_named
+from gateway.topics.names import NamedPartition, resolve_partitions
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
 from metadata.groups.offsets import CommittedOffset
@@ -44,10 +44,10 @@ from metadata.topics.topic import Topic
 
 
 class HttpGroupOffsets:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
-    async def commit(self, call: GroupCall) -> None:
+    async def commit(self, call: GroupRequest) -> None:
         call.query()
         asked = decoded(call.body, MemberCommit)
         member = AsMember(call.group, call.member_id, InstanceId(asked.instance_id), Generation(asked.generation))
@@ -63,7 +63,7 @@ class HttpGroupOffsets:
                 cursor, told = await self.commit_cursor(member, cursor)
                 await call.answer(CommitAnswer(offsets=told, cursor=encode_cursor(cursor, owner)))
 
-    async def commit_by_hand(self, call: GroupCall) -> None:
+    async def commit_by_hand(self, call: GroupRequest) -> None:
         call.query()
         asked = decoded(call.body, Commit)
         nobody = AsMember(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
@@ -91,7 +91,7 @@ class HttpGroupOffsets:
     async def _commit(self, member: AsMember, asked: Sequence[NewOffset]) -> list[OffsetAnswer]:
         """One answer for each, in order."""
         names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in asked]
-        found = await partitions_named(self._broker, names)
+        found = await resolve_partitions(self._broker, names)
         offsets: dict[TopicPartition, CommittedOffset] = {}
         for at, (partition, offset) in enumerate(zip(found, asked, strict=True)):
             if isinstance(partition, TidelogError):
@@ -127,7 +127,7 @@ class HttpGroupOffsets:
 
     # ── told, and deleted ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def tell(self, call: GroupCall) -> None:
+    async def tell(self, call: GroupRequest) -> None:
         """Of topics that are there: those of a deleted one mean nothing any more."""
         query = call.query("topic")
         only = query.text("topic")
@@ -153,7 +153,7 @@ class HttpGroupOffsets:
         offsets.sort(key=lambda offset: (offset.topic, offset.partition))
         await call.answer(OffsetsAnswer(offsets, errors=errors or UNSET))
 
-    async def delete(self, call: GroupCall) -> None:
+    async def delete(self, call: GroupRequest) -> None:
         query = call.query("topic", "partitions", "validate_only")
         call.no_body()
         if "topic" not in query:

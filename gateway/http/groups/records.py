@@ -16,21 +16,21 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.http import paced_response
 from gateway.http.groups import member_leader
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
-from gateway.http.groups.member_fetch import MemberReading
+from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
-from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, AsMember, GroupCall, check_generation
+from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, AsMember, GroupRequest, check_generation
 from gateway.http.records.fetch import limits_of
 from gateway.http.records.produce import JSON
 from gateway.http.records.stream import Limits
 from gateway.http.request import Headers, Query
 from gateway.records.batch_decoder import room_for
-from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.topics.names import why_not_heard_of
 from metadata.errors import InvalidArgument, RebalanceInProgress, Stopping, TidelogError, Unavailable
 from metadata.group_member.leader_assignment import has_grown
@@ -69,13 +69,13 @@ class _Asked(NamedTuple):
 
 
 class HttpGroupRecords:
-    def __init__(self, broker: Broker, waits: LongWaits, room: AnswerRoom, offsets: HttpGroupOffsets) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, room: ResponseBudget, offsets: HttpGroupOffsets) -> None:
         self._broker = broker
         self._waits = waits
         self._room = room
         self._offsets = offsets
 
-    async def read(self, call: GroupCall) -> None:
+    async def read(self, call: GroupRequest) -> None:
         call.no_body()
         asked = self._asked(call, call.query(*_QUERY))
         call.request.accepted((JSON,))
@@ -83,9 +83,9 @@ class HttpGroupRecords:
             with call.remedied():
                 body = await call.request.attended(self._answer(asked, place))
             headers: Headers = [(b"content-type", JSON.encode()), (b"cache-control", b"no-store")]
-            await paced_response.answer(call.request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
+            await paced_response.send_paced(call.request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
-    def _asked(self, call: GroupCall, query: Query) -> _Asked:
+    def _asked(self, call: GroupRequest, query: Query) -> _Asked:
         generation = query.integer("generation", least=0, most=INT32_MAX)
         if generation is None:
             raise InvalidArgument(
@@ -108,14 +108,14 @@ class HttpGroupRecords:
     def _owner(self, member: AsMember) -> CursorOwner:
         return CursorOwner(self._broker.cluster_id, member.group, member.member_id)
 
-    async def _answer(self, asked: _Asked, place: AnswerPlace) -> bytes:
+    async def _answer(self, asked: _Asked, place: Reservation) -> bytes:
         member, cursor = asked.member, asked.cursor
         if asked.commit and cursor.uncommitted:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
         assigned = await self._assigned(member)
         client_rack = asked.limits.client_rack
         unheard_of = await why_not_heard_of(self._broker, assigned)  # another member, at another broker, has assigned them
-        reading = MemberReading(
+        reading = MemberFetch(
             self._broker,
             assigned,
             cursor,
@@ -149,7 +149,7 @@ class HttpGroupRecords:
         except TidelogError:
             return 0
 
-    async def _found(self, reading: MemberReading, asked: _Asked, place: AnswerPlace) -> bool:
+    async def _found(self, reading: MemberFetch, asked: _Asked, place: Reservation) -> bool:
         """Whether there are records, and then `place` holds room for them. A stop of the broker ends the wait."""
         clock = asyncio.get_running_loop().time
         ends_s = clock() + (asked.limits.wait_ms or 0) / 1000

@@ -18,7 +18,7 @@ INT32_MAX: Final = 2**31 - 1
 TRUE_OR_FALSE: Final = {"true": True, "false": False}
 
 
-class GroupCall(NamedTuple):
+class GroupRequest(NamedTuple):
     request: Request
     group: str
     """Empty where the route is of all groups."""

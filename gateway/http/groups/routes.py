@@ -20,27 +20,27 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from gateway.access.authorization import check_group
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.error_codes import MethodNotAllowed
 from gateway.http.groups.admin import HttpGroupAdmin
 from gateway.http.groups.members import HttpGroupMembers
 from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.records import HttpGroupRecords
-from gateway.http.groups.request import GroupCall
+from gateway.http.groups.request import GroupRequest
 from gateway.http.request import Request
-from gateway.records.response_budget import AnswerRoom
+from gateway.records.response_budget import ResponseBudget
 from metadata.errors import NoCoordinator, NotCoordinator, UnknownMember
 from metadata.groups.model import MemberId, check_group_name
 
 MEMBER_ID_CHARACTERS_MAX: Final = 600
 """Longer than any that is given: a name and a UUID."""
 
-Handler = Callable[[GroupCall], Awaitable[None]]
+Handler = Callable[[GroupRequest], Awaitable[None]]
 
 
 class HttpGroups:
-    def __init__(self, broker: Broker, waits: LongWaits, room: AnswerRoom) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, room: ResponseBudget) -> None:
         self._admin = HttpGroupAdmin(broker)
         self._members = HttpGroupMembers(broker, waits)
         self._offsets = HttpGroupOffsets(broker)
@@ -84,7 +84,7 @@ class HttpGroups:
         if len(member_id) > MEMBER_ID_CHARACTERS_MAX:
             raise UnknownMember("no member has an id of so many characters")
         try:
-            await handler(GroupCall(request, group, MemberId(member_id), body, client_host))
+            await handler(GroupRequest(request, group, MemberId(member_id), body, client_host))
         except (NotCoordinator, NoCoordinator) as error:
             error.hint = "Retry with back-off, at any broker: each asks whoever coordinates the group then."
             raise

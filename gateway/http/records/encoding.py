@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from gateway.records.batch_decoder import corrupt
 from metadata.errors import InvalidArgument, InvalidRecord
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.batch import parse_header, split_batches
 from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import SCHEMA, decode_batches
@@ -79,7 +79,7 @@ def as_objects_of_topics(records: Iterable[RecordTuple], topic: str, partition: 
     return _encoder.encode(told)[1:-1]
 
 
-def as_page(objects: Sequence[bytes], fetched: Fetched, next_offset: int) -> bytes:
+def as_page(objects: Sequence[bytes], fetched: FetchResult, next_offset: int) -> bytes:
     """The answer around pieces of `as_objects`."""
     ends = next_offset, fetched.high_watermark, fetched.log_start_offset
     return b'{"records":[%b],"next_offset":%d,"high_watermark":%d,"log_start_offset":%d}' % (b",".join(objects), *ends)
@@ -112,7 +112,7 @@ def error_line(members: dict[str, Any]) -> bytes:
 
 
 def as_arrow(
-    fetched: Fetched, partition: int, *, offset: int, records_max: int, bytes_max: int, decompressed_bytes_max: int
+    fetched: FetchResult, partition: int, *, offset: int, records_max: int, bytes_max: int, decompressed_bytes_max: int
 ) -> tuple[bytes, int]:
     """(an Arrow stream of ARROW_SCHEMA, where to read on): at most `records_max` records from `offset` on, and about as many as fit
     `bytes_max`, but at least one."""
@@ -133,7 +133,7 @@ def as_arrow(
     return sink.getvalue().to_pybytes(), next_offset
 
 
-def _columns(fetched: Fetched, bytes_max: int, decompressed_bytes_max: int) -> tuple[pa.RecordBatch, int]:
+def _columns(fetched: FetchResult, bytes_max: int, decompressed_bytes_max: int) -> tuple[pa.RecordBatch, int]:
     """(columns, where to read on): all batches at once, or, where some are compressed, one by one until they take `bytes_max`."""
     batches = split_batches(b"".join(fetched.batches))
     if all(parse_header(batch).codec is Codec.NONE for batch in batches):

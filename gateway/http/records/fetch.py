@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.http import paced_response
 from gateway.http.records import encoding
 from gateway.http.records.encoding import Formats
@@ -25,8 +25,8 @@ from gateway.http.records.produce import ARROW, JSON, NDJSON
 from gateway.http.records.stream import Limits, RecordStream
 from gateway.http.request import INT64_MAX, Headers, Query, Request
 from gateway.records.append import topic_named
-from gateway.records.batch_decoder import RECORDS_MAX, open_records, room_for
-from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
+from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
 from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of
@@ -34,7 +34,7 @@ from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition, check_client_rack
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.json_values import JsonFormat
 
 EVENTS: Final = "text/event-stream"
@@ -48,10 +48,10 @@ _PARTITION_QUERY: Final = _QUERY | {"current_leader_epoch"}
 
 
 class HttpFetch:
-    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
-        self.room = AnswerRoom(broker.settings, waits)
+        self.room = ResponseBudget(broker.settings, waits)
 
     async def partition(self, request: Request, topic_name: str, partition_text: str) -> None:
         topic = topic_named(self._broker, topic_name)
@@ -143,10 +143,10 @@ class HttpFetch:
     async def _send_once(self, request: Request, answer_type: str, target: FetchTarget, limits: Limits) -> None:
         with self.room.place() as place:
             body, headers = await self._answer(request, answer_type, target, limits, place)
-            await paced_response.answer(request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
+            await paced_response.send_paced(request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
     async def _answer(
-        self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, place: AnswerPlace
+        self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, place: Reservation
     ) -> tuple[bytes, Headers]:
         """The body and its headers. The batches that it was made from are let go before it is sent."""
         log = self._broker.cluster_log
@@ -173,7 +173,7 @@ class HttpFetch:
             (b"tidelog-leader-epoch", b"%d" % fetched.leader_epoch),
         ]
 
-    async def _read(self, log: LogService, target: FetchTarget, limits: Limits, place: AnswerPlace) -> Fetched:
+    async def _read(self, log: LogService, target: FetchTarget, limits: Limits, place: Reservation) -> FetchResult:
         """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + (limits.wait_ms or 0) / 1000
@@ -184,7 +184,7 @@ class HttpFetch:
         await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
         return await _fetch(log, target, bytes_max=min(target.bytes_max, place.bytes_held))
 
-    async def _look(self, log: LogService, target: FetchTarget, wait_ms: int | None) -> Fetched:
+    async def _look(self, log: LogService, target: FetchTarget, wait_ms: int | None) -> FetchResult:
         """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
         if wait_ms:
             try:
@@ -207,7 +207,7 @@ def limits_of(query: Query, settings: GatewaySettings) -> Limits:
     )
 
 
-async def _fetch(log: LogService, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
+async def _fetch(log: LogService, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
     (answer,) = await log.fetch([target._replace(bytes_max=bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
     if isinstance(answer, TidelogError):
         raise answer
@@ -215,7 +215,7 @@ async def _fetch(log: LogService, target: FetchTarget, *, bytes_max: int, wait_m
 
 
 def _body(
-    answer_type: str, fetched: Fetched, target: FetchTarget, limits: Limits, bytes_max: int, decompressed_bytes_max: int
+    answer_type: str, fetched: FetchResult, target: FetchTarget, limits: Limits, bytes_max: int, decompressed_bytes_max: int
 ) -> tuple[bytes, int]:
     """(body, next offset)"""
     partition, start = target.partition.partition, target.offset
@@ -230,7 +230,7 @@ def _body(
             decompressed_bytes_max=decompressed_bytes_max,
         )
     encode = encoding.as_lines if answer_type == NDJSON else encoding.as_objects
-    opened = open_records(
+    opened = decode_records(
         fetched,
         start,
         lambda records: encode(records, partition, limits.formats),

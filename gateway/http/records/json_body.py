@@ -24,7 +24,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from gateway.http.validation_errors import FieldFault, of_malformed_json, of_msgspec
+from gateway.http.validation_errors import FieldError, of_malformed_json, of_msgspec
 from gateway.records.partitioning import HEADERS_MAX, RECORDS_MAX, check_utf8
 from metadata.errors import InvalidArgument, TooLarge, did_you_mean
 from segments.records.batch_kernel import NewRecordTuple
@@ -109,7 +109,7 @@ def parse_json(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
     return _parsed(enumerate(records), "records[{}]", now_ms=now_ms, headers_max=headers_max)
 
 
-def parse_lines(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
+def parse_ndjson(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
     """The same of NDJSON. Empty lines are skipped."""
     check_utf8(body)
     line_count = 1 + body.count(b"\n")
@@ -253,7 +253,7 @@ def _refusal(error: Exception, whole: str, text: bytes) -> InvalidArgument:
     return InvalidArgument(f"{place}{fault.sentence(whole)}", hint=_hint(fault, of_record=whole != "the body"))
 
 
-def _hint(fault: FieldFault, *, of_record: bool) -> str:
+def _hint(fault: FieldError, *, of_record: bool) -> str:
     """`of_record`: what was decoded is a record, and not a body of records."""
     if not of_record and not fault.place.startswith("records["):
         return _HINTS[""]

@@ -24,13 +24,13 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from gateway.access.authorization import check_topic
-from gateway.api import Broker
-from gateway.concurrency.offload import WorkThreads
+from gateway.api import BrokerApi
+from gateway.concurrency.offload import BoundedExecutor
 from gateway.http import paced_response
 from gateway.http.paced_response import PIECE_BYTES
 from gateway.http.records import arrow_body
 from gateway.http.records.arrow_body import parse_arrow, plan_arrow
-from gateway.http.records.json_body import parse_json, parse_lines
+from gateway.http.records.json_body import parse_json, parse_ndjson
 from gateway.http.records.produce_results import (
     answer_bytes_max,
     ready_batch_as_json,
@@ -41,9 +41,9 @@ from gateway.http.records.produce_results import (
 )
 from gateway.http.request import INT64_MAX, Request
 from gateway.records.append import (
+    AppendTarget,
+    CheckedBatch,
     Outcome,
-    ReadyBatch,
-    Target,
     append,
     await_outcomes,
     check_dates,
@@ -56,8 +56,8 @@ from gateway.records.append import (
 )
 from gateway.records.idempotency_key import ProducerFields, producer_of
 from gateway.records.keyed_produce import KeyedPlan, Routing, plan_once
-from gateway.records.partitioning import Plan, PlannedBatch, plan_records, route, single_partition
-from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.records.partitioning import Plan, PlannedBatch, plan_batches, route_records, single_partition
+from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
 from gateway.topics.names import named, partition_of
 from metadata.cluster.id_allocation import IDEMPOTENCY_KEY_IDS
@@ -113,12 +113,12 @@ class Options(NamedTuple):
 
 
 class HttpProduce:
-    def __init__(self, broker: Broker, room: AnswerRoom) -> None:
+    def __init__(self, broker: BrokerApi, room: ResponseBudget) -> None:
         """`room`: of the HTTP door."""
         self._broker = broker
         self._room = room
         self._turns = count()
-        self._threads = WorkThreads()
+        self._threads = BoundedExecutor()
 
     async def produce(self, request: Request, topic: str) -> None:
         try:
@@ -202,10 +202,10 @@ class HttpProduce:
                 return
             place.keep(len(answer))
             pause_s = settings.answer_timeout_ms / 1000
-            await paced_response.answer(request, answer, headers, pause_s=pause_s, status=status)
+            await paced_response.send_paced(request, answer, headers, pause_s=pause_s, status=status)
 
     async def _planned(
-        self, media_type: str, body: bytes, options: Options, target: Target, log: LogService, deadline_s: float
+        self, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService, deadline_s: float
     ) -> tuple[Plan, bool]:
         """The batches, and whether they continue a request of which a part is committed (SessionLog.append)."""
         if media_type == RECORD_BATCH:
@@ -226,19 +226,19 @@ class HttpProduce:
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
             await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=left_s)
 
-    async def _room_for(self, bytes_count: int, place: AnswerPlace) -> None:
+    async def _room_for(self, bytes_count: int, place: Reservation) -> None:
         """Waits for room for a whole answer. At a stop it goes out as it is: nobody may take what was written for refused."""
         try:
             await place.ask(bytes_count, bytes_least=bytes_count, timeout_s=_FOR_EVER_S)
         except Throttled:
             place.keep(bytes_count)
 
-    def _routing(self, target: Target, producer: ProducerFields | None) -> Routing:
+    def _routing(self, target: AppendTarget, producer: ProducerFields | None) -> Routing:
         partition_count = target.topic.partition_count
         return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
 
     async def _plan_once(
-        self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LogService, deadline_s: float
+        self, key: bytes, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService, deadline_s: float
     ) -> KeyedPlan:
         """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
         long_body = takes_long(media_type, body)
@@ -281,7 +281,7 @@ class HttpProduce:
         """In a thread where it takes long, else at once: then nothing else runs meanwhile."""
         return await self._threads.run(work) if takes_long else work()
 
-    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LogService) -> Plan:
+    async def _ready_batch(self, body: bytes, options: Options, target: AppendTarget, log: LogService) -> Plan:
         if options.partition is None:
             raise InvalidArgument("a record batch needs its partition", hint="Add ?partition=N.")
         if options.producer is not None or options.idempotency_key is not None:
@@ -314,19 +314,19 @@ def plan_body(
             producer=routing.producer,
         )
     else:
-        parse = parse_json if media_type == JSON else parse_lines
+        parse = parse_json if media_type == JSON else parse_ndjson
         parsed = parse(body, now_ms=now_ms, headers_max=headers_max)
         own_partitions = parsed.own_partitions
         if options.partition is not None:
             asked = own_partitions or [None] * len(parsed.records)
             own_partitions = [options.partition if own is None else own for own in asked]
-        routes = route(
+        routes = route_records(
             parsed.records,
             own_partitions,
             partition_count=routing.partition_count,
             keyless_partition=routing.keyless_partition,
         )
-        plan = plan_records(routes, batch_bytes_max=routing.batch_bytes_max, request_bytes=len(body), producer=routing.producer)
+        plan = plan_batches(routes, batch_bytes_max=routing.batch_bytes_max, request_bytes=len(body), producer=routing.producer)
     if options.expected_offset is not None:
         single_partition(sorted({batch.partition for batch in plan.batches}), because="expected_offset")
     return plan
@@ -343,11 +343,11 @@ def takes_long(media_type: str, body: bytes) -> bool:
     return body.count(b"{") > THREAD_RECORDS or max(body.count(b":"), body.count(b"\n")) > _MEMBERS * THREAD_RECORDS
 
 
-def _ready(plan: Plan, target: Target) -> list[ReadyBatch]:
-    return [ReadyBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch)) for planned in plan.batches]
+def _ready(plan: Plan, target: AppendTarget) -> list[CheckedBatch]:
+    return [CheckedBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch)) for planned in plan.batches]
 
 
-def _check_sizes(plan: Plan, written: Container[TopicPartition], target: Target) -> None:
+def _check_sizes(plan: Plan, written: Container[TopicPartition], target: AppendTarget) -> None:
     """TooLarge for a batch that is still to be written. One that was is told again, even where the topic takes less by now."""
     bytes_max = target.batch_bytes_max
     for partition, _, batch in plan.batches:
@@ -379,7 +379,7 @@ def _tell_how_to_retry(found: Iterable[Outcome], options: Options) -> None:
             )
 
 
-def _place(target: Target, partition: int) -> TopicPartition:
+def _place(target: AppendTarget, partition: int) -> TopicPartition:
     return TopicPartition(target.topic.id, Partition(partition))
 
 

@@ -26,7 +26,7 @@ from segments.log.session_log import Acks
 from segments.partition.partition_log import Appended
 
 
-class Result(msgspec.Struct, omit_defaults=True, gc=False):
+class ProduceResult(msgspec.Struct, omit_defaults=True, gc=False):
     partition: int
     offset: int | None = None
     count: int | None = None
@@ -36,7 +36,7 @@ class Result(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class _Results(msgspec.Struct):
-    results: list[Result]
+    results: list[ProduceResult]
 
 
 _ENVELOPE_BYTES: Final = 1 << 10
@@ -63,10 +63,10 @@ def answer_bytes_max(plan: Plan, found: Sequence[Outcome], acks: Acks) -> int:
     )
 
 
-def _longest_result(partition: int, outcome: Outcome, acks: Acks) -> Result:
+def _longest_result(partition: int, outcome: Outcome, acks: Acks) -> ProduceResult:
     if isinstance(outcome, TidelogError):
-        return Result(partition, error=error_members(outcome))
-    return Result(partition, None if acks is Acks.NONE else outcome.last_offset, duplicate=outcome.duplicate)
+        return ProduceResult(partition, error=error_members(outcome))
+    return ProduceResult(partition, None if acks is Acks.NONE else outcome.last_offset, duplicate=outcome.duplicate)
 
 
 def results_as_json(plan: Plan, found: Sequence[Outcome], acks: Acks) -> bytes:
@@ -95,20 +95,20 @@ def ready_batch_as_json(plan: Plan, found: Sequence[Outcome], acks: Acks) -> byt
     batch, outcome = plan.batches[0], found[0]
     assert isinstance(outcome, Appended)
     if acks is Acks.NONE:
-        return _encoder.encode(_Results([Result(batch.partition, count=batch.record_count)]))
-    result = Result(batch.partition, outcome.base_offset, count=batch.record_count, duplicate=outcome.duplicate)
+        return _encoder.encode(_Results([ProduceResult(batch.partition, count=batch.record_count)]))
+    result = ProduceResult(batch.partition, outcome.base_offset, count=batch.record_count, duplicate=outcome.duplicate)
     return _encoder.encode(_Results([result]))
 
 
-def _results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[Result]:
+def _results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[ProduceResult]:
     fresh = [outcome for outcome in found if isinstance(outcome, Appended) and not outcome.duplicate]
     if acks is Acks.NONE or len(fresh) < len(found):
         return _unusual_results(plan, found, acks)
     if len(fresh) == 1:
         partition = plan.batches[0].partition
-        return [Result(partition, offset) for offset in range(fresh[0].base_offset, fresh[0].last_offset + 1)]
+        return [ProduceResult(partition, offset) for offset in range(fresh[0].base_offset, fresh[0].last_offset + 1)]
     partitions = np.asarray(plan.partitions)
-    return list(map(Result, partitions.tolist(), _offsets(plan, partitions, fresh).tolist()))
+    return list(map(ProduceResult, partitions.tolist(), _offsets(plan, partitions, fresh).tolist()))
 
 
 def _offsets(plan: Plan, partitions: npt.NDArray[np.integer], found: Sequence[Appended]) -> npt.NDArray[np.int64]:
@@ -121,15 +121,15 @@ def _offsets(plan: Plan, partitions: npt.NDArray[np.integer], found: Sequence[Ap
     return offsets
 
 
-def _unusual_results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[Result]:
-    results: list[Result] = []
+def _unusual_results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[ProduceResult]:
+    results: list[ProduceResult] = []
     members: dict[int, dict[str, Member]] = {}
     for partition, outcome, place in outcome_by_record(plan, found):
         if isinstance(outcome, TidelogError):
             told = members.setdefault(id(outcome), error_members(outcome))
-            results.append(Result(partition, error=told))
+            results.append(ProduceResult(partition, error=told))
         elif acks is Acks.NONE:
-            results.append(Result(partition))
+            results.append(ProduceResult(partition))
         else:
-            results.append(Result(partition, outcome.base_offset + place, duplicate=outcome.duplicate))
+            results.append(ProduceResult(partition, outcome.base_offset + place, duplicate=outcome.duplicate))
     return results

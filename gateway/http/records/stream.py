@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.http import paced_response
 from gateway.http.problem_details import error_members
 from gateway.http.records import encoding
@@ -28,14 +28,14 @@ from gateway.http.records.encoding import Formats
 from gateway.http.records.event_ids import encode_event_id
 from gateway.http.request import Request
 from gateway.records.append import topic_named
-from gateway.records.batch_decoder import RECORDS_MAX, Encode, open_records, room_for
-from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.records.batch_decoder import RECORDS_MAX, Encode, decode_records, room_for
+from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from gateway.topics.names import named, partition_of
 from metadata.errors import OutOfRange, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 
 PING_MS: Final = 15_000
 """Below the idle time-out of common proxies."""
@@ -68,9 +68,9 @@ class Laid(NamedTuple):
 class RecordStream:
     def __init__(
         self,
-        broker: Broker,
-        waits: LongWaits,
-        room: AnswerRoom,
+        broker: BrokerApi,
+        waits: InterruptibleWaits,
+        room: ResponseBudget,
         topic: Topic,
         positions: dict[int, int],
         limits: Limits,
@@ -150,7 +150,7 @@ class RecordStream:
         first = next(iter(self._positions))
         self._positions[first] = self._positions.pop(first)  # the next comes first, so that none starves the others
 
-    async def _next(self, place: AnswerPlace, events: bool) -> Laid:
+    async def _next(self, place: Reservation, events: bool) -> Laid:
         """The next chunk. The batches that it was made from are let go before it is sent."""
         fetched = await self._fetch(bytes_max=min(self._limits.bytes_max, place.bytes_held), wait_ms=0)
         decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
@@ -158,7 +158,7 @@ class RecordStream:
             list(fetched.values()), lambda: self._lay_out(fetched, events, place.bytes_held, decompressed_bytes_max)
         )
 
-    async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, Fetched]:
+    async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, FetchResult]:
         """One answer for each partition that has a leader. Raises other errors, and that there was none for too long."""
         places_bytes_min = self._broker.cluster_log.places_bytes_min(self._limits.client_rack)
         targets = [
@@ -166,9 +166,9 @@ class RecordStream:
             for partition, offset in self._positions.items()
         ]
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
-        fetched: dict[int, Fetched] = {}
+        fetched: dict[int, FetchResult] = {}
         for partition, answer in zip(self._positions, answers, strict=True):
-            if isinstance(answer, Fetched):
+            if isinstance(answer, FetchResult):
                 self._unled_since_s.pop(partition, None)
                 self._added.discard(partition)
                 fetched[partition] = answer
@@ -184,7 +184,7 @@ class RecordStream:
             await asyncio.sleep(UNLED_PAUSE_S)  # who has nobody to wait for answers at once
         return fetched
 
-    def _lay_out(self, fetched: dict[int, Fetched], events: bool, bytes_max: int, decompressed_bytes_max: int) -> Laid:
+    def _lay_out(self, fetched: dict[int, FetchResult], events: bool, bytes_max: int, decompressed_bytes_max: int) -> Laid:
         """The records of one partition after the other, up to `bytes_max`. May run in a thread: nothing here changes meanwhile."""
         pieces: list[bytes] = []
         positions = dict(self._positions)
@@ -193,7 +193,7 @@ class RecordStream:
         for partition, answer in fetched.items():
             if not answer.size_bytes or record_count == records_max or bytes_max <= 0:
                 continue
-            opened = open_records(
+            opened = decode_records(
                 answer,
                 positions[partition],
                 self._as_events(partition, positions) if events else self._as_lines(partition),
@@ -221,7 +221,7 @@ class RecordStream:
         return lambda records: encoding.as_events(records, partition, self._limits.formats, event_id)
 
     async def _stream(self, request: Request, chunk: bytes) -> None:
-        await paced_response.stream(request, chunk, pause_s=self._broker.settings.answer_timeout_ms / 1000)
+        await paced_response.stream_paced(request, chunk, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
     def _follow_topic(self) -> None:
         """Partitions that were added since are read from their beginning. UnknownTopic where the topic was deleted."""

@@ -25,7 +25,7 @@ REMEMBERED_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class TlsSubject:
+class ClientSubject:
     subject: str
     """The whole name, the most specific part first: CN=billing,OU=payments,O=Example."""
     common_name: str
@@ -38,13 +38,13 @@ class AuthenticatedCall(Protocol):
     def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
 
 
-def http_subject(scope: MutableMapping[str, Any]) -> TlsSubject | None:
+def http_subject(scope: MutableMapping[str, Any]) -> ClientSubject | None:
     """The verified subject of the connection that an HTTP request came on."""
-    found: TlsSubject | None = (scope.get("state") or {}).get(STATE_KEY)
+    found: ClientSubject | None = (scope.get("state") or {}).get(STATE_KEY)
     return found
 
 
-def grpc_subject(context: AuthenticatedCall) -> TlsSubject | None:
+def grpc_subject(context: AuthenticatedCall) -> ClientSubject | None:
     """The verified subject of the connection that a call came on."""
     for pem in context.auth_context().get("x509_pem_cert") or ():
         return subject_of_pem(pem)
@@ -55,20 +55,20 @@ def grpc_subject(context: AuthenticatedCall) -> TlsSubject | None:
 
 
 @lru_cache(maxsize=REMEMBERED_MAX)
-def subject_of_pem(pem: bytes) -> TlsSubject:
+def subject_of_pem(pem: bytes) -> ClientSubject:
     from cryptography.x509 import load_pem_x509_certificate
 
     return _subject(load_pem_x509_certificate(pem))
 
 
-def subject_of_der(der: bytes) -> TlsSubject:
+def subject_of_der(der: bytes) -> ClientSubject:
     from cryptography.x509 import load_der_x509_certificate
 
     return _subject(load_der_x509_certificate(der))
 
 
-def _subject(certificate: Certificate) -> TlsSubject:
+def _subject(certificate: Certificate) -> ClientSubject:
     from cryptography.x509.oid import NameOID
 
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return TlsSubject(certificate.subject.rfc4514_string(), str(names[0].value) if names else "")
+    return ClientSubject(certificate.subject.rfc4514_string(), str(names[0].value) if names else "")

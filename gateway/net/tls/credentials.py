@@ -27,7 +27,7 @@ _STEPS_MAX: Final = 8
 """Of the handshake: it takes two of each side."""
 
 
-def why_refused(cert_file: Path, key_file: Path, authorities: Sequence[Certificate]) -> str:
+def check_usable_as_client(cert_file: Path, key_file: Path, authorities: Sequence[Certificate]) -> str:
     """What a broker that goes by these authorities says of this one as its client; empty where it takes it.
 
     Raises InvalidArgument where certificate and key do not fit together.

@@ -25,7 +25,7 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway.net.tls.credentials import load_key_pair, system_authorities, why_refused
+from gateway.net.tls.credentials import check_usable_as_client, load_key_pair, system_authorities
 from gateway.net.tls.settings import TlsSettings
 from metadata.errors import InvalidArgument
 
@@ -54,7 +54,7 @@ class TlsIdentity:
         return f"TlsIdentity(not_after_s={self.not_after_s})"
 
 
-class TlsFiles:
+class TlsReloader:
     def __init__(self, settings: TlsSettings, *, has_peers: bool = False) -> None:
         """Reads the files. Raises InvalidArgument, saying which of them is wrong, and how. `has_peers`: other brokers must take
         the certificate, where they require one."""
@@ -199,7 +199,7 @@ def _check_as_client(settings: TlsSettings, authorities: Sequence[x509.Certifica
     """Brokers are clients of each other, and have the same settings."""
     assert settings.tls_cert_file is not None
     assert settings.tls_key_file is not None
-    why = why_refused(settings.tls_cert_file, settings.tls_key_file, authorities)
+    why = check_usable_as_client(settings.tls_cert_file, settings.tls_key_file, authorities)
     if why:
         raise InvalidArgument(
             f"tls_cert_file: the other brokers require certificates of their clients, and would refuse {settings.tls_cert_file} by "

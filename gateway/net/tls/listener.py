@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from gateway.net.connection_limiter import OpenConnections, Place
+from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
@@ -39,8 +39,8 @@ class TlsListener:
         self,
         sockets: list[socket.socket],
         context: Callable[[], ssl.SSLContext],
-        protocol: Callable[[Place], asyncio.Protocol],
-        open_connections: OpenConnections,
+        protocol: Callable[[ConnectionSlot], asyncio.Protocol],
+        open_connections: ConnectionLimiter,
     ) -> None:
         """`context` is asked before each handshake."""
         self._sockets = sockets
@@ -78,7 +78,7 @@ class TlsListener:
             else:
                 handshakes.create_task(self._shake_hands(connection, place), name="TLS handshake")
 
-    async def _shake_hands(self, connection: socket.socket, place: Place) -> None:
+    async def _shake_hands(self, connection: socket.socket, place: ConnectionSlot) -> None:
         began = False
         spare: socket.socket | None = None
         try:

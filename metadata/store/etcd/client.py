@@ -27,7 +27,7 @@ import grpc.aio
 
 from metadata.errors import InvalidArgument, Rejected, Stopping, Throttled, TidelogError, Unavailable
 from metadata.store.etcd.errors import Failure, failure
-from metadata.store.etcd.member import Member
+from metadata.store.etcd.member import EtcdMember
 from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.settings import EtcdSettings, EtcdStatus, next_status
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Refused(Exception):
+class StreamRefused(Exception):
     """A stream was opened, and what was asked over it was refused: a status like that of a request."""
 
     def __init__(self, code: str, details: str) -> None:
@@ -59,7 +59,7 @@ class Refused(Exception):
 class Try:
     """One try of a request: where, and what to send along."""
 
-    member: Member
+    member: EtcdMember
     token: str
     """Empty where we are nobody's user."""
     timeout_s: float
@@ -78,7 +78,7 @@ class Stream(Protocol):
     """A call that outlives the request which opened it."""
 
     @property
-    def member(self) -> Member: ...
+    def member(self) -> EtcdMember: ...
 
     def cancel(self) -> None: ...
 
@@ -90,7 +90,7 @@ class EtcdClient:
         if not addresses:
             raise InvalidArgument("etcd is not set", hint="Name its members: --etcd http://HOST:2379")
         self._settings = settings
-        self._members = [Member(address, settings) for address in addresses]
+        self._members = [EtcdMember(address, settings) for address in addresses]
         self._place = first_member % len(addresses)
         self._token: str | None = None  # None: not asked for yet; empty: etcd asks for none
         self._authenticating = asyncio.Lock()
@@ -117,13 +117,13 @@ class EtcdClient:
         with self._under_way():
             return await self._until_answered(once, doing, writes, timeout_s or self._settings.etcd_request_timeout_ms / 1000)
 
-    def broken(self, member: Member, error: grpc.aio.AioRpcError, doing: str) -> Failure:
+    def broken(self, member: EtcdMember, error: grpc.aio.AioRpcError, doing: str) -> Failure:
         """A stream has ended with an error: what it means. Further requests go to another member where that may help."""
         failed = failure(error.code().name, error.details() or "", doing=doing, url=member.url, writes=False)
         self._note(member, failed)
         return failed
 
-    def leave(self, member: Member, cause: str) -> None:
+    def leave(self, member: EtcdMember, cause: str) -> None:
         """Sends further requests to the next member, unless they go elsewhere already."""
         if self._members[self._place] is member:
             self._place = (self._place + 1) % len(self._members)
@@ -181,7 +181,7 @@ class EtcdClient:
                 return await once(Try(member, token, max(_TRY_S_MIN, min(timeout_s, deadline - clock()))))
             except grpc.aio.AioRpcError as error:
                 failed = failure(error.code().name, error.details() or "", doing=doing, url=member.url, writes=sent)
-            except Refused as error:
+            except StreamRefused as error:
                 failed = failure(error.code, error.details, doing=doing, url=member.url, writes=sent)
             except TimeoutError:
                 failed = failure("DEADLINE_EXCEEDED", "", doing=doing, url=member.url, writes=sent)
@@ -210,7 +210,7 @@ class EtcdClient:
                 await asyncio.sleep(RETRY_PAUSE_S)
             self._check_open()
 
-    async def _meet(self, member: Member) -> None:
+    async def _meet(self, member: EtcdMember) -> None:
         """Returns when there is a connection to the member, and it is one of our cluster."""
         if member.met and member.connected:
             return
@@ -236,7 +236,7 @@ class EtcdClient:
         self._cluster_id = cluster_id
         member.welcome()
 
-    async def _signed_in(self, member: Member) -> str:
+    async def _signed_in(self, member: EtcdMember) -> str:
         """The token to send along; empty where there is no user, or etcd asks for none. One request for it at a time."""
         user, password = self._settings.etcd_user, self._settings.etcd_password
         if password is None:
@@ -255,7 +255,7 @@ class EtcdClient:
                     self._token = ""
             return self._token
 
-    def _note(self, member: Member, failed: Failure) -> None:
+    def _note(self, member: EtcdMember, failed: Failure) -> None:
         if failed.leaves:
             self.leave(member, failed.cause)
         if failed.silent:  # its streams would be silent, too, and only notice when the pings run out

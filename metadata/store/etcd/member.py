@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _Pem = tuple[bytes | None, bytes | None, bytes | None]
 
 
-class Member:
+class EtcdMember:
     def __init__(self, address: EtcdAddress, settings: EtcdSettings) -> None:
         """Raises InvalidArgument where a certificate can't be read."""
         self.url = address.url

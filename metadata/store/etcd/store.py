@@ -17,7 +17,7 @@ import grpc.aio
 
 from metadata.errors import InvalidArgument, TooLarge, Unavailable
 from metadata.model import Revision
-from metadata.store.etcd.client import EtcdClient, Refused, Try
+from metadata.store.etcd.client import EtcdClient, StreamRefused, Try
 from metadata.store.etcd.errors import AnswerTooLarge, HistoryGone
 from metadata.store.etcd.member import ANSWER_BYTES_MAX
 from metadata.store.etcd.messages import key_range, key_value, transaction, transaction_result
@@ -137,7 +137,7 @@ class EtcdStore:
             finally:
                 stream.cancel()
             if answer is grpc.aio.EOF:
-                raise Refused("UNAVAILABLE", "the member ended the renewal")
+                raise StreamRefused("UNAVAILABLE", "the member ended the renewal")
             if answer.TTL <= 0:
                 raise LeaseLost(f"lease {lease} has ended")
             return float(answer.TTL)

@@ -21,8 +21,8 @@ import grpc.aio
 
 from metadata.errors import Corrupt, Rejected, Stopping, Unavailable
 from metadata.model import Revision
-from metadata.store.etcd.client import RETRY_PAUSE_S, EtcdClient, Refused, Try, cancelled_by_others
-from metadata.store.etcd.member import Member
+from metadata.store.etcd.client import RETRY_PAUSE_S, EtcdClient, StreamRefused, Try, cancelled_by_others
+from metadata.store.etcd.member import EtcdMember
 from metadata.store.etcd.messages import key_range
 from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.watch_batches import WatchBatches
@@ -84,7 +84,7 @@ class EtcdWatches:
 class _Stream:
     """A watch at one member, from its beginning until the member or we end it."""
 
-    def __init__(self, member: Member, call: Any) -> None:
+    def __init__(self, member: EtcdMember, call: Any) -> None:
         self.member = member
         self._call = call
 
@@ -101,11 +101,11 @@ class _Stream:
                 await stream._call.write(etcd_pb2.WatchRequest(create_request=create))
                 answer = await stream.read()
             if answer is None:
-                raise Refused("UNAVAILABLE", "the watch was ended at once")
+                raise StreamRefused("UNAVAILABLE", "the watch was ended at once")
             if answer.canceled:
                 # etcd before 3.5.8 says so of a token that has expired, too.
                 expired = bool(at.token) and "permission denied" in answer.cancel_reason
-                raise Refused("UNAUTHENTICATED" if expired else "UNKNOWN", answer.cancel_reason)
+                raise StreamRefused("UNAUTHENTICATED" if expired else "UNKNOWN", answer.cancel_reason)
         except BaseException:
             stream.cancel()
             raise

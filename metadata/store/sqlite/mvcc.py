@@ -75,7 +75,7 @@ CREATE INDEX versions_replaced ON versions (replaced_revision) WHERE replaced_re
 _COLUMNS = "key, value, create_revision, revision, version, lease"
 
 
-class SqliteHistory:
+class SqliteMvcc:
     """Calls are those of MetadataStore, blocking. Errors: see errors.py, and as the protocol says."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:

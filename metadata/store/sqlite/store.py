@@ -20,7 +20,7 @@ from typing import TypeVar
 from metadata.errors import InvalidArgument, Stopping, Throttled, TidelogError
 from metadata.model import Revision
 from metadata.store.interface import Compare, KeyValue, LeaseId, Operation, RangeResult, TransactionResult, WatchBatch
-from metadata.store.sqlite.mvcc import SqliteHistory
+from metadata.store.sqlite.mvcc import SqliteMvcc
 
 HISTORY_REVISIONS = 10_000
 """Revisions that watches and older ranges can go back, when nothing else is asked for."""
@@ -49,7 +49,7 @@ class SqliteStore:
         clock: Callable[[], float] = time.monotonic,
         history_revisions: int = HISTORY_REVISIONS,
     ) -> None:
-        self._history = SqliteHistory(Path(path), clock)
+        self._history = SqliteMvcc(Path(path), clock)
         self._history_revisions = history_revisions
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidelog-metadata")
         self._pending = 0
@@ -114,7 +114,7 @@ class SqliteStore:
         next_revision = from_revision
         while True:
             advanced = self._advanced  # taken before the read: what is written after the read sets it
-            batches, next_revision = await self._call(partial(SqliteHistory.events, prefix=prefix, from_revision=next_revision))
+            batches, next_revision = await self._call(partial(SqliteMvcc.events, prefix=prefix, from_revision=next_revision))
             for batch in batches:
                 yield batch
             if not batches:
@@ -126,7 +126,7 @@ class SqliteStore:
         if kept > self._history_revisions + self._history_revisions // 10:
             await self.compact(Revision(self._history.revision - self._history_revisions))
 
-    async def _call(self, work: Callable[[SqliteHistory], T]) -> T:
+    async def _call(self, work: Callable[[SqliteMvcc], T]) -> T:
         """Runs `work` in the thread, after ending the leases that are due."""
         if self._closing:
             raise Stopping("the metadata store is closed")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.conversion import partition_file
-from compaction.conversion.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
+from compaction.conversion.partition_file import CompactedRuns, DamagedRun, EncodingSettings, compact_runs
 from compaction.conversion.scratch import StoredRun
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
@@ -111,7 +111,7 @@ def test_damage_names_the_run_and_what_lies_before_it() -> None:
     for _ in range(3):
         runs.add([ROW])
     runs.bodies[2] = runs.bodies[2][:-1] + b"w"
-    with pytest.raises(Damage) as found:
+    with pytest.raises(DamagedRun) as found:
         runs.compacted()
     assert found.value.before == 2
     assert found.value.error.details["key"] == runs.stored[2].key
@@ -130,7 +130,7 @@ def test_a_run_that_is_not_what_its_footer_says_is_damage(change: dict[str, int]
     runs = Runs()
     runs.add([ROW])
     runs.stored[0] = runs.stored[0]._replace(**change)  # type: ignore[arg-type]
-    with pytest.raises(Damage, match=said):
+    with pytest.raises(DamagedRun, match=said):
         runs.compacted()
 
 
@@ -138,7 +138,7 @@ def test_a_leader_epoch_that_falls_is_damage() -> None:
     runs = Runs()
     runs.add([ROW], epoch=3)
     runs.add([ROW], epoch=2)
-    with pytest.raises(Damage, match="behind records of 3"):
+    with pytest.raises(DamagedRun, match="behind records of 3"):
         runs.compacted()
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.conversion.planner import DueRule, Unit, plan_unit, straddling
+from compaction.conversion.planner import CompactionTrigger, CompactionUnit, plan_unit, straddling
 from compaction.wal.state import WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, TopicPartition
@@ -16,19 +16,19 @@ from segments.wal.segment_file import SegmentFooter
 from tests.kit.compaction.wal_footers import RUN_BYTES, footer_of, state_of
 from tests.kit.segments.batches import partition_of
 
-RULE = DueRule(due_bytes=1_000, due_age_ms=1_000, scratch_bytes_max=1 << 30, runs_max=1 << 30)
+RULE = CompactionTrigger(due_bytes=1_000, due_age_ms=1_000, scratch_bytes_max=1 << 30, runs_max=1 << 30)
 A, B, C = partition_of(0), partition_of(1), partition_of(2)
 
 
-def plan(state: WalState, *, now_ms: int = 0, rule: DueRule = RULE, everything: bool = False) -> Unit | None:
+def plan(state: WalState, *, now_ms: int = 0, rule: CompactionTrigger = RULE, everything: bool = False) -> CompactionUnit | None:
     return plan_unit(state, rule, now_ms=now_ms, may=lambda where, session: True, everything=everything)
 
 
-def planned(unit: Unit | None) -> dict[TopicPartition, tuple[int, int]]:
+def planned(unit: CompactionUnit | None) -> dict[TopicPartition, tuple[int, int]]:
     return {} if unit is None else {one.partition: (one.base_offset, one.end_offset) for one in unit.partitions}
 
 
-def places(unit: Unit | None) -> list[tuple[int, int]]:
+def places(unit: CompactionUnit | None) -> list[tuple[int, int]]:
     return [] if unit is None else [(segment.session, segment.seq) for segment in unit.segments]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.conversion.scratch import Scratch, Wanted
+from compaction.conversion.scratch import ScratchFile, WantedRuns
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
 from tests.kit.segments.batches import ORDERS, PAYMENTS, batch_of, segment_of, stamped_run
@@ -16,7 +16,7 @@ def body_of(seq: int, base: int) -> bytes:
 
 
 def test_the_runs_that_are_wanted_come_back_in_offset_order_whatever_the_order_of_their_segments(tmp_path: Path) -> None:
-    scratch = Scratch(str(tmp_path), {ORDERS: Wanted(Offset(1), Offset(4))})
+    scratch = ScratchFile(str(tmp_path), {ORDERS: WantedRuns(Offset(1), Offset(4))})
     for seq in (3, 0, 4, 2, 1):
         scratch.take_in(body_of(seq, seq), 0, SessionId(7), SegmentSeq(seq))
     runs = scratch.runs(ORDERS)
@@ -29,7 +29,7 @@ def test_the_runs_that_are_wanted_come_back_in_offset_order_whatever_the_order_o
 
 
 def test_the_end_of_a_segment_is_enough_where_what_is_wanted_lies_there(tmp_path: Path) -> None:
-    scratch = Scratch(str(tmp_path), {ORDERS: Wanted(Offset(0), Offset(1))})
+    scratch = ScratchFile(str(tmp_path), {ORDERS: WantedRuns(Offset(0), Offset(1))})
     whole = body_of(0, 0)
     start = whole.index(b"p")
     scratch.take_in(whole[start:], start, SessionId(7), SegmentSeq(0))
@@ -39,7 +39,7 @@ def test_the_end_of_a_segment_is_enough_where_what_is_wanted_lies_there(tmp_path
 
 
 def test_of_a_segment_with_a_damaged_footer_nothing_is_kept(tmp_path: Path) -> None:
-    scratch = Scratch(str(tmp_path), {ORDERS: Wanted(Offset(0), Offset(1))})
+    scratch = ScratchFile(str(tmp_path), {ORDERS: WantedRuns(Offset(0), Offset(1))})
     body = bytearray(body_of(0, 0))
     body[-30] ^= 1
     with pytest.raises(Corrupt):
@@ -49,7 +49,7 @@ def test_of_a_segment_with_a_damaged_footer_nothing_is_kept(tmp_path: Path) -> N
 
 
 def test_a_thread_that_is_late_finds_it_closed(tmp_path: Path) -> None:
-    scratch = Scratch(str(tmp_path), {ORDERS: Wanted(Offset(0), Offset(2))})
+    scratch = ScratchFile(str(tmp_path), {ORDERS: WantedRuns(Offset(0), Offset(2))})
     scratch.take_in(body_of(0, 0), 0, SessionId(7), SegmentSeq(0))
     (run,) = scratch.runs(ORDERS)
     scratch.close()

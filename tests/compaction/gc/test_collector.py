@@ -19,7 +19,7 @@ from compaction.deletion_policy import (
 from compaction.gc.collector import MARKERS_READ_AT_ONCE
 from metadata.errors import Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
-from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic
+from segments.bucket.deleted_topic import TopicTombstone, encode_deleted_topic
 from segments.bucket.layout import (
     TopicIncarnation,
     chosen_key,
@@ -36,7 +36,7 @@ from segments.bucket.layout import (
 from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
 from segments.history.manifest_edits import collected
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.compaction.compacting import Scene, on_a_bucket, plain
 from tests.kit.compaction.kept import GRACE_MS, SETTINGS, Guarded, Keeper, record, records_in, settle, write_files
 from tests.kit.segments.batches import ORDERS, PAYMENTS
@@ -220,7 +220,7 @@ def some_topic(number: int) -> TopicId:
 
 def mark(scene: Scene, revision: int, topic_id: TopicId = ORDERS.topic_id) -> str:
     """As deleted now."""
-    marker = DeletedTopic(name="orders", id=topic_id, gone_at_revision=Revision(revision), marked_at_ms=scene.now_ms())
+    marker = TopicTombstone(name="orders", id=topic_id, gone_at_revision=Revision(revision), marked_at_ms=scene.now_ms())
     key = deleted_topic_key("orders", topic_id, Revision(revision))
     scene.store.plant(key, encode_deleted_topic(marker))
     return key
@@ -373,7 +373,7 @@ def test_the_grace_of_a_topic_whose_marker_tells_no_time_or_one_to_come_begins_w
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
         await scene.delete_topic("orders", ORDERS.topic_id)
         told = None if told_ms is None else scene.now_ms() + told_ms
-        marker = DeletedTopic(name="orders", id=ORDERS.topic_id, gone_at_revision=Revision(9), marked_at_ms=told)
+        marker = TopicTombstone(name="orders", id=ORDERS.topic_id, gone_at_revision=Revision(9), marked_at_ms=told)
         for key in [key for key in topic_objects(scene) if "/_log/deleted-" in key]:
             scene.store.remove(key)
             scene.store.plant(key, encode_deleted_topic(marker) if told_ms is not None else b"of somebody else")
@@ -518,10 +518,10 @@ def test_a_listing_of_many_objects_goes_on_over_several_calls_and_is_never_in_me
             manifest = collected(no_manifest(partition), writer="w", now_ms=0)
             objects[manifest_key("orders", partition, 1)] = encode_manifest(manifest)
             objects |= {history_file_key("orders", partition, name): b"" for name in files}
-        store = MemoryStore()
+        store = MemoryObjectStore()
         store._objects, store._keys = objects, sorted(objects)
 
-        class Watching(MemoryStore):
+        class Watching(MemoryObjectStore):
             held_max = 0
 
             async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> Any:

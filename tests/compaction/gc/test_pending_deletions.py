@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from compaction.gc.pending_deletions import PAUSE_MS, PAUSE_MS_MAX, HeardDeletions
-from metadata.cluster.manifest_notice import CompactionNotice
+from compaction.gc.pending_deletions import PAUSE_MS, PAUSE_MS_MAX, PendingDeletions
+from metadata.cluster.manifest_notice import ManifestNotice
 from tests.kit.segments.batches import ORDERS, PAYMENTS
 
 
-def deletion(version: int) -> CompactionNotice:
-    return CompactionNotice(*ORDERS, version, is_deletion=True)
+def deletion(version: int) -> ManifestNotice:
+    return ManifestNotice(*ORDERS, version, is_deletion=True)
 
 
-def looks(heard: HeardDeletions, *, until_ms: int, each_ms: int = 1000) -> list[int]:
+def looks(heard: PendingDeletions, *, until_ms: int, each_ms: int = 1000) -> list[int]:
     return [now_ms for now_ms in range(0, until_ms, each_ms) if heard.due(now_ms=now_ms)]
 
 
 def test_what_is_not_there_is_looked_for_ever_more_seldom_as_long_as_its_notice_stands() -> None:
-    heard = HeardDeletions()
+    heard = PendingDeletions()
     heard.hear([deletion(3)], now_ms=0)
     looked = looks(heard, until_ms=3_600_000)
     assert looked[:4] == [0, PAUSE_MS, 3 * PAUSE_MS, 7 * PAUSE_MS]
@@ -26,15 +26,15 @@ def test_what_is_not_there_is_looked_for_ever_more_seldom_as_long_as_its_notice_
 
 
 def test_what_was_found_is_forgotten_and_what_others_than_leaders_did_is_not_looked_for() -> None:
-    heard = HeardDeletions()
-    heard.hear([deletion(3), CompactionNotice(*PAYMENTS, 9)], now_ms=0)
+    heard = PendingDeletions()
+    heard.hear([deletion(3), ManifestNotice(*PAYMENTS, 9)], now_ms=0)
     assert heard.due(now_ms=0) == [(ORDERS, 3)]
     heard.found(ORDERS)
     assert looks(heard, until_ms=3_600_000) == []
 
 
 def test_a_further_notice_is_due_at_once_and_no_older_one_takes_a_version_back() -> None:
-    heard = HeardDeletions()
+    heard = PendingDeletions()
     heard.hear([deletion(3)], now_ms=0)
     assert heard.due(now_ms=0)
     heard.hear([deletion(2)], now_ms=1)

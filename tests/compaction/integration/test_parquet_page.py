@@ -14,14 +14,14 @@ from metadata.model import Offset, Partition, TopicId, TopicPartition
 from segments.bucket.layout import history_file_key, history_file_name, manifest_key
 from segments.history.manifest import Manifest, encode_manifest
 from segments.history.parquet_file import write_history
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from tests.kit.compaction.kept import columns_of, record
 
 ORDERS = TopicId("a" * 32)
 PAGE = (Path(__file__).parents[3] / "docs" / "parquet.md").read_text()
 
 
-async def lay_version(store: DirectoryStore, partition: int, version: int, *bounds: int, log_start: int = 0) -> None:
+async def lay_version(store: DirectoryObjectStore, partition: int, version: int, *bounds: int, log_start: int = 0) -> None:
     """A manifest that names a file of the offsets between each two bounds."""
     place = TopicPartition(ORDERS, Partition(partition))
     files = []
@@ -38,7 +38,7 @@ async def lay_version(store: DirectoryStore, partition: int, version: int, *boun
 
 
 async def lay_bucket(root: Path) -> None:
-    store = await DirectoryStore.open(root, make_root=True)
+    store = await DirectoryObjectStore.open(root, make_root=True)
     await lay_version(store, 0, 1, 0, 4, 6)
     await lay_version(store, 0, 2, 0, 6)  # the two are one, and still there
     await lay_version(store, 1, 9, 0, 5)

@@ -14,8 +14,8 @@ import pytest
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifest_cache import Manifests
-from compaction.notifier import Notices
+from compaction.manifest_cache import ManifestCache
+from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
 from metadata.model import LeaderEpoch, Revision, SessionId, TopicPartition
 from metadata.store.interface import Put
@@ -23,10 +23,10 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
 from segments.byte_budget import ByteBudget
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.object_store.directory import DirectoryStore
-from segments.object_store.interface import ObjectStore, objects_under
-from segments.object_store.memory import MemoryStore
-from segments.read.log_reader import Fetched
+from segments.object_store.directory import DirectoryObjectStore
+from segments.object_store.interface import ObjectStore, list_all
+from segments.object_store.memory import MemoryObjectStore
+from segments.read.log_reader import FetchResult
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.settings import SegmentSettings
@@ -51,7 +51,7 @@ def session_of(number: int) -> Session:
 
 @asynccontextmanager
 async def opened(kind: Literal["memory", "directory"], path: Path) -> AsyncIterator[ObjectStore]:
-    store: ObjectStore = MemoryStore() if kind == "memory" else await DirectoryStore.open(path, make_root=True)
+    store: ObjectStore = MemoryObjectStore() if kind == "memory" else await DirectoryObjectStore.open(path, make_root=True)
     try:
         yield store
     finally:
@@ -79,7 +79,7 @@ async def read_all(log: SessionLog, partition: TopicPartition) -> list[tuple[int
     end = log.partitions.bounds(partition).high_watermark
     while offset < end:
         (answer,) = await log.reads.fetch([FetchTarget(partition, offset, 4_000)], bytes_max=4_000)
-        assert isinstance(answer, Fetched), answer
+        assert isinstance(answer, FetchResult), answer
         found += records_in(answer.batches, from_offset=offset)
         assert answer.next_offset > offset
         offset = answer.next_offset
@@ -98,17 +98,17 @@ async def compactor_on(store: ObjectStore) -> tuple[Compactor, asyncio.Task[None
     context = CompactionContext(
         store,
         topics,
-        Manifests(store, bytes_max=1 << 20),
+        ManifestCache(store, bytes_max=1 << 20),
         AT_ONCE,
         now_ms,
         lambda size: f"{next(numbers):0{2 * size}x}",
         lambda name: True,
     )
-    return Compactor(context, Notices(metadata, LAYOUT)), following
+    return Compactor(context, ManifestNotifier(metadata, LAYOUT)), following
 
 
 async def segments_left(store: ObjectStore, session: int) -> int:
-    keys = [found.key async for found in objects_under(store, f"wal/{session:016x}/")]
+    keys = [found.key async for found in list_all(store, f"wal/{session:016x}/")]
     return sum(key.rpartition("/")[2].startswith("0") for key in keys)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.wal.scanner import WalView
+from compaction.wal.scanner import WalBacklog
 from metadata.errors import Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId
 from segments.bucket.layout import claim_key, index_key, segment_key, trimmed_key
@@ -33,7 +33,7 @@ class Watched:
     def __init__(self, *, runs_max: int = 1_000_000) -> None:
         self.bucket = Bucket()
         self.store = StruckStore(self.bucket)
-        self.view = WalView(self.store, runs_max=runs_max, reads_max=4)
+        self.view = WalBacklog(self.store, runs_max=runs_max, reads_max=4)
         self.state = self.view.state
         self.now_ms = NOW_MS
 
@@ -372,7 +372,7 @@ def test_what_fails_is_looked_at_again() -> None:
             again = Watched()
             again.segments(7, 4)
             again.store = StruckStore(again.bucket, at=at)
-            again.view = WalView(again.store, runs_max=100, reads_max=1)
+            again.view = WalBacklog(again.store, runs_max=100, reads_max=1)
             again.state = again.view.state
             with pytest.raises(Unavailable):
                 await again.view.look(now_ms=NOW_MS)

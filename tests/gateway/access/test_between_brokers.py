@@ -12,18 +12,18 @@ import grpc.aio
 import pytest
 import uvloop
 
-from gateway.access.bootstrap import NO_ACCESS, Access, open_access, prepare_access
+from gateway.access.bootstrap import NO_ACCESS, BrokerAccess, open_access, prepare_access
 from gateway.access.peer_tokens import PeerTokens
 from gateway.access.settings import AccessSettings
 from gateway.broker import wall_clock_ms
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.topics.names import partition_of
 from metadata.access.acl import Acl
 from metadata.errors import Denied, NotAuthorized, TidelogError, Unauthenticated
 from metadata.secret import Secret
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.gateway.integration.test_both_listeners import append
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
@@ -39,7 +39,7 @@ FORWARDED = ("tidelog-forwarded-by", "broker-2")
 @pytest.mark.slow
 def test_a_broker_without_etcd_has_no_secret_of_peers_and_takes_no_forwarded_calls(tmp_path: Path) -> None:
     """Anybody who can read the metadata of such a broker, or a copy of it, would otherwise be an administrator."""
-    layout, old = EtcdLayout(), "5e" * 32
+    layout, old = KeyLayout(), "5e" * 32
 
     async def leave_a_secret() -> None:
         (tmp_path / "broker").mkdir()
@@ -163,12 +163,12 @@ async def tells_no_offsets_of_salaries(address: str, key: str) -> None:
         assert {each.topic for each in told_all.offsets} == {"orders"}
         request.topics.add(topic="salaries", partitions=[0])
         told_one = groups_pb2.OffsetFetchResponse.FromString(await fetch(request.SerializeToString(), metadata=shown))
-        assert [error_of(each.error).code for each in told_one.offsets] == ["PERMISSION_DENIED"]
+        assert [from_status(each.error).code for each in told_one.offsets] == ["PERMISSION_DENIED"]
         commit: Any = channel.unary_unary("/tidelog.v1.Groups/OffsetCommit")
         asked = groups_pb2.OffsetCommitRequest(group="g", generation=-1)
         asked.offsets.add(topic="salaries", partition=0, offset=7)
         answer = groups_pb2.OffsetCommitResponse.FromString(await commit(asked.SerializeToString(), metadata=shown))
-        assert [error_of(each).code for each in answer.errors] == ["PERMISSION_DENIED"]
+        assert [from_status(each).code for each in answer.errors] == ["PERMISSION_DENIED"]
 
 
 @pytest.mark.slow
@@ -256,16 +256,19 @@ def test_a_leader_that_knows_of_a_revocation_refuses_what_another_forwards_and_n
                     _, revision = await leader.access._records.revoke_key(made[0].key.key_id)
                     assert await leader.guard.cache.wait_for(revision, 60)
                     results = await asyncio.gather(*(produced(each.text.reveal()) for each in (*made, *made)))
-            assert [error_of(each.error).code if each.HasField("error") else "" for each in results] == ["UNAUTHENTICATED", ""] * 2
+            assert [from_status(each.error).code if each.HasField("error") else "" for each in results] == [
+                "UNAUTHENTICATED",
+                "",
+            ] * 2
 
     uvloop.run(scenario())
 
 
 def test_a_broker_without_authentication_signs_its_calls_over_tls_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
-        store, layout = SqliteStore(Path(":memory:")), EtcdLayout()
+        store, layout = SqliteStore(Path(":memory:")), KeyLayout()
 
-        async def opened(*, has_peers: bool, peers_speak_tls: bool) -> Access:
+        async def opened(*, has_peers: bool, peers_speak_tls: bool) -> BrokerAccess:
             prepared = await prepare_access(AccessSettings(), broker_id="b", now_ms=lambda: 0)
             return await open_access(
                 AccessSettings(),

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.access.settings import AccessSettings
 from gateway.net.tls.settings import TlsSettings
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.proto import admin_pb2
 from gateway.settings import BrokerSettings
 from metadata.access.acl import Acl
@@ -44,7 +44,7 @@ def test_a_certificate_opens_what_an_acl_allows_its_name(tmp_path: Path, tls_pri
             made.ca.read_bytes(), made.client_key.read_bytes(), made.client_cert.read_bytes()
         )
         async with (
-            running(settings) as broker,
+            run_broker(settings) as broker,
             aiohttp.ClientSession(f"https://{broker.http_address}", connector=aiohttp.TCPConnector(ssl=context)) as session,
             grpc.aio.secure_channel(broker.grpc_address, credentials) as channel,
         ):

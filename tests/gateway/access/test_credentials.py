@@ -18,7 +18,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.access import authentication, oidc
-from gateway.access.authentication import Authentication
+from gateway.access.authentication import Authenticator
 from gateway.access.oidc import fetched
 from gateway.access.settings import AccessSettings
 from gateway.proto import admin_pb2
@@ -147,7 +147,7 @@ class Book:
 def test_what_was_shown_is_remembered_with_a_bound_and_only_while_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "REMEMBERED_MAX", 3)
     book = Book()
-    door = Authentication(AccessSettings(), book, now_ms=lambda: 5)
+    door = Authenticator(AccessSettings(), book, now_ms=lambda: 5)
     texts = []
     for number in range(5):
         key, text = new_key(principal="a", id_bytes=bytes([number] * 8), secret_bytes=bytes(32), now_ms=1)

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from gateway.access.authorization import Caller
+from gateway.access.authorization import Principal
 from metadata.access.acl import Acl, Rights, Scope, rights_of_scopes
 from metadata.access.api_key import ApiKey
 from metadata.errors import NotAuthorized
@@ -37,7 +37,7 @@ def refusal(
     *acls: Acl, asked: tuple[str, str, str], scopes: tuple[Scope, ...] = (), principal: str = "billing", is_admin: bool = False
 ) -> NotAuthorized:
     narrowed = rights_of_scopes(scopes) if scopes else None
-    caller = Caller(principal, Book(*acls), lambda: 0, credential="API key", is_admin=is_admin, scopes=narrowed)
+    caller = Principal(principal, Book(*acls), lambda: 0, credential="API key", is_admin=is_admin, scopes=narrowed)
     assert not caller.may(*asked)
     return caller.refusal(*asked)
 

@@ -16,12 +16,12 @@ import grpc.aio
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS, NO_ROUTE, Needs, http_route
+from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS, NO_ROUTE, RequiredAccess, http_route
 from gateway.grpc.health import SERVICE as HEALTH
 from gateway.grpc.reflection import SERVICE as REFLECTION
 from gateway.grpc.server import GrpcServer
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
-from metadata.access.registry import AccessRecords
+from metadata.access.registry import AccessRegistry
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, told
 from tests.kit.gateway.otlp_receiver import Receiver, receiving
@@ -52,7 +52,7 @@ _NAMED = groups_pb2.TopicPartitions(topic=TOPIC)
 REQUESTS: dict[str, Any] = {
     f"{_LOG}InitProducer": log_pb2.InitProducerRequest(),
     f"{_LOG}Produce": log_pb2.ProduceRequest(appends=[_APPEND]),
-    f"{_LOG}ProduceStream": log_pb2.ProduceRequest(appends=[_APPEND]),
+    f"{_LOG}Sender": log_pb2.ProduceRequest(appends=[_APPEND]),
     f"{_LOG}Fetch": log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic=TOPIC)]),
     f"{_LOG}Consume": log_pb2.ConsumeRequest(start=log_pb2.ConsumeStart(topics=[TOPIC], group=GROUP), credit_bytes=1000),
     f"{_LOG}ListOffsets": log_pb2.ListOffsetsRequest(queries=[log_pb2.OffsetQuery(topic=TOPIC, timestamp_ms=0)]),
@@ -98,7 +98,7 @@ REQUESTS: dict[str, Any] = {
     f"{_ACCESS}ListQuotas": admin_pb2.ListQuotasRequest(),
     f"{_ACCESS}DeleteQuota": admin_pb2.DeleteQuotaRequest(principal="intruder"),
 }
-STREAMS = {f"{_LOG}ProduceStream", f"{_LOG}Consume"}
+STREAMS = {f"{_LOG}Sender", f"{_LOG}Consume"}
 LACKING = {"describe": (), "read": ("write", "admin"), "write": ("read", "admin"), "admin": ("read", "write")}
 """By what a call needs: all that is allowed to whoever may not make it."""
 
@@ -140,7 +140,7 @@ async def bad_keys(at: Guarded) -> dict[str, str]:
     """By what is wrong with it."""
     revoked = await at.key("administrator")
     await at.as_admin("DELETE", f"/v1/keys/{revoked.split('_')[1]}")
-    long_ago = AccessRecords(at.broker._metadata, at.broker._layout, now_ms=lambda: 1_000)
+    long_ago = AccessRegistry(at.broker._metadata, at.broker._layout, now_ms=lambda: 1_000)
     expired = await long_ago.create_key("administrator", expires_at_ms=2_000)
     cache = at.broker.guard.cache if at.broker.guard is not None else None
     assert cache is not None
@@ -260,7 +260,7 @@ def test_who_lacks_the_one_right_that_a_call_needs_may_not_make_it(tmp_path: Pat
             await at.allow("user", "all", "topic")
             await at.allow("user", "all", "group")
             expected: set[str] = set()
-            rows: list[tuple[tuple[str, str] | str, Needs]] = [*HTTP_CALLS.items(), *GRPC_CALLS.items()]
+            rows: list[tuple[tuple[str, str] | str, RequiredAccess]] = [*HTTP_CALLS.items(), *GRPC_CALLS.items()]
             for row, needs in rows:
                 lacking = [everything_but_the_cluster] if needs.cluster or needs.peer else []
                 if needs.topic and names_a_topic(row):

@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.access.authorization import Caller, CheckedCall, begin
+from gateway.access.authorization import AuthorizedCall, Principal, begin
 from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS
-from gateway.api import Broker
-from gateway.concurrency.shutdown import LongWaits
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import Context
 from gateway.grpc.services.groups import GroupsService
-from gateway.http.groups.cursor import Cursor, Place
+from gateway.http.groups.cursor import Cursor, CursorEntry
 from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.request import AsMember
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.access.acl import Acl, Operation
 from metadata.errors import NotAuthorized
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
@@ -56,14 +56,14 @@ class Coordinator:
 def asks(method: str, work: Callable[[GroupsService, Context], Awaitable[Any]], *acls: Acl) -> tuple[Any, list[Any]]:
     """The answer to billing, and what the coordinator was asked."""
     coordinator = Coordinator()
-    broker = cast(Broker, SimpleNamespace(groups=coordinator))
+    broker = cast(BrokerApi, SimpleNamespace(groups=coordinator))
     context = cast(Context, SimpleNamespace(invocation_metadata=tuple))
 
     async def main() -> Any:
-        caller = Caller("billing", Book(*acls), lambda: 0, credential="API key")
+        caller = Principal("billing", Book(*acls), lambda: 0, credential="API key")
         needs = GRPC_CALLS[f"/tidelog.v1.Groups/{method}"]
-        begin(CheckedCall(caller, needs, door="grpc", action=method, address="", refusal=lambda *_: None))
-        return await work(GroupsService(broker, LongWaits()), context)
+        begin(AuthorizedCall(caller, needs, door="grpc", action=method, address="", refusal=lambda *_: None))
+        return await work(GroupsService(broker, InterruptibleWaits()), context)
 
     return asyncio.run(main()), coordinator.asked
 
@@ -82,24 +82,24 @@ def fetch(*topics: str) -> groups_pb2.OffsetFetchRequest:
 
 def test_nothing_is_committed_of_a_topic_that_the_caller_may_not_read() -> None:
     answer, asked = asks("OffsetCommit", lambda service, context: service.commit(commit(*TOPICS), context), GROUP, ORDERS)
-    assert [error_of(each).code if each.code else "" for each in answer.errors] == ["PERMISSION_DENIED", "", "PERMISSION_DENIED"]
+    assert [from_status(each).code if each.code else "" for each in answer.errors] == ["PERMISSION_DENIED", "", "PERMISSION_DENIED"]
     [forwarded] = asked
     assert [(each.topic, each.partition) for each in forwarded.offsets] == [("orders", 1)]
     assert (forwarded.member_id, forwarded.generation, forwarded.only_forward) == ("m", 3, True)
 
     answer, asked = asks("OffsetCommit", lambda service, context: service.commit(commit("salaries"), context), GROUP, ORDERS)
-    assert [error_of(each).code for each in answer.errors] == ["PERMISSION_DENIED"]
+    assert [from_status(each).code for each in answer.errors] == ["PERMISSION_DENIED"]
     assert asked == []
 
 
 def test_no_offset_is_told_of_a_topic_that_the_caller_may_not_see() -> None:
     answer, asked = asks("OffsetFetch", lambda service, context: service.fetch_offsets(fetch(*TOPICS), context), GROUP, ORDERS)
-    told = {each.partition: error_of(each.error).code if each.HasField("error") else each.offset for each in answer.offsets}
+    told = {each.partition: from_status(each.error).code if each.HasField("error") else each.offset for each in answer.offsets}
     assert told == {0: "PERMISSION_DENIED", 1: 7, 2: "PERMISSION_DENIED"}
     assert [each.topic for each in asked[0].topics] == ["orders"]
 
     answer, asked = asks("OffsetFetch", lambda service, context: service.fetch_offsets(fetch("salaries"), context), GROUP, ORDERS)
-    assert [error_of(each.error).code for each in answer.offsets] == ["PERMISSION_DENIED"]
+    assert [from_status(each.error).code for each in answer.offsets] == ["PERMISSION_DENIED"]
     assert asked == [], "to name no topic would ask for all"
 
     answer, asked = asks("OffsetFetch", lambda service, context: service.fetch_offsets(fetch(), context), GROUP, ORDERS)
@@ -134,11 +134,11 @@ def test_a_cursor_commits_nothing_of_a_topic_that_the_caller_may_not_read(operat
 
     async def main() -> None:
         acl = Acl(principal="billing", operation=operation, resource="topic", name="orders")
-        caller = Caller("billing", Book(GROUP, acl), lambda: 0, credential="API key")
+        caller = Principal("billing", Book(GROUP, acl), lambda: 0, credential="API key")
         needs = HTTP_CALLS["POST", "/v1/groups/{group}/members/{member_id}/offsets"]
-        begin(CheckedCall(caller, needs, door="http", action="", address="", refusal=lambda *_: None))
-        broker = cast(Broker, SimpleNamespace(topic_cache=Topics(orders()), groups=SimpleNamespace(commit=commit)))
-        cursor = Cursor(Generation(1), {P0: Place(7, must_stay=True)})
+        begin(AuthorizedCall(caller, needs, door="http", action="", address="", refusal=lambda *_: None))
+        broker = cast(BrokerApi, SimpleNamespace(topic_cache=Topics(orders()), groups=SimpleNamespace(commit=commit)))
+        cursor = Cursor(Generation(1), {P0: CursorEntry(7, must_stay=True)})
         await HttpGroupOffsets(broker).commit_cursor(AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1)), cursor)
 
     asyncio.run(main())

@@ -8,25 +8,25 @@ from pathlib import Path
 from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.access.acl import Acl
 from metadata.access.quota import Quota
-from metadata.access.registry import AccessRecords
+from metadata.access.registry import AccessRegistry
 from metadata.backup.snapshot import parse_snapshot
 from metadata.cluster.identity import read_peer_secret
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.layout import snapshot_key
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tidelog.bucket.restore_plan import Evidence, plan_restore
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 
 def test_a_restore_brings_back_who_may_do_what_and_no_secret_of_the_brokers(tmp_path: Path) -> None:
     async def scenario() -> None:
-        store, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryStore()
+        store, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryObjectStore()
         await store.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
         secret = await read_peer_secret(store, LAYOUT, lambda count: b"\x5e" * count)
-        records = AccessRecords(store, LAYOUT)
+        records = AccessRegistry(store, LAYOUT)
         made = await records.create_key("billing")
         acl, _ = await records.add_acl(Acl(principal="billing", operation="read", resource="topic", name="orders"))
         await records.set_quota(Quota(principal="a/b", requests_per_second=7))

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from gateway.access import oidc
-from gateway.access.oidc import BearerTokens
+from gateway.access.oidc import OidcVerifier
 from gateway.access.settings import AccessSettings
 from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
 from tests.simulation.virtual_loop import run
@@ -61,11 +61,11 @@ def token(key: Any = RSA_KEY, algorithm: str = "RS256", kid: str | None = "one",
     return jwt.encode({name: value for name, value in said.items() if value is not None}, key, algorithm=algorithm, headers=head)
 
 
-def verify(scenario: Callable[[BearerTokens, Provider], Awaitable[None]], **settings: Any) -> None:
+def verify(scenario: Callable[[OidcVerifier, Provider], Awaitable[None]], **settings: Any) -> None:
     async def whole() -> None:
         provider = Provider()
         terms = AccessSettings(**{"oidc_issuer": ISSUER, "oidc_audience": AUDIENCE, **settings})
-        tokens = BearerTokens(terms, provider.fetch)
+        tokens = OidcVerifier(terms, provider.fetch)
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(tokens.run())
             await scenario(tokens, provider)
@@ -74,7 +74,7 @@ def verify(scenario: Callable[[BearerTokens, Provider], Awaitable[None]], **sett
     run(whole())
 
 
-async def refused(tokens: BearerTokens, text: str) -> str:
+async def refused(tokens: OidcVerifier, text: str) -> str:
     with pytest.raises(Unauthenticated) as why:
         await tokens.verify(text)
     signature = text.rpartition(".")[2]
@@ -83,7 +83,7 @@ async def refused(tokens: BearerTokens, text: str) -> str:
 
 
 def test_a_token_of_the_provider_names_its_principal_until_it_expires() -> None:
-    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         expires = int(time.time()) + 600
         found = await tokens.verify(token(exp=expires))
         assert (found.principal, found.expires_at_ms) == ("billing", 1000 * (expires + oidc.LEEWAY_S))
@@ -95,7 +95,7 @@ def test_a_token_of_the_provider_names_its_principal_until_it_expires() -> None:
 
 
 def test_another_claim_may_name_the_principal() -> None:
-    async def scenario(tokens: BearerTokens, _: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, _: Provider) -> None:
         assert (await tokens.verify(token(email="a@example"))).principal == "a@example"
         assert "names no principal" in await refused(tokens, token())
         assert "names no principal" in await refused(tokens, token(email=7))
@@ -105,7 +105,7 @@ def test_another_claim_may_name_the_principal() -> None:
 
 
 def test_tokens_of_others_for_others_and_of_other_times_are_refused() -> None:
-    async def scenario(tokens: BearerTokens, _: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, _: Provider) -> None:
         assert "expired" in await refused(tokens, token(exp=time.time() - 60))
         assert await tokens.verify(token(exp=time.time() - 5))  # clocks differ
         await refused(tokens, token(nbf=time.time() + 300))
@@ -123,7 +123,7 @@ def test_tokens_of_others_for_others_and_of_other_times_are_refused() -> None:
 
 
 def test_a_token_without_a_signature_or_with_a_shared_secret_is_none() -> None:
-    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         public = RSA_KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         provider.keys["shared"] = b"s" * 32
         said = {"iss": ISSUER, "aud": AUDIENCE, "sub": "admin", "exp": time.time() + 600}
@@ -141,7 +141,7 @@ def test_a_token_without_a_signature_or_with_a_shared_secret_is_none() -> None:
 
 
 def test_a_rotated_key_is_found_and_one_that_was_taken_away_is_forgotten() -> None:
-    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         await tokens.verify(token())
         provider.keys = {"two": OTHER_KEY.public_key()}
         await asyncio.sleep(oidc.ASK_AGAIN_S)
@@ -153,7 +153,7 @@ def test_a_rotated_key_is_found_and_one_that_was_taken_away_is_forgotten() -> No
 
 
 def test_a_crowd_with_unknown_keys_asks_the_provider_once() -> None:
-    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         await tokens.verify(token())
         await asyncio.sleep(oidc.ASK_AGAIN_S)
         await asyncio.gather(*(refused(tokens, token(kid=f"k{number}")) for number in range(50)))
@@ -163,7 +163,7 @@ def test_a_crowd_with_unknown_keys_asks_the_provider_once() -> None:
 
 
 def test_who_hangs_up_does_not_keep_the_keys_from_the_others() -> None:
-    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         impatient = asyncio.ensure_future(tokens.verify(token(kid="unknown")))
         await asyncio.sleep(ANSWERS_S / 2)
         impatient.cancel()
@@ -175,7 +175,7 @@ def test_who_hangs_up_does_not_keep_the_keys_from_the_others() -> None:
 
 
 def test_a_token_holds_no_longer_than_the_key_that_has_signed_it() -> None:
-    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         told: list[bool] = []
         found = await tokens.verify(token())
         tokens.subscribe(lambda: told.append(found.holds()))
@@ -190,7 +190,7 @@ def test_a_token_holds_no_longer_than_the_key_that_has_signed_it() -> None:
 
 
 def test_a_token_is_refused_whatever_a_stranger_makes_of_its_head() -> None:
-    async def scenario(tokens: BearerTokens, _: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, _: Provider) -> None:
         nested = base64.urlsafe_b64encode(b"[" * 6_000).decode().rstrip("=")
         assert "neither an API key nor a token" in await refused(tokens, f"{nested}.e30.AAAA")
 
@@ -198,7 +198,7 @@ def test_a_token_is_refused_whatever_a_stranger_makes_of_its_head() -> None:
 
 
 def test_a_token_is_one_text() -> None:
-    async def scenario(tokens: BearerTokens, _: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, _: Provider) -> None:
         for written_otherwise in (token() + "!", token() + "=", " " + token(), token().replace(".", ". ")):
             await refused(tokens, written_otherwise)
 
@@ -206,7 +206,7 @@ def test_a_token_is_one_text() -> None:
 
 
 def test_known_keys_hold_while_the_provider_is_away() -> None:
-    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         provider.away = True
         with pytest.raises(Unavailable):
             await tokens.verify(token())

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.audit_log import AuditLog
-from gateway.access.authentication import Authentication
-from gateway.access.authorization import CheckedCall, begin, check_group
+from gateway.access.authentication import Authenticator
+from gateway.access.authorization import AuthorizedCall, begin, check_group
 from gateway.access.bootstrap import peer_metadata, unchecked_metadata
-from gateway.access.guard import Guard
+from gateway.access.guard import AccessGuard
 from gateway.access.peer_tokens import (
     ASSERTED,
     CLOCK_SKEW_MS_MAX,
@@ -28,8 +28,8 @@ from gateway.access.peer_tokens import (
     REMEMBERED_MAX,
     REUSE_MS,
     CallMetadata,
-    Claim,
     Entries,
+    PeerClaim,
     PeerTokens,
     asserted_principal,
 )
@@ -57,17 +57,17 @@ class World:
     def tokens(self, broker_id: str, now_ms: object, *, cluster_id: str = "c", secret: str = "") -> PeerTokens:
         return PeerTokens(Secret(secret or self.secret), cluster_id=cluster_id, broker_id=broker_id, now_ms=now_ms)  # type: ignore[arg-type]
 
-    def claim(self, method: str = PRODUCE, asserted: Entries = BILLING, *, called: str = "two") -> Claim:
+    def claim(self, method: str = PRODUCE, asserted: Entries = BILLING, *, called: str = "two") -> PeerClaim:
         """What broker one sends."""
         return sent("one", (*asserted, (PEER_TOKEN, self.one.sign(called, method, asserted))))
 
 
-def sent(broker_id: str, metadata: CallMetadata) -> Claim:
+def sent(broker_id: str, metadata: CallMetadata) -> PeerClaim:
     """The claim as the called broker reads it from the metadata."""
     entries = dict(((FORWARDED_BY, broker_id), *metadata))
     token = entries.pop(PEER_TOKEN)
     assert entries.keys() <= ASSERTED
-    return Claim(token, tuple(sorted(entries.items())))
+    return PeerClaim(token, tuple(sorted(entries.items())))
 
 
 def test_a_broker_believes_another_of_its_cluster() -> None:
@@ -91,7 +91,7 @@ def test_the_secret_never_travels_and_neither_does_what_signs_with_it() -> None:
 )
 def test_a_token_for_one_principal_is_no_token_for_another(asserted: Entries) -> None:
     world = World()
-    forged = Claim(world.claim().token, tuple(sorted((*asserted, (FORWARDED_BY, "one")))))
+    forged = PeerClaim(world.claim().token, tuple(sorted((*asserted, (FORWARDED_BY, "one")))))
     for _ in range(2):
         with pytest.raises(Unauthenticated):
             world.two.check(forged, PRODUCE)
@@ -103,9 +103,9 @@ def test_a_token_is_for_one_method_one_calling_broker_and_one_cluster() -> None:
     with pytest.raises(Unauthenticated):
         world.two.check(claim, SEEK)
     with pytest.raises(Unauthenticated):
-        world.two.check(Claim(claim.token, tuple(sorted((*BILLING, (FORWARDED_BY, "three"))))), PRODUCE)
+        world.two.check(PeerClaim(claim.token, tuple(sorted((*BILLING, (FORWARDED_BY, "three"))))), PRODUCE)
     with pytest.raises(Unauthenticated):
-        world.two.check(Claim(claim.token, BILLING), PRODUCE)
+        world.two.check(PeerClaim(claim.token, BILLING), PRODUCE)
     for cluster_id, secret in (("other", ""), ("c", "5f" * 32)):
         with pytest.raises(Unauthenticated):
             world.tokens("two", lambda: world.two_ms, cluster_id=cluster_id, secret=secret).check(claim, PRODUCE)
@@ -124,7 +124,7 @@ def test_what_is_malformed_or_changed_by_one_character_is_refused(text: str, at:
     changed = claim.token[:at] + put + claim.token[at + 1 :]
     for token in {text, "", changed} - {claim.token}:
         with pytest.raises(Unauthenticated):
-            world.two.check(Claim(token, claim.asserted), PRODUCE)
+            world.two.check(PeerClaim(token, claim.asserted), PRODUCE)
     world.two.check(claim, PRODUCE)
 
 
@@ -161,7 +161,7 @@ def test_a_token_whose_time_was_changed_is_not_called_expired() -> None:
     later = claim.token.replace(str(world.one_ms), str(world.one_ms + LIFETIME_MS))
     world.two_ms += LIFETIME_MS * 10
     with pytest.raises(Unauthenticated):
-        world.two.check(Claim(later, claim.asserted), PRODUCE)
+        world.two.check(PeerClaim(later, claim.asserted), PRODUCE)
 
 
 def test_a_token_is_used_again_for_some_seconds_and_never_older_than_the_clock() -> None:
@@ -193,14 +193,14 @@ def test_any_name_of_a_principal_can_be_asserted(principal: str) -> None:
     assert value.isascii()
     assert value == value.strip()
     assert all(" " < character < "\x7f" for character in value)
-    assert Claim("", ((PEER_PRINCIPAL, value),)).principal == principal.encode("utf-8", "replace").decode()
+    assert PeerClaim("", ((PEER_PRINCIPAL, value),)).principal == principal.encode("utf-8", "replace").decode()
 
 
 def test_the_principal_of_the_present_call_goes_along_where_there_is_one() -> None:
     world = World()
     metadata, unchecked = peer_metadata(world.one), unchecked_metadata(world.one)
 
-    def claim_as(principal: str) -> Claim:
+    def claim_as(principal: str) -> PeerClaim:
         begin(_Call(principal))  # type: ignore[arg-type]  # as much of a call as is looked at
         claim = sent("one", metadata("two", PRODUCE))
         world.two.check(claim, PRODUCE)
@@ -242,15 +242,15 @@ class Guarding:
         self.cache = AccessCache(self.store)
         self.file = folder / "audit"
         self.audit = AuditLog(str(self.file), broker_id="two", now_ms=lambda: 0)
-        authentication = Authentication(AccessSettings(), self.cache, now_ms=lambda: 0)
-        self.guard = Guard(
+        authentication = Authenticator(AccessSettings(), self.cache, now_ms=lambda: 0)
+        self.guard = AccessGuard(
             self.cache, authentication, PrincipalQuotas(self.cache, time.monotonic), self.audit, peers, now_ms=lambda: 0
         )
 
-    def begin(self, claim: Claim, method: str) -> CheckedCall:
+    def begin(self, claim: PeerClaim, method: str) -> AuthorizedCall:
         return self.guard.begin_forwarded(GRPC_CALLS[method], claim, door="grpc", action=method, address="10.0.0.1")
 
-    async def refused(self, claim: Claim, method: str) -> TidelogError:
+    async def refused(self, claim: PeerClaim, method: str) -> TidelogError:
         with pytest.raises(TidelogError) as refused:
             self.begin(claim, method)
         return refused.value
@@ -297,7 +297,7 @@ def test_a_broker_without_etcd_takes_no_forwarded_calls_whatever_they_show(tmp_p
 
     async def scenario() -> None:
         at = Guarding(tmp_path, None)
-        for claim in (world.claim(), Claim("", ()), Claim(world.secret, ((FORWARDED_BY, "one"),))):
+        for claim in (world.claim(), PeerClaim("", ()), PeerClaim(world.secret, ((FORWARDED_BY, "one"),))):
             refused = await at.refused(claim, PRODUCE)
             assert isinstance(refused, Unauthenticated)
             assert "without etcd" in refused.message
@@ -311,7 +311,7 @@ def test_the_secret_itself_proves_nothing(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         at = Guarding(tmp_path, world.two)
-        assert isinstance(await at.refused(Claim(world.secret, ((FORWARDED_BY, "one"),)), PRODUCE), Unauthenticated)
+        assert isinstance(await at.refused(PeerClaim(world.secret, ((FORWARDED_BY, "one"),)), PRODUCE), Unauthenticated)
         await at.lines()
 
     asyncio.run(scenario())
@@ -324,7 +324,7 @@ def test_even_who_knows_the_secret_can_not_have_keys_made_as_a_broker(tmp_path: 
     async def scenario() -> None:
         at = Guarding(tmp_path, world.two)
         code = world.one._code(world.one_ms, "two", CREATE_KEY, ((FORWARDED_BY, "one"),))
-        claim = Claim(f"v1:{world.one_ms}:two:{code}", ((FORWARDED_BY, "one"),))
+        claim = PeerClaim(f"v1:{world.one_ms}:two:{code}", ((FORWARDED_BY, "one"),))
         world.two.check(claim, CREATE_KEY)
         assert isinstance(await at.refused(claim, CREATE_KEY), NotAuthorized)
         (line,) = await at.lines()

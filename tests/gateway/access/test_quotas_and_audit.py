@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from gateway.access.audit_log import ROOM, AuditLog
-from gateway.access.quotas import METERS_MAX, Flow, PrincipalQuotas
+from gateway.access.quotas import METERS_MAX, PrincipalQuotas, StreamUsage
 from gateway.proto import admin_pb2, log_pb2
 from metadata.access.quota import Quota
 from metadata.errors import InvalidArgument, NotAuthorized, Throttled
@@ -69,7 +69,7 @@ def test_a_stream_waits_for_as_long_as_it_owes_and_hears_of_a_new_quota() -> Non
         clock = asyncio.get_running_loop().time
         held = Held()
         quotas = PrincipalQuotas(held, clock)
-        flow = Flow(lambda: quotas.meter("a"))
+        flow = StreamUsage(lambda: quotas.meter("a"))
         await flow.until_it_may_send()
         began_s = clock()
         held.held["a"] = Quota(principal="a", bytes_in_per_second=10)
@@ -123,7 +123,7 @@ def test_a_stream_over_its_quota_waits_in_place_of_an_error(tmp_path: Path) -> N
         await at.allow("greedy", "all", "topic", "orders")
         await at.as_admin("POST", "/v1/quotas", json={"principal": "greedy", "requests_per_second": 1})
         key = await at.key("greedy")
-        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
+        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/Sender")(metadata=(("authorization", f"Bearer {key}"),))
         for _ in range(3):
             await stream.write(append("orders").SerializeToString())
         for _ in range(3):

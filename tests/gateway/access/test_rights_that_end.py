@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from gateway.proto import groups_pb2, log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from metadata.groups.consumer_protocol import encode_assignment
 from tests.gateway.integration.test_both_listeners import append
@@ -101,7 +101,7 @@ def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_wha
         key = await reader(at)
         await at.allow("billing", "write", "topic", "orders")
         stream = await streamed(at, key)
-        producing: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
+        producing: Any = at.channel.stream_stream("/tidelog.v1.Log/Sender")(metadata=(("authorization", f"Bearer {key}"),))
         polling = asyncio.ensure_future(at.call("/tidelog.v1.Log/Fetch", LONG_POLL, key))
         path = "/v1/topics/orders/partitions/0/records"
         async with at.http.session.get(path, headers={**bearer(key), "accept": "text/event-stream"}) as events:
@@ -116,7 +116,7 @@ def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_wha
                 assert isinstance(await end_of(stream), Unavailable)
                 await producing.write(append("orders").SerializeToString())
                 answer = log_pb2.ProduceResponse.FromString(await producing.read())
-                assert isinstance(error_of(answer.results[0].error), Unavailable)
+                assert isinstance(from_status(answer.results[0].error), Unavailable)
                 refused = await at.http.get("/v1/topics", **bearer(key))
                 assert (refused.status, refused.json["code"], refused.json["retryable"]) == (503, "UNAVAILABLE", True)
                 probed = await at.http.get("/readyz", **bearer(ADMIN_KEY))
@@ -168,7 +168,7 @@ def test_a_produce_stream_takes_nothing_more_once_its_key_is_revoked(tmp_path: P
     async def scenario(at: Guarded) -> None:
         key = await reader(at)
         await at.allow("billing", "write", "topic", "orders")
-        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
+        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/Sender")(metadata=(("authorization", f"Bearer {key}"),))
         await stream.write(append("orders").SerializeToString())
         assert log_pb2.ProduceResponse.FromString(await stream.read()).results[0].placements
         await revoke(at, key)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.authorization import Caller, CheckedCall, begin
+from gateway.access.authorization import AuthorizedCall, Principal, begin
 from gateway.access.permissions import HTTP_CALLS
 from gateway.http.request import Request
 from metadata.access.acl import Acl, Rights
@@ -35,8 +35,8 @@ def test_nothing_is_written_for_a_right_that_was_taken_back_while_the_body_came(
             sent.append(message)
 
         async def produce() -> None:
-            caller = Caller("billing", book, lambda: 0, credential="API key")
-            begin(CheckedCall(caller, HTTP_CALLS[ROUTE], door="http", action="", address="", refusal=lambda *_: None))
+            caller = Principal("billing", book, lambda: 0, credential="API key")
+            begin(AuthorizedCall(caller, HTTP_CALLS[ROUTE], door="http", action="", address="", refusal=lambda *_: None))
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             request = Request({"method": "POST", "headers": headers, "query_string": b""}, receive, send)
             await cluster.brokers[0]._http.produce(request, "orders")

@@ -7,30 +7,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from gateway.access.authentication import Authentication
-from gateway.access.authorization import CheckedCall
-from gateway.access.guard import Guard
-from gateway.access.peer_tokens import FORWARDED_BY, PEER_KEY, PEER_PRINCIPAL, Claim, PeerTokens
-from gateway.access.permissions import Needs
+from gateway.access.authentication import Authenticator
+from gateway.access.authorization import AuthorizedCall
+from gateway.access.guard import AccessGuard
+from gateway.access.peer_tokens import FORWARDED_BY, PEER_KEY, PEER_PRINCIPAL, PeerClaim, PeerTokens
+from gateway.access.permissions import RequiredAccess
 from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from gateway.net.tls.client_subject import TlsSubject
+from gateway.net.tls.client_subject import ClientSubject
 from metadata.access.acl import Acl
 from metadata.access.api_key import parse_key
 from metadata.access.cache import AccessCache
-from metadata.access.registry import AccessRecords
+from metadata.access.registry import AccessRegistry
 from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
 from metadata.model import Revision
 from metadata.secret import Secret
 from metadata.store.interface import NOW, Delete, KeyValue, RangeResult, WatchBatch
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
 
 ADMIN_KEY = "tlk_" + "ad" * 8 + "_" + "5e" * 32
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 AGE_S = 9.0
-READ = Needs(topic="read", lasts=True)
+READ = RequiredAccess(topic="read", lasts=True)
 
 FETCH = "/tidelog.v1.Log/Fetch"
 
@@ -77,12 +77,12 @@ class World:
     def __init__(self, etcd: EtcdModel, *, age_s_max: float | None = AGE_S) -> None:
         self.etcd = etcd
         self.store = CutOffStore(etcd)
-        self.records = AccessRecords(etcd, LAYOUT, now_ms=virtual_loop().now_ms)
+        self.records = AccessRegistry(etcd, LAYOUT, now_ms=virtual_loop().now_ms)
         self.cache = AccessCache(self.store, LAYOUT, age_s_max=age_s_max)  # type: ignore[arg-type]  # it reads alone
         settings = AccessSettings(authentication=True, admin_principals="root")
-        self.guard = Guard(
+        self.guard = AccessGuard(
             self.cache,
-            Authentication(settings, self.cache, now_ms=virtual_loop().now_ms, admin_key=parse_key(ADMIN_KEY)),
+            Authenticator(settings, self.cache, now_ms=virtual_loop().now_ms, admin_key=parse_key(ADMIN_KEY)),
             PrincipalQuotas(self.cache, virtual_loop().time),
             None,
             self._peer("b1"),
@@ -95,15 +95,15 @@ class World:
         assert await self.cache.wait_for(made.revision, 5)
         return made.key.key_id, made.text.reveal()
 
-    async def begin(self, key: str, *, certificate: str = "", needs: Needs = READ) -> CheckedCall:
+    async def begin(self, key: str, *, certificate: str = "", needs: RequiredAccess = READ) -> AuthorizedCall:
         shown = f"Bearer {key}" if key else ""
-        subject = TlsSubject(subject=f"CN={certificate}", common_name=certificate) if certificate else None
+        subject = ClientSubject(subject=f"CN={certificate}", common_name=certificate) if certificate else None
         return await self.guard.begin(needs, shown, lambda: subject, door="http", action="GET", address="127.0.0.1")
 
-    def forwarded(self, key_id: str) -> CheckedCall:
+    def forwarded(self, key_id: str) -> AuthorizedCall:
         asserted: tuple[tuple[str, str], ...] = ((PEER_PRINCIPAL, "billing"), (PEER_KEY, key_id))
         token = self._peer("b2").sign("b1", FETCH, asserted)
-        claim = Claim(token, tuple(sorted((*asserted, (FORWARDED_BY, "b2")))))
+        claim = PeerClaim(token, tuple(sorted((*asserted, (FORWARDED_BY, "b2")))))
         return self.guard.begin_forwarded(READ, claim, door="grpc", action=FETCH, address="127.0.0.1")
 
     def _peer(self, broker_id: str) -> PeerTokens:
@@ -214,7 +214,7 @@ def test_who_does_not_depend_on_the_store_is_served_all_the_same() -> None:
         for key, certificate in ((root, ""), ("", "billing"), ("tlk_" + "0" * 16 + "_" + "0" * 64, "")):
             with pytest.raises(Unavailable):
                 await at.begin(key, certificate=certificate)
-        assert (await at.begin("", needs=Needs(open=True))).caller is None  # a probe
+        assert (await at.begin("", needs=RequiredAccess(open=True))).caller is None  # a probe
         at.forwarded("")  # it was checked where it came in
 
     on_stage(scenario)

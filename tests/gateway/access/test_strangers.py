@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from gateway.access.authentication import read_admin_key
 from gateway.access.permissions import GRPC_CALLS
 from gateway.access.settings import AccessSettings
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.settings import BrokerSettings
 from metadata.errors import InvalidArgument
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, FAST, Guarded, bearer, serve
@@ -99,7 +99,7 @@ def test_without_authentication_nobody_is_asked_and_keys_can_be_prepared(tmp_pat
     async def whole() -> None:
         settings = BrokerSettings(data_dir=tmp_path / "broker", http="127.0.0.1:0", grpc="127.0.0.1:0", segments=FAST)
         async with (
-            running(settings) as broker,
+            run_broker(settings) as broker,
             aiohttp.ClientSession(f"http://{broker.http_address}") as session,
             grpc.aio.insecure_channel(broker.grpc_address),
         ):

@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.cluster.broker_lease import Membership
-from metadata.cluster.broker_registry import Registration, encode_registration, read_brokers, write_draining
+from gateway.cluster.broker_lease import BrokerLease
+from metadata.cluster.broker_registry import BrokerRegistration, encode_registration, read_brokers, write_draining
 from metadata.errors import Denied, Rejected
 from metadata.model import SessionId
 from metadata.store.interface import NO_LEASE, Delete, KeyValue, LeaseId, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 KEY = LAYOUT.broker("b1")
 TTL_S = 9.0
 
@@ -48,10 +48,10 @@ class Store(FaultyStore):
         return found.registration.session if found else None
 
 
-def membership(store: Store, session: int = 1, *, port: int = 8080, own: frozenset[SessionId] = frozenset()) -> Membership:
+def membership(store: Store, session: int = 1, *, port: int = 8080, own: frozenset[SessionId] = frozenset()) -> BrokerLease:
     http, grpc = f"10.0.0.7:{port}", f"10.0.0.7:{port + 1}"
-    registration = Registration(broker_id="b1", session=SessionId(session), http_address=http, grpc_address=grpc)
-    return Membership(store, LAYOUT, registration, ttl_s=TTL_S, own_sessions=own)
+    registration = BrokerRegistration(broker_id="b1", session=SessionId(session), http_address=http, grpc_address=grpc)
+    return BrokerLease(store, LAYOUT, registration, ttl_s=TTL_S, own_sessions=own)
 
 
 def with_store(scenario: Callable[[Store], Awaitable[None]]) -> None:
@@ -65,7 +65,7 @@ def with_store(scenario: Callable[[Store], Awaitable[None]]) -> None:
     run(main())
 
 
-def is_sure(membership: Membership) -> bool:
+def is_sure(membership: BrokerLease) -> bool:
     """Asked anew each time."""
     return membership.sure
 
@@ -367,7 +367,7 @@ def test_what_others_have_written_into_the_registration_stays() -> None:
         kept = membership(store)
         await kept.join()
         assert kept.lease is not None
-        moved = Registration(broker_id="b1", session=SessionId(1), rack="elsewhere")
+        moved = BrokerRegistration(broker_id="b1", session=SessionId(1), rack="elsewhere")
         await store.store.transact([], [Put(KEY, encode_registration(moved), kept.lease)])
         keeping = asyncio.ensure_future(kept.keep())
         kept.drain()

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from gateway.cluster.drain import set_draining
-from gateway.cluster.session_manager import Leadership
+from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import ClusterView, DrainState
-from metadata.cluster.broker_registry import Registration, read_brokers
+from metadata.cluster.broker_registry import BrokerRegistration, read_brokers
 from metadata.errors import InvalidArgument, NotFound, Rejected
 from metadata.model import SessionId
 from metadata.store.interface import Delete
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from segments.object_store.health_tracking import HealthTrackingObjectStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import TIMESTAMP_MS
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 READY_S = 60.0
 PARTITIONS = 6
 _writers = itertools.count()
@@ -38,16 +38,16 @@ class Cluster:
     def __init__(self, path: Path, broker_ids: tuple[str, ...]) -> None:
         self.metadata = SqliteStore(path)
         self.view = ClusterView(self.metadata, LAYOUT)
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         self.brokers = {
-            broker_id: Leadership(
+            broker_id: SessionManager(
                 HealthTrackingObjectStore(bucket),
                 self.metadata,
                 self.view,
                 SegmentSettings(linger_ms=0),
                 ClusterSettings(),
                 layout=LAYOUT,
-                registration=Registration(broker_id=broker_id, session=SessionId(0)),
+                registration=BrokerRegistration(broker_id=broker_id, session=SessionId(0)),
                 new_writer=lambda: next(_writers).to_bytes(16, "big"),
                 now_ms=lambda: TIMESTAMP_MS,
             )
@@ -71,7 +71,7 @@ async def running(path: Path, *broker_ids: str) -> AsyncIterator[Cluster]:
         await cluster.view.read(timeout_s=READY_S)
         await until(lambda: all(broker.session is not None for broker in cluster.brokers.values()))
         await until(lambda: len(cluster.view.brokers.brokers) == len(broker_ids))
-        await Topics(cluster.metadata, LAYOUT).create("orders", PARTITIONS)
+        await TopicRegistry(cluster.metadata, LAYOUT).create("orders", PARTITIONS)
         await until(lambda: sum(map(cluster.led, broker_ids)) == PARTITIONS)
         yield cluster
         for task in background:

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from gateway.cluster.earlier_sessions import EarlierSessions, written_unknown
-from gateway.cluster.session_opener import SessionClaims
+from gateway.cluster.session_opener import SessionOpener
 from metadata.cluster import leadership
 from metadata.cluster.id_allocation import next_session
-from metadata.cluster.leadership import Decision, PartitionState, SessionSpan, appointed
+from metadata.cluster.leadership import LeadershipChange, PartitionState, SessionSpan, appointed
 from metadata.errors import AlreadyExists, Rejected
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from segments.bucket.layout import claim_key, segment_key
 from segments.recovery.footer_cache import FooterCache
 from segments.wal.session import Session, list_session
@@ -28,7 +28,7 @@ from tests.kit.segments.past_sessions import SETTINGS
 from tests.simulation.virtual_loop import run as virtually
 from tests.simulation.virtual_loop import virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 
 class Directory:
@@ -43,7 +43,7 @@ class Directory:
         """As the broker's process does at its start."""
         footers = FooterCache(bytes_max=1 << 20)
         earlier = EarlierSessions(self.bucket, self.metadata, LAYOUT, SETTINGS, footers, now_ms=lambda: TIMESTAMP_MS)
-        claims = SessionClaims(
+        claims = SessionOpener(
             self.bucket,
             self.metadata,
             LAYOUT,
@@ -61,14 +61,14 @@ class Directory:
         return copy
 
     async def make_topic(self) -> TopicPartition:
-        topic = await Topics(self.metadata, layout=LAYOUT, now_ms=lambda: TIMESTAMP_MS).create("orders", 1)
+        topic = await TopicRegistry(self.metadata, layout=LAYOUT, now_ms=lambda: TIMESTAMP_MS).create("orders", 1)
         return TopicPartition(topic.id, Partition(0))
 
     async def appoint(self, partition: TopicPartition, session: Session) -> LeaderEpoch:
         held = await self.metadata.get(LAYOUT.partition(partition))
         state = appointed(leadership.decode_state(held) if held is not None else None, session.id)
         read_at = held.mod_revision if held is not None else Revision(0)
-        await leadership.write(self.metadata, [Decision(partition, read_at, state)], LAYOUT)
+        await leadership.write(self.metadata, [LeadershipChange(partition, read_at, state)], LAYOUT)
         return state.leader_epoch
 
     async def noted(self) -> list[SessionId]:

@@ -11,11 +11,11 @@ import pytest
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
-from gateway.cluster.identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
-from gateway.cluster.session_opener import SessionClaims
+from gateway.cluster.identity import LOOK_INTERVAL_S, SeenClusterId, identify_cluster, watch_identity, what_happened
+from gateway.cluster.session_opener import SessionOpener
 from gateway.controller.metadata_snapshots import take_snapshot
-from gateway.net.ports import take_ports
-from gateway.process.broker_process import running
+from gateway.net.ports import reserve_ports
+from gateway.process.broker_process import run_broker
 from gateway.settings import BrokerSettings
 from metadata.cluster.id_allocation import next_session
 from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
@@ -23,14 +23,14 @@ from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, 
 from metadata.store.data_directory import DataDirectory
 from metadata.store.etcd.store import EtcdStore
 from metadata.store.interface import NOW, Delete, DeletePrefix, Put, RangeResult
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.cluster_record import read_cluster_record, sign_bucket
 from segments.bucket.layout import WAL, claim_key, segment_key, snapshot_key
 from segments.bucket.markers import begin_restoration
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import ListPage
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.settings import SegmentSettings
 from segments.wal.segment_file import SEAL_BYTES
 from tests.kit.etcd_server import in_thread, running_etcd, settings
@@ -39,27 +39,27 @@ from tests.kit.metadata.stores import until
 from tests.simulation.virtual_loop import run as virtually
 from tests.simulation.virtual_loop import virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 FREE = "127.0.0.1:0"
 
 
-def with_parts(tmp_path: Path, test: Callable[[MemoryStore, SqliteStore], Awaitable[None]]) -> None:
+def with_parts(tmp_path: Path, test: Callable[[MemoryObjectStore, SqliteStore], Awaitable[None]]) -> None:
     async def main() -> None:
         metadata = SqliteStore(tmp_path / "metadata.sqlite")
         try:
-            await test(MemoryStore(), metadata)
+            await test(MemoryObjectStore(), metadata)
         finally:
             await metadata.close()
 
     asyncio.run(main())
 
 
-async def identify(bucket: MemoryStore, metadata: SqliteStore, new_id: str = "new") -> str:
+async def identify(bucket: MemoryObjectStore, metadata: SqliteStore, new_id: str = "new") -> str:
     return await identify_cluster(bucket, metadata, LAYOUT, new_id=new_id, now_ms=0)
 
 
 def test_empty_metadata_and_an_empty_bucket_become_a_new_cluster_and_stay_it(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         assert await identify(bucket, metadata) == "new"
         assert await identify(bucket, metadata, "another") == "new"
         record = await read_cluster_record(bucket)
@@ -70,7 +70,7 @@ def test_empty_metadata_and_an_empty_bucket_become_a_new_cluster_and_stay_it(tmp
 
 
 def test_a_first_start_that_was_interrupted_before_it_signed_the_bucket_is_completed(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"first")])
         assert await identify(bucket, metadata) == "first"
 
@@ -78,21 +78,21 @@ def test_a_first_start_that_was_interrupted_before_it_signed_the_bucket_is_compl
 
 
 def test_an_empty_bucket_is_none_for_a_cluster_that_has_led(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
         await next_session(metadata, LAYOUT)
-        empty = MemoryStore("s3://elsewhere/log")
+        empty = MemoryObjectStore("s3://elsewhere/log")
         with pytest.raises(Rejected, match="s3://elsewhere/log is empty, and brokers of cluster ours have written") as refused:
             await identify(empty, metadata)
         assert "--data-dir" in refused.value.hint
         assert await read_cluster_record(empty) is None, "nothing was written"
-        assert await identify(MemoryStore(), metadata) == "ours", "who names memory:// knows that it is empty"
+        assert await identify(MemoryObjectStore(), metadata) == "ours", "who names memory:// knows that it is empty"
 
     with_parts(tmp_path, test)
 
 
 def test_two_brokers_that_start_a_cluster_together_do_not_refuse_each_other(tmp_path: Path) -> None:
-    class SignedMeanwhile(MemoryStore):
+    class SignedMeanwhile(MemoryObjectStore):
         async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
             found = await super().list(prefix, start_after=start_after, limit=limit)
             if prefix == WAL and await read_cluster_record(self) is None:  # the other one is a step ahead
@@ -111,7 +111,7 @@ def test_two_brokers_that_start_a_cluster_together_do_not_refuse_each_other(tmp_
 
 
 def test_metadata_and_bucket_of_two_clusters_are_refused_with_both_names(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"one")])
         await sign_bucket(bucket, "other", now_ms=0)
         with pytest.raises(Rejected, match="belongs to cluster other, but this broker's metadata to cluster one"):
@@ -121,7 +121,7 @@ def test_metadata_and_bucket_of_two_clusters_are_refused_with_both_names(tmp_pat
 
 
 def test_empty_metadata_beside_a_clusters_bucket_are_refused_with_the_way_to_restore_them(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "lost")
         await metadata.transact([], [DeletePrefix(LAYOUT.root)])
         with pytest.raises(Rejected, match="belongs to cluster lost, but the metadata under /tidelog/ are empty") as refused:
@@ -133,7 +133,7 @@ def test_empty_metadata_beside_a_clusters_bucket_are_refused_with_the_way_to_res
 
 
 def test_records_without_a_cluster_json_are_no_empty_bucket_either(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await bucket.create(segment_key(SessionId(1), SegmentSeq(0)), [b"records"])
         with pytest.raises(Rejected, match=r"holds records, though no cluster\.json"):
             await identify(bucket, metadata)
@@ -143,7 +143,7 @@ def test_records_without_a_cluster_json_are_no_empty_bucket_either(tmp_path: Pat
 
 
 def test_metadata_that_are_older_than_their_copy_on_the_bucket_are_refused(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
         for _ in range(5):
             await metadata.transact([], [Put(LAYOUT.topic("a"), b"")])
@@ -168,7 +168,7 @@ def segment_in(session: int, seq: int = 0) -> tuple[str, list[bytes]]:
 def test_metadata_that_have_not_given_out_a_session_that_wrote_are_refused_whatever_their_revision_is(tmp_path: Path) -> None:
     """Others write to the same etcd, or it was restored with --bump-revision: then the revision tells nothing."""
 
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
         for _ in range(6):
             await next_session(metadata, LAYOUT)
@@ -186,10 +186,10 @@ def test_metadata_that_have_not_given_out_a_session_that_wrote_are_refused_whate
 
 
 def test_a_session_that_another_broker_begins_during_the_look_is_no_sign_of_a_backup(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
 
-        class Busy(MemoryStore):
+        class Busy(MemoryObjectStore):
             async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
                 if start_after.startswith(WAL):
                     session = await next_session(metadata, LAYOUT)
@@ -207,7 +207,7 @@ def test_a_session_that_another_broker_begins_during_the_look_is_no_sign_of_a_ba
 def test_a_number_that_is_given_out_twice_ends_the_broker_where_its_first_owner_wrote(tmp_path: Path, wrote: bool) -> None:
     """The metadata are set back at that moment. Who only claimed it may be a broker of metadata that were replaced by a restore."""
 
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await bucket.create(claim_key(SessionId(1)), [b"{}"])
         await bucket.create(segment_key(SessionId(1), SegmentSeq(1)), [bytes(SEAL_BYTES)])
         if wrote:
@@ -215,7 +215,7 @@ def test_a_number_that_is_given_out_twice_ends_the_broker_where_its_first_owner_
         await next_session(metadata, LAYOUT)
         asked = FaultyStore(metadata)
         asked.before_transaction = lambda: metadata.transact([], [Delete(LAYOUT.next_session)])
-        claims = SessionClaims(bucket, asked, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
+        claims = SessionOpener(bucket, asked, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
         if wrote:
             with pytest.raises(Rejected, match="session 1 has written"):
                 await claims.next()
@@ -228,12 +228,12 @@ def test_a_number_that_is_given_out_twice_ends_the_broker_where_its_first_owner_
 def test_a_broker_that_takes_no_number_from_metadata_that_were_set_back_is_refused_at_its_next_start_too(tmp_path: Path) -> None:
     """Its supervisor starts it again at once. Numbers that it had taken would be no evidence any more."""
 
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
         for session in (1, 2):
             await bucket.create(claim_key(SessionId(session)), [b"{}"])
             await bucket.create(*segment_in(session))
-        claims = SessionClaims(bucket, metadata, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
+        claims = SessionOpener(bucket, metadata, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
         for _ in range(3):
             with pytest.raises(Rejected, match="session 1 has written"):
                 await claims.next()
@@ -247,7 +247,7 @@ def test_a_broker_that_takes_no_number_from_metadata_that_were_set_back_is_refus
 def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(tmp_path: Path, told_by: str) -> None:
     """They know nothing of what brokers of the restored ones have written, and are not the ones to use."""
 
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
         await begin_restoration(bucket, "ours", now_ms=0)
         await bucket.create(*(segment_in(1) if told_by == "session" else (snapshot_key(Revision(1000)), [b"a copy"])))
@@ -259,29 +259,29 @@ def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(t
 
 
 def test_brokers_that_start_at_once_on_a_new_bucket_all_start(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         assert len(set(await asyncio.gather(*(identify(bucket, metadata, f"id-{n}") for n in range(8))))) == 1
 
     with_parts(tmp_path, test)
 
 
 def test_a_bucket_that_is_refused_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         told: list[bool] = []
 
         async def before_writing(*, is_new: bool) -> None:
             assert not written(bucket) or not is_new
             told.append(is_new)
 
-        async def identified(bucket: MemoryStore) -> str:
+        async def identified(bucket: MemoryObjectStore) -> str:
             return await identify_cluster(bucket, metadata, LAYOUT, new_id="ours", now_ms=0, before_writing=before_writing)
 
         assert await identified(bucket) == await identified(bucket) == "ours"
         assert told == [True, False]
         await next_session(metadata, LAYOUT)
-        other = MemoryStore("s3://other")
+        other = MemoryObjectStore("s3://other")
         await sign_bucket(other, "theirs", now_ms=0)
-        for wrong in (other, MemoryStore("s3://empty")):
+        for wrong in (other, MemoryObjectStore("s3://empty")):
             with pytest.raises(Rejected):
                 await identified(wrong)
         assert told == [True, False], "what is wrong is not even tried"
@@ -289,7 +289,7 @@ def test_a_bucket_that_is_refused_is_refused_before_anything_is_written(tmp_path
     with_parts(tmp_path, test)
 
 
-def written(bucket: MemoryStore) -> bool:
+def written(bucket: MemoryObjectStore) -> bool:
     return bool(bucket._keys)
 
 
@@ -301,7 +301,7 @@ def test_a_broker_makes_no_directory_for_a_bucket_that_its_cluster_does_not_have
         url = bucket.as_uri() if bucket else ""
 
         async def main() -> None:
-            async with running(BrokerSettings(data_dir, bucket=url, http="127.0.0.1:0", grpc="127.0.0.1:0")):
+            async with run_broker(BrokerSettings(data_dir, bucket=url, http="127.0.0.1:0", grpc="127.0.0.1:0")):
                 pass
 
         asyncio.run(main())
@@ -328,7 +328,7 @@ def test_a_broker_refuses_a_directory_within_another_clusters_bucket_and_leaves_
 
     async def main() -> None:
         bucket = (outer / "inner").as_uri()
-        async with running(BrokerSettings(tmp_path / "data", bucket=bucket, http="127.0.0.1:0", grpc="127.0.0.1:0")):
+        async with run_broker(BrokerSettings(tmp_path / "data", bucket=bucket, http="127.0.0.1:0", grpc="127.0.0.1:0")):
             pass
 
     with pytest.raises(Rejected, match="which belongs to cluster theirs"):
@@ -337,7 +337,7 @@ def test_a_broker_refuses_a_directory_within_another_clusters_bucket_and_leaves_
 
 
 async def start(given: BrokerSettings) -> None:
-    async with running(given):
+    async with run_broker(given):
         pass
 
 
@@ -370,8 +370,8 @@ def test_a_broker_whose_disk_can_not_be_used_makes_no_cluster(tmp_path: Path) ->
 # ── while a broker runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int = 90, next_session: int = 8) -> Seen:
-    return Seen(cluster_id, Revision(written_at), Revision(revision), SessionId(next_session))
+def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int = 90, next_session: int = 8) -> SeenClusterId:
+    return SeenClusterId(cluster_id, Revision(written_at), Revision(revision), SessionId(next_session))
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int 
         (seen(written_at=91, revision=91), "were written anew, as a restore does"),
     ],
 )
-def test_metadata_that_are_not_those_of_before_are_told_apart(now: Seen, happened: str | None) -> None:
+def test_metadata_that_are_not_those_of_before_are_told_apart(now: SeenClusterId, happened: str | None) -> None:
     assert what_happened("ours", seen(), now) == happened
 
 
@@ -401,7 +401,7 @@ def stays_until(break_it: Callable[[FaultyStore], Awaitable[object]]) -> Rejecte
         await sqlite.transact([], [Put(LAYOUT.cluster_id, b"ours")])
         for _ in range(9):
             await sqlite.transact([], [Put(LAYOUT.topic("a"), b"")])
-        staying = asyncio.ensure_future(stay_in_cluster(store, LAYOUT, "ours"))
+        staying = asyncio.ensure_future(watch_identity(store, LAYOUT, "ours"))
         await asyncio.sleep(3600)
         assert not staying.done(), staying
         await break_it(store)
@@ -466,11 +466,11 @@ def test_while_etcd_is_away_or_denies_us_a_broker_goes_on() -> None:
 def test_a_whole_broker_stops_when_its_metadata_are_emptied(tmp_path: Path) -> None:
     async def main() -> None:
         metadata = SqliteStore(tmp_path / "metadata.sqlite")
-        identity = await identify_cluster(MemoryStore(), metadata, LAYOUT, new_id="ours", now_ms=0)
+        identity = await identify_cluster(MemoryObjectStore(), metadata, LAYOUT, new_id="ours", now_ms=0)
         settings = BrokerSettings(data_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0")
-        broker = Broker(settings, InstrumentedObjectStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
+        broker = Broker(settings, InstrumentedObjectStore(MemoryObjectStore()), metadata, LAYOUT, cluster_id=identity)
         ready = asyncio.Event()
-        running_broker = asyncio.ensure_future(broker.run(await take_ports(http=settings.http, grpc=settings.grpc), ready))
+        running_broker = asyncio.ensure_future(broker.run(await reserve_ports(http=settings.http, grpc=settings.grpc), ready))
         await ready.wait()
         await metadata.transact([], [DeletePrefix(LAYOUT.root)])
         await asyncio.wait((running_broker,), timeout=120)
@@ -487,7 +487,7 @@ def test_a_broker_ends_when_a_leader_epoch_has_fallen_though_the_revision_has_gr
         sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         await sqlite.transact([], [Put(LAYOUT.cluster_id, b"ours")])
         fallen: list[TopicPartition] = []
-        staying = asyncio.ensure_future(stay_in_cluster(sqlite, LAYOUT, "ours", set_back=lambda: fallen[0] if fallen else None))
+        staying = asyncio.ensure_future(watch_identity(sqlite, LAYOUT, "ours", set_back=lambda: fallen[0] if fallen else None))
         await asyncio.sleep(3600)
         assert not staying.done()
         fallen.append(TopicPartition(TopicId("a" * 32), Partition(3)))
@@ -517,7 +517,7 @@ def test_a_broker_ends_when_its_etcd_comes_back_with_another_disk(tmp_path: Path
             for _ in range(20):
                 await store.transact([], [Put(LAYOUT.topic("a"), b"")])
             looked = asyncio.Event()
-            staying = asyncio.ensure_future(stay_in_cluster(Looked(store, looked), LAYOUT, "ours"))
+            staying = asyncio.ensure_future(watch_identity(Looked(store, looked), LAYOUT, "ours"))
             await looked.wait()
             await in_thread(member.kill)
             await in_thread(lambda: shutil.rmtree(tmp_path / member.name))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.cluster.manifest_watch import TOLD_EACH_S_MAX
-from metadata.cluster.manifest_notice import CompactionNotice, decode_notices, encode_notices
+from metadata.cluster.manifest_notice import ManifestNotice, decode_notices, encode_notices
 from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition
 from metadata.store.interface import Delete, KeyValue, Put
@@ -25,7 +25,7 @@ async def compacts(world: World, manifest: Manifest, *, tells: bool = True, unit
     """A compactor commits a manifest, and may tell of it."""
     await world.bucket.create(manifest_key("orders", manifest.place, manifest.version), [encode_manifest(manifest)])
     if tells:
-        [value] = encode_notices([CompactionNotice(*manifest.place, manifest.version)])
+        [value] = encode_notices([ManifestNotice(*manifest.place, manifest.version)])
         await world.metadata.transact([], [Put(LAYOUT.compaction(unit), value)])
 
 
@@ -63,7 +63,7 @@ def test_damage_of_a_manifest_or_of_a_notice_stops_nobody_from_following_the_oth
         [b1] = await world.start("b1")
         one, other = (await world.topic("orders", 2))[:2]
         await world.bucket.create(manifest_key("orders", one, 1), [b"{"])
-        values = encode_notices([CompactionNotice(*one, 1), CompactionNotice(*other, 1)])
+        values = encode_notices([ManifestNotice(*one, 1), ManifestNotice(*other, 1)])
         await world.metadata.transact([], [Put(LAYOUT.compaction("damaged"), b"["), Put(LAYOUT.compaction("u0"), values[0])])
         await compacts(world, compacted_to(1, partition=other))
         await world.until(lambda: held(b1, other) == 1, within_s=2)
@@ -80,7 +80,7 @@ def test_a_bucket_that_is_away_is_asked_again() -> None:
         manifest = compacted_to(1, partition=partition)
         await compacts(world, manifest, tells=False)
         b1.to_bucket.before = lambda what: Fault.REFUSED if what == "list" else None
-        [value] = encode_notices([CompactionNotice(*partition, 1)])
+        [value] = encode_notices([ManifestNotice(*partition, 1)])
         await world.metadata.transact([], [Put(LAYOUT.compaction("u1"), value)])
         await asyncio.sleep(3)
         assert held(b1, partition) == 0
@@ -283,7 +283,7 @@ def test_a_compactor_is_followed_though_a_deletion_that_came_to_nothing_had_told
         [b1] = await world.start("b1")
         [partition] = await world.topic("orders")
         await world.keep_producing([partition], for_s=1)
-        [value] = encode_notices([CompactionNotice(*partition, 1, is_deletion=True)])
+        [value] = encode_notices([ManifestNotice(*partition, 1, is_deletion=True)])
         await world.metadata.transact([], [Put(LAYOUT.compaction("never-written"), value)])
         await asyncio.sleep(300)
         await compacts(world, compacted_to(3, partition=partition))

@@ -11,32 +11,32 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.cluster.session_manager import IDLE_SEAL_LOOKS_S, SEAL_LOOKS_S, Leadership
+from gateway.cluster.session_manager import IDLE_SEAL_LOOKS_S, SEAL_LOOKS_S, SessionManager
 from gateway.cluster.settings import ClusterSettings
-from gateway.cluster.takeover import TakeOver
+from gateway.cluster.takeover import Takeover
 from gateway.cluster.view import ClusterView
 from metadata.cluster import leadership as partition_assignments
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.cluster.leadership import SessionSpan
 from metadata.errors import Corrupt, NoLeader, Rejected, SessionFenced, Stopping
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.bucket.layout import segment_key
 from segments.log.session_log import FetchTarget
 from segments.object_store.health_tracking import HealthTrackingObjectStore
-from segments.object_store.memory import MemoryStore
-from segments.read.log_reader import Fetched
+from segments.object_store.memory import MemoryObjectStore
+from segments.read.log_reader import FetchResult
 from segments.settings import SegmentSettings
 from segments.wal.segment_file import SEAL_BYTES
 from segments.wal.session import seal
 from tests.kit.segments.batches import TIMESTAMP_MS, batch_of, header_of, records_in
 from tests.simulation.virtual_loop import run as virtually
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 READY_S = 60.0
 _writers = itertools.count()
 
@@ -48,19 +48,19 @@ def now_ms() -> int:
 class OneBroker:
     """The metadata, the topics and the leadership of one broker, on a bucket that outlives it."""
 
-    def __init__(self, bucket: MemoryStore, path: Path) -> None:
+    def __init__(self, bucket: MemoryObjectStore, path: Path) -> None:
         self.bucket = bucket
         self.metadata = SqliteStore(path)
         self.view = ClusterView(self.metadata, LAYOUT)
-        self.topics = Topics(self.metadata, LAYOUT)
-        self.leadership = Leadership(
+        self.topics = TopicRegistry(self.metadata, LAYOUT)
+        self.leadership = SessionManager(
             HealthTrackingObjectStore(bucket),
             self.metadata,
             self.view,
             SegmentSettings(linger_ms=0),
             ClusterSettings(),
             layout=LAYOUT,
-            registration=Registration(broker_id="broker-1", session=SessionId(0)),
+            registration=BrokerRegistration(broker_id="broker-1", session=SessionId(0)),
             new_writer=lambda: next(_writers).to_bytes(16, "big"),
             now_ms=now_ms,
         )
@@ -77,13 +77,13 @@ class OneBroker:
 
     async def read(self, partition: TopicPartition) -> list[bytes | None]:
         [fetched] = await self.leadership.log.reads.fetch([FetchTarget(partition, 0, 1 << 20)], bytes_max=1 << 20, bytes_min=0)
-        if not isinstance(fetched, Fetched):
+        if not isinstance(fetched, FetchResult):
             raise fetched
         return [value for _, value in records_in(fetched.batches)]
 
 
 @asynccontextmanager
-async def one_broker(bucket: MemoryStore, path: Path, *, killed: bool = False) -> AsyncIterator[OneBroker]:
+async def one_broker(bucket: MemoryObjectStore, path: Path, *, killed: bool = False) -> AsyncIterator[OneBroker]:
     """A broker that leads; ended cleanly, or, when `killed`, with no chance to flush or to seal."""
     broker = OneBroker(bucket, path)
     async with asyncio.TaskGroup() as tasks:
@@ -126,7 +126,7 @@ def partition_of(topic: Topic, number: int = 0) -> TopicPartition:
 
 def test_a_topic_is_led_as_soon_as_it_is_made_and_grows(tmp_path: Path) -> None:
     async def main() -> None:
-        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+        async with one_broker(MemoryObjectStore(), tmp_path / "m") as broker:
             topic = await broker.create("orders", 2)
             assert await broker.produce(partition_of(topic, 1), b"a") == 0
             grown = await broker.topics.alter("orders", partition_count=3)
@@ -141,7 +141,7 @@ def test_a_broker_is_ready_when_it_can_tell_clients_of_itself(tmp_path: Path) ->
     """Without topics there is nothing else to wait for: a client that asked at once was told that there is no broker."""
 
     async def main() -> None:
-        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+        async with one_broker(MemoryObjectStore(), tmp_path / "m") as broker:
             assert [found.session for found in broker.view.brokers.brokers.values()] == [broker.leadership.session]
 
     asyncio.run(main())
@@ -151,18 +151,18 @@ def test_what_comes_during_a_takeover_waits_for_it_and_what_is_not_appointed_her
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+        async with one_broker(MemoryObjectStore(), tmp_path / "m") as broker:
             first = await broker.create("orders")
             may_serve = hold_takeovers(monkeypatch)
             topic = await broker.topics.create("payments", 2)
             appointed = [partition_of(topic, 0), partition_of(topic, 1)]
             await until(lambda: set(appointed) <= set(broker.view.partitions.led_by(broker.leadership.log.session.id)))
-            waiting = asyncio.ensure_future(broker.leadership.taken_over(appointed, timeout_s=READY_S))
+            waiting = asyncio.ensure_future(broker.leadership.await_takeover(appointed, timeout_s=READY_S))
             mixed = [*appointed, partition_of(first)]
             unknown = [TopicPartition(first.id, Partition(7))]
             for served in (mixed, unknown, []):
-                await broker.leadership.taken_over(served, timeout_s=READY_S)
-            await broker.leadership.taken_over(appointed, timeout_s=0.01)
+                await broker.leadership.await_takeover(served, timeout_s=READY_S)
+            await broker.leadership.await_takeover(appointed, timeout_s=0.01)
             assert not waiting.done()
             may_serve.set()
             await waiting
@@ -173,20 +173,20 @@ def test_what_comes_during_a_takeover_waits_for_it_and_what_is_not_appointed_her
 
 def hold_takeovers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Until it is set, no partition that is appointed to a broker of this process comes to be led."""
-    may_serve, serve = asyncio.Event(), TakeOver._serve
+    may_serve, serve = asyncio.Event(), Takeover._serve
 
-    async def held(takeover: TakeOver, appointed: dict[TopicPartition, partition_assignments.PartitionState]) -> None:
+    async def held(takeover: Takeover, appointed: dict[TopicPartition, partition_assignments.PartitionState]) -> None:
         await may_serve.wait()
         await serve(takeover, appointed)
 
-    monkeypatch.setattr(TakeOver, "_serve", held)
+    monkeypatch.setattr(Takeover, "_serve", held)
     return may_serve
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_was_acknowledged_is_read_after_a_restart_and_offsets_go_on(tmp_path: Path, killed: bool) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m", killed=killed) as broker:
             topic = await broker.create("orders")
             assert await broker.produce(partition_of(topic), b"a", b"b") == 0
@@ -201,7 +201,7 @@ def test_what_was_acknowledged_is_read_after_a_restart_and_offsets_go_on(tmp_pat
 
 def test_a_broker_that_was_sealed_opens_a_new_session_and_loses_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m") as broker:
             topic = await broker.create("orders")
             await broker.produce(partition_of(topic), b"a")
@@ -218,7 +218,7 @@ def test_a_broker_that_was_sealed_opens_a_new_session_and_loses_nothing(tmp_path
 
 def test_a_clean_end_seals_the_session_so_that_nothing_is_left_to_fence(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m") as broker:
             session = broker.leadership.session
             assert session is not None
@@ -231,7 +231,7 @@ def test_a_clean_end_seals_the_session_so_that_nothing_is_left_to_fence(tmp_path
 
 def test_a_deleted_topic_is_served_no_more_and_its_name_begins_anew(tmp_path: Path) -> None:
     async def main() -> None:
-        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+        async with one_broker(MemoryObjectStore(), tmp_path / "m") as broker:
             old = await broker.create("orders")
             await broker.produce(partition_of(old), b"a")
             await broker.topics.delete("orders")
@@ -249,11 +249,11 @@ def test_a_deleted_topic_is_served_no_more_and_its_name_begins_anew(tmp_path: Pa
 
 def test_partitions_of_a_topic_that_was_deleted_while_no_broker_ran_are_forgotten(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m") as broker:
             await broker.create("orders", 3)
         metadata = SqliteStore(tmp_path / "m")
-        await Topics(metadata, LAYOUT).delete("orders")
+        await TopicRegistry(metadata, LAYOUT).delete("orders")
         await metadata.close()
         async with one_broker(bucket, tmp_path / "m") as broker:
             await until(lambda: not broker.view.partitions.states)
@@ -264,7 +264,7 @@ def test_partitions_of_a_topic_that_was_deleted_while_no_broker_ran_are_forgotte
 
 def test_a_partition_whose_segment_is_damaged_says_so_and_the_others_go_on(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m") as broker:
             hurt, sound = await broker.create("hurt"), await broker.create("sound")
             await broker.produce(partition_of(hurt), b"a")
@@ -281,7 +281,7 @@ def test_a_partition_whose_segment_is_damaged_says_so_and_the_others_go_on(tmp_p
     asyncio.run(main())
 
 
-async def damage(bucket: MemoryStore, key: str) -> None:
+async def damage(bucket: MemoryObjectStore, key: str) -> None:
     """Flips a bit of the footer."""
     body = bytearray(await bucket.get(key))
     body[-20] ^= 1
@@ -293,12 +293,12 @@ def test_a_broker_is_not_ready_once_its_session_has_ended(tmp_path: Path) -> Non
     """It said that it serves until the session was left, which waits for what it reads."""
 
     async def main() -> None:
-        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+        async with one_broker(MemoryObjectStore(), tmp_path / "m") as broker:
             leadership, session_log = broker.leadership, broker.leadership.log
             first = session_log.session.id
             assert leadership.serving
             await seal(broker.bucket, first, by=None, now_ms=now_ms)
-            await session_log.writer.look_for_seal()
+            await session_log.writer.check_seal()
             assert (leadership.session, leadership.serving) == (first, False)
             await until(lambda: leadership.serving)
             assert leadership.session != first
@@ -310,7 +310,7 @@ def test_an_idle_broker_learns_within_a_minute_that_its_session_was_sealed_thoug
     """A broker on another copy of the metadata seals it. Until then readers get what was known before."""
 
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m") as broker:
             topic = await broker.create("orders")
             await broker.produce(partition_of(topic), b"a")
@@ -327,7 +327,7 @@ def test_a_broker_does_not_join_where_a_session_has_written_in_a_leader_epoch_th
     """As after a restore of etcd from its own snapshot: a partition had moved to another session that the snapshot knows."""
 
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m", killed=True) as broker:
             topic = await broker.create("orders", 2)
             await broker.produce(partition_of(topic), b"a")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gateway.cluster.identity import check_knows_who_wrote
-from gateway.cluster.session_opener import SessionClaims
+from gateway.cluster.session_opener import SessionOpener
 from metadata.cluster.id_allocation import next_session
 from metadata.errors import AlreadyExists, Rejected, SessionFenced, Unavailable
 from metadata.model import SegmentSeq, SessionId
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.layout import claim_key, segment_key
 from segments.bucket.markers import begin_restoration
@@ -27,7 +27,7 @@ from tests.kit.segments.serving import produce, serving
 from tests.simulation.virtual_loop import run as virtually
 from tests.simulation.virtual_loop import virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 
 class Bucket(ScriptedStore):
@@ -53,7 +53,7 @@ class Copy:
         self.new_writer = new_writer
 
     async def begin(self) -> Session:
-        claims = SessionClaims(
+        claims = SessionOpener(
             self.bucket, self.metadata, LAYOUT, broker_id="b1", new_writer=self.new_writer, now_ms=lambda: TIMESTAMP_MS
         )
         return await claims.next()

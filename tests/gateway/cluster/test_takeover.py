@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.cluster.takeover import TakeOver
+from gateway.cluster.takeover import Takeover
 from metadata.cluster.leadership import PartitionState, SessionSpan
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.errors import SessionFenced
@@ -15,7 +15,7 @@ from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicI
 from segments.bucket.layout import manifest_key
 from segments.history.manifest import encode_manifest
 from segments.log.session_log import SessionLog
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recovered_partition import RecoveredPartition
 from segments.settings import SegmentSettings
@@ -36,7 +36,7 @@ class SealedLog:
     def __init__(self) -> None:
         self.writer = self
 
-    async def look_for_seal(self) -> None:
+    async def check_seal(self) -> None:
         self.looks += 1
 
 
@@ -62,8 +62,14 @@ def test_a_session_that_was_sealed_and_is_appointed_again_looks_for_its_seal_and
     log = SealedLog()
     settings = SegmentSettings()
     parts: dict[str, Any] = {"layout": None, "settings": settings, "footers": FooterCache(bytes_max=1)}
-    takeover = TakeOver(
-        cast(SessionLog, log), MemoryStore(), cast(Any, None), cast(Any, View()), now_ms=lambda: 0, took_over=lambda: None, **parts
+    takeover = Takeover(
+        cast(SessionLog, log),
+        MemoryObjectStore(),
+        cast(Any, None),
+        cast(Any, View()),
+        now_ms=lambda: 0,
+        took_over=lambda: None,
+        **parts,
     )
 
     async def scenario() -> None:
@@ -99,7 +105,7 @@ def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_take
     state = PartitionState(leader_session=OURS.id, leader_epoch=LeaderEpoch(0), sessions=(span,))
     newest = compacted_to(2, before=compacted_to(1, partition=PARTITION), partition=PARTITION)
     assert newest.version == 2
-    bucket, log, told = MemoryStore(), OpenLog(), list[set[TopicPartition]]()
+    bucket, log, told = MemoryObjectStore(), OpenLog(), list[set[TopicPartition]]()
     view = SimpleNamespace(
         partitions=SimpleNamespace(set_back=None, led_by=lambda _: {PARTITION}, get=lambda _: state if leads_still else None),
         topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders")),
@@ -108,7 +114,7 @@ def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_take
 
     async def scenario() -> None:
         await bucket.create(manifest_key("orders", PARTITION, newest.version), [encode_manifest(newest)])
-        takeover = TakeOver(
+        takeover = Takeover(
             cast(SessionLog, log),
             bucket,
             cast(Any, None),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.concurrency.offload import TURN_S, LoopTurns, OneEachTurn, WorkThreads, in_turns
+from gateway.concurrency.offload import TURN_S, BoundedExecutor, LoopYielder, OnePerLoopTurn, map_yielding
 
 
 class Worked:
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_no_more_than_so_many_are_at_work_and_each_gets_what_its_work_made() -> None:
     async def main() -> None:
-        threads, work = WorkThreads(2), Worked()
+        threads, work = BoundedExecutor(2), Worked()
         running = [asyncio.ensure_future(threads.run(work)) for _ in range(6)]
         await until(lambda: work.busy == 2)
         work.may_end.set()
@@ -52,7 +52,7 @@ def test_no_more_than_so_many_are_at_work_and_each_gets_what_its_work_made() -> 
 
 def test_who_hangs_up_is_held_until_its_thread_has_ended_and_its_place_with_it() -> None:
     async def main() -> None:
-        threads, work = WorkThreads(2), Worked()
+        threads, work = BoundedExecutor(2), Worked()
         leaving = [asyncio.ensure_future(threads.run(work)) for _ in range(2)]
         await until(lambda: work.busy == 2)
         staying = asyncio.ensure_future(threads.run(work))
@@ -73,7 +73,7 @@ def test_who_hangs_up_is_held_until_its_thread_has_ended_and_its_place_with_it()
 
 def test_who_hangs_up_before_its_turn_is_gone_at_once() -> None:
     async def main() -> None:
-        threads, work = WorkThreads(1), Worked()
+        threads, work = BoundedExecutor(1), Worked()
         running = asyncio.ensure_future(threads.run(work))
         waiting = asyncio.ensure_future(threads.run(work))
         await until(lambda: work.busy == 1)
@@ -92,7 +92,7 @@ def test_what_work_raises_is_raised_and_lost_where_nobody_is_left_to_hear_it() -
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-        threads, may_end = WorkThreads(1), threading.Event()
+        threads, may_end = BoundedExecutor(1), threading.Event()
 
         def fail() -> None:
             assert may_end.wait(60)
@@ -128,7 +128,7 @@ def test_the_loop_gets_its_turn_by_the_time_that_steps_took_and_not_by_their_num
         async with asyncio.TaskGroup() as tasks:
             others = tasks.create_task(other())
             await asyncio.sleep(0)
-            turns = LoopTurns()
+            turns = LoopYielder()
             for _ in range(steps):
                 now_s += step_s
                 await turns.give()
@@ -156,7 +156,7 @@ def test_what_is_made_of_many_is_made_in_order_and_others_get_their_turns() -> N
             return -item
 
         waiting = asyncio.ensure_future(others())
-        assert await in_turns(work, range(10)) == [-item for item in range(10)]
+        assert await map_yielding(work, range(10)) == [-item for item in range(10)]
         waiting.cancel()
         assert turns_given >= 9
 
@@ -166,12 +166,12 @@ def test_what_is_made_of_many_is_made_in_order_and_others_get_their_turns() -> N
 def test_of_many_large_steps_one_is_done_in_each_turn_of_the_loop_and_others_come_between_them() -> None:
     done: list[object] = []
 
-    async def large(turns: OneEachTurn, number: int) -> None:
+    async def large(turns: OnePerLoopTurn, number: int) -> None:
         await turns.take()
         done.append(number)
 
     async def main() -> None:
-        turns = OneEachTurn()
+        turns = OnePerLoopTurn()
         large_steps = [asyncio.ensure_future(large(turns, number)) for number in range(3)]
         leaving = asyncio.ensure_future(large(turns, 99))
         last = asyncio.ensure_future(large(turns, 3))

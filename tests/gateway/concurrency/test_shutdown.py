@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.shutdown import InterruptibleWaits
 from metadata.errors import Stopping
 
 
 def test_a_stop_ends_all_waits_and_lets_none_begin() -> None:
     async def scenario() -> None:
-        waits = LongWaits()
+        waits = InterruptibleWaits()
 
         async def wait() -> None:
             async with waits.until_stop():
@@ -30,7 +30,7 @@ def test_a_stop_ends_all_waits_and_lets_none_begin() -> None:
 
 def test_a_wait_that_ends_by_itself_is_left_alone() -> None:
     async def scenario() -> None:
-        waits = LongWaits()
+        waits = InterruptibleWaits()
         async with waits.until_stop():
             found = await asyncio.sleep(0, 7)
         waits.stop()
@@ -41,7 +41,7 @@ def test_a_wait_that_ends_by_itself_is_left_alone() -> None:
 
 def test_another_time_out_inside_is_not_taken_for_a_stop() -> None:
     async def scenario() -> None:
-        waits = LongWaits()
+        waits = InterruptibleWaits()
         with pytest.raises(TimeoutError):
             async with waits.until_stop(), asyncio.timeout(0):
                 await asyncio.Event().wait()
@@ -51,7 +51,7 @@ def test_another_time_out_inside_is_not_taken_for_a_stop() -> None:
 
 def test_whoever_is_cancelled_stays_cancelled() -> None:
     async def scenario() -> None:
-        waits = LongWaits()
+        waits = InterruptibleWaits()
 
         async def wait() -> None:
             async with waits.until_stop():

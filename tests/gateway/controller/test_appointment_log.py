@@ -12,7 +12,7 @@ import pytest
 from gateway.controller import appointment_log as appointment_log_module
 from gateway.controller import controller as controller_module
 from gateway.controller.appointment_log import PATIENCE_S, AppointmentLog, Part
-from metadata.cluster.leadership import Decision, PartitionState, appointed, handed_over, moving, read_all
+from metadata.cluster.leadership import LeadershipChange, PartitionState, appointed, handed_over, moving, read_all
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.controller.appointments import Batch, Progress, decode_batch, decode_progress, encode_batch
 from metadata.errors import Denied, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
@@ -429,7 +429,7 @@ class Copy:
         """Decides on the partition as it is stored, and appoints."""
         state, revision = (await read_all(self.etcd, LAYOUT))[PARTITION]
         await self.partitions.wait_for(revision, timeout_s=None)
-        await self.log.appoint([Part([Decision(PARTITION, revision, decide(state))])], await self.guard())
+        await self.log.appoint([Part([LeadershipChange(PARTITION, revision, decide(state))])], await self.guard())
 
 
 def with_copies(scenario: Callable[[ScriptedStore, Copy, Callable[[], Copy]], Awaitable[None]]) -> None:
@@ -545,7 +545,7 @@ def test_a_batch_that_is_cancelled_in_the_middle_is_applied_or_was_never_written
 
 def test_a_decision_on_a_state_that_has_changed_since_is_left_out() -> None:
     async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
-        stale = Decision(PARTITION, Revision(1), appointed(appointed(None, S1), S3))
+        stale = LeadershipChange(PARTITION, Revision(1), appointed(appointed(None, S1), S3))
         await older.log.appoint([Part([stale])], await older.guard())
         assert batches(bucket) == []
         assert await older.state() == appointed(None, S1)
@@ -560,7 +560,7 @@ def test_nothing_is_applied_under_the_guard_of_an_election_that_has_ended() -> N
         await older.etcd.transact([], [Put(LAYOUT.controller, b"b2 2")])
         _, revision = (await read_all(older.etcd, LAYOUT))[PARTITION]
         with pytest.raises(Fenced):
-            await older.log.appoint([Part([Decision(PARTITION, revision, appointed(appointed(None, S1), S2))])], guard)
+            await older.log.appoint([Part([LeadershipChange(PARTITION, revision, appointed(appointed(None, S1), S2))])], guard)
         assert batches(bucket) == []
         assert await older.state() == appointed(None, S1)
 

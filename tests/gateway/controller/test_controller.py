@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gateway.controller import controller as controller_module
-from metadata.cluster.broker_registry import Registration, encode_registration
+from metadata.cluster.broker_registry import BrokerRegistration, encode_registration
 from metadata.cluster.leadership import FORMAT_VERSION, PartitionState, appointed, moving, read_all
 from metadata.controller.plan import Steps
 from metadata.errors import Denied, Unavailable
@@ -390,7 +390,7 @@ def test_a_broker_that_begins_a_new_session_just_then_is_not_expelled_for_its_la
         topic, contender = await led_by_two(stage)
         await stage.register(2, draining=True)
         await asyncio.sleep(RELEASE_TIMEOUT_S - 1)
-        again = encode_registration(Registration(broker_id="b2", session=SessionId(22)))
+        again = encode_registration(BrokerRegistration(broker_id="b2", session=SessionId(22)))
         contender.store.before_transaction = lambda: stage.write(Put(LAYOUT.broker("b2"), again))
         await asyncio.sleep(3)
         held = await stage.sqlite.get(LAYOUT.broker("b2"))

@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from gateway.controller import metadata_snapshots
-from gateway.controller.metadata_snapshots import SNAPSHOTS_KEPT, Snapshots, snapshot_revisions, take_snapshot
+from gateway.controller.metadata_snapshots import SNAPSHOTS_KEPT, MetadataSnapshots, snapshot_revisions, take_snapshot
 from metadata.backup.snapshot import parse_snapshot
 from metadata.errors import OutcomeUnknown, Unavailable
 from metadata.model import Revision
 from metadata.store.interface import NOW, MetadataStore, Put, RangeResult, RevisionCompacted
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.layout import snapshot_key
 from segments.object_store.interface import Buffer
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.gateway.doorless_cluster import cluster_of
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.simulation.virtual_loop import run as run_virtually
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 INTERVAL_S = 600.0
 
 
-class FailingBucket(MemoryStore):
+class FailingBucket(MemoryObjectStore):
     """Fails creates while it is told to."""
 
     fails: Exception | None = None
@@ -42,7 +42,7 @@ def now_ms() -> int:
     return 77
 
 
-async def snapshot_of(bucket: MemoryStore, metadata: MetadataStore) -> Revision | None:
+async def snapshot_of(bucket: MemoryObjectStore, metadata: MetadataStore) -> Revision | None:
     return await take_snapshot(bucket, metadata, LAYOUT, now_ms=now_ms)
 
 
@@ -105,7 +105,7 @@ def test_none_is_written_where_nothing_has_changed(tmp_path: Path) -> None:
 
 def test_a_cluster_without_an_id_has_none(tmp_path: Path) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
-        assert await take_snapshot(bucket, metadata, EtcdLayout("unborn"), now_ms=now_ms) is None
+        assert await take_snapshot(bucket, metadata, KeyLayout("unborn"), now_ms=now_ms) is None
 
     with_cluster(tmp_path, test)
 
@@ -171,7 +171,7 @@ def test_a_snapshot_that_fails_is_told_and_the_next_one_comes_in_time(error: Exc
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
         bucket = FailingBucket()
         bucket.fails = error
-        copies = Snapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms)
+        copies = MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms)
         running = asyncio.ensure_future(copies.run())
         await asyncio.sleep(1.5 * INTERVAL_S)
         assert await snapshot_revisions(bucket) == []
@@ -188,7 +188,7 @@ def test_a_snapshot_that_fails_is_told_and_the_next_one_comes_in_time(error: Exc
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_controller_that_stops_in_order_leaves_a_snapshot_of_the_last_change(killed: bool, tmp_path: Path) -> None:
     async def main() -> None:
-        metadata, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryStore()
+        metadata, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryObjectStore()
         async with cluster_of(bucket, metadata, ["b1"], killed=killed) as cluster:
             topic = await cluster.create("orders")
         revisions = await snapshot_revisions(bucket)
@@ -200,14 +200,14 @@ def test_a_controller_that_stops_in_order_leaves_a_snapshot_of_the_last_change(k
 
 
 def test_the_last_snapshot_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    class HangingBucket(MemoryStore):
+    class HangingBucket(MemoryObjectStore):
         async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
             await asyncio.Event().wait()
 
     async def main() -> None:
         metadata = SqliteStore(Path(":memory:"))
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
-        await Snapshots(HangingBucket(), metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms).last()
+        await MetadataSnapshots(HangingBucket(), metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms).last()
         assert "it took longer than 5 s" in caplog.text
         await metadata.close()
 

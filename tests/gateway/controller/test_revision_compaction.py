@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.controller.revision_compaction import HistoryCompaction
+from gateway.controller.revision_compaction import RevisionCompaction
 from metadata.model import Revision
 from metadata.store.etcd.store import EtcdStore
 from metadata.store.interface import Event, KeyValue, Put, RevisionCompacted
-from metadata.store.keys import EtcdLayout
-from metadata.store.range_watch import WatchedRange
+from metadata.store.keys import KeyLayout
+from metadata.store.range_watch import RangeWatch
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.etcd_server import running_etcd, settings
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 KEPT_S = 1800.0
 ROUNDS = 5
 
@@ -32,7 +32,7 @@ def compacting(scenario: Callable[[FaultyStore, list[Revision]], Awaitable[None]
         sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         store = FaultyStore(sqlite)
         minutes: list[Revision] = []
-        running = asyncio.ensure_future(HistoryCompaction(store, LAYOUT, kept_s=KEPT_S).run())
+        running = asyncio.ensure_future(RevisionCompaction(store, LAYOUT, kept_s=KEPT_S).run())
 
         async def change() -> None:
             while True:
@@ -95,7 +95,7 @@ def test_where_nothing_changes_nothing_is_compacted(monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(sqlite, "compact", compact)
         written = (await sqlite.transact([], [Put("/a", b"")])).revision
-        running = asyncio.ensure_future(HistoryCompaction(sqlite, LAYOUT, kept_s=KEPT_S).run())
+        running = asyncio.ensure_future(RevisionCompaction(sqlite, LAYOUT, kept_s=KEPT_S).run())
         await asyncio.sleep(20 * KEPT_S)
         assert compacted == [written]
         running.cancel()
@@ -121,7 +121,7 @@ def test_etcd_is_kept_small_and_a_watch_that_breaks_then_resumes_without_reading
             def apply(events: Sequence[Event]) -> None:
                 values.extend(event.value for event in events)
 
-            watched = WatchedRange(store, prefix, replace=replace, apply=apply)
+            watched = RangeWatch(store, prefix, replace=replace, apply=apply)
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(watched.run())
                 await watched.wait_for(Revision(1), timeout_s=10)

@@ -18,7 +18,7 @@ from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.store.interface import KeyValue, Put
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.deleted_topic import parse_deleted_topic
 from segments.bucket.layout import (
@@ -31,12 +31,12 @@ from segments.bucket.layout import (
     parse_topic_key,
     topic_mirror_key,
 )
-from segments.object_store.interface import Buffer, ListPage, objects_under
-from segments.object_store.memory import MemoryStore
+from segments.object_store.interface import Buffer, ListPage, list_all
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms, until
 
 
-class CountingBucket(MemoryStore):
+class CountingBucket(MemoryObjectStore):
     """Counts listings, and creates below topics/, and fails these while it is told to."""
 
     def __init__(self) -> None:
@@ -56,9 +56,9 @@ class CountingBucket(MemoryStore):
         return await super().list(prefix, start_after=start_after, limit=limit)
 
 
-async def mirrored(bucket: MemoryStore, topic_id: TopicId | None = None) -> list[TopicKey]:
+async def mirrored(bucket: MemoryObjectStore, topic_id: TopicId | None = None) -> list[TopicKey]:
     """What the mirror tells, by name and then by kind and revision."""
-    found = [parsed async for info in objects_under(bucket, TOPICS) if (parsed := parse_topic_key(info.key)) is not None]
+    found = [parsed async for info in list_all(bucket, TOPICS) if (parsed := parse_topic_key(info.key)) is not None]
     return [parsed for parsed in found if topic_id in (None, parsed.topic_id)]
 
 
@@ -146,8 +146,8 @@ def test_what_happened_while_there_was_no_controller_is_made_up_for(tmp_path: Pa
         async with cluster_of(bucket, metadata, ["b1"]) as cluster:
             others = [await cluster.create(name) for name in ("a", "z")]
             gone = await cluster.create("gone")
-        altered = await Topics(metadata, LAYOUT).alter("a", settings={"retention.ms": "5"})
-        await Topics(metadata, LAYOUT).delete("gone")
+        altered = await TopicRegistry(metadata, LAYOUT).alter("a", settings={"retention.ms": "5"})
+        await TopicRegistry(metadata, LAYOUT).delete("gone")
         async with cluster_of(bucket, metadata, ["b1"]) as cluster:
 
             async def made_up() -> bool:
@@ -178,18 +178,20 @@ def test_a_new_controller_writes_nothing_of_topics_that_a_snapshot_has(tmp_path:
 
 
 @asynccontextmanager
-async def mirroring(bucket: MemoryStore, metadata: SqliteStore) -> AsyncIterator[tuple[Topics, TopicCache, TopicMirror]]:
+async def mirroring(
+    bucket: MemoryObjectStore, metadata: SqliteStore
+) -> AsyncIterator[tuple[TopicRegistry, TopicCache, TopicMirror]]:
     cache = TopicCache(metadata, LAYOUT)
     mirror = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms)
     following = asyncio.ensure_future(cache.run())
     await cache.wait_for(Revision(1), timeout_s=10)
     try:
-        yield Topics(metadata, LAYOUT), cache, mirror
+        yield TopicRegistry(metadata, LAYOUT), cache, mirror
     finally:
         following.cancel()
 
 
-async def made(topics: Topics, cache: TopicCache, name: str = "orders") -> Topic:
+async def made(topics: TopicRegistry, cache: TopicCache, name: str = "orders") -> Topic:
     topic = await topics.create(name, 1)
     await cache.wait_for(topic.revision, timeout_s=10)
     return topic
@@ -267,7 +269,7 @@ def test_a_deletion_says_when_it_was_marked_and_another_time_for_the_same_is_no_
             await mirror.ensure([topic])
             begun_ms = now_ms()
             await mirror.ensure_deleted([topic.id])
-            [info] = [info async for info in objects_under(bucket, deleted_topic_prefix("orders", topic.id))]
+            [info] = [info async for info in list_all(bucket, deleted_topic_prefix("orders", topic.id))]
             marker = parse_deleted_topic(await bucket.get(info.key))
             assert marker is not None
             assert marker.marked_at_ms is not None

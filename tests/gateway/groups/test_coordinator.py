@@ -23,7 +23,7 @@ from metadata.errors import (
     UnknownGroup,
     UnknownMember,
 )
-from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, MemberId, Phase
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, GroupPhase, Joined, MemberId
 from metadata.groups.offsets import CommittedOffset
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicPartition
@@ -49,7 +49,7 @@ def test_members_join_are_assigned_commit_and_leave() -> None:
             await b1.heartbeat(first, 1)
         assert (await b1.join(first)).generation == 2
         await b1.leave(first)
-        assert (await b1.groups.describe("g")).phase is Phase.EMPTY
+        assert (await b1.groups.describe("g")).phase is GroupPhase.EMPTY
 
     with_cluster(scenario)
 
@@ -126,7 +126,7 @@ def test_thousands_of_groups_share_one_timer() -> None:
         assert len(asyncio.all_tasks()) < 10
         assert len(b1.link.transactions) < 60, "records of many groups go together"
         await asyncio.sleep(SESSION_MS / 1000 + 1)
-        assert (await b1.groups.describe("g77")).phase is Phase.EMPTY
+        assert (await b1.groups.describe("g77")).phase is GroupPhase.EMPTY
         await asyncio.sleep(2_000)
         assert len(b1.groups) == 0, "what nobody asks for is not kept"
 
@@ -215,10 +215,10 @@ def test_who_left_in_a_rebalance_is_not_waited_for_by_the_coordinator_to_which_t
 
 
 def test_how_long_a_member_has_been_silent_is_handed_over_and_it_has_half_of_its_session_at_least() -> None:
-    async def lost_after_s(cluster: Cluster, silent_s: float) -> float:
+    async def lost_after_s(cluster: Cluster, idle_s: float) -> float:
         b1, b2 = await cluster.coordinator(), await cluster.coordinator()
         first, silent = await b1.stable()
-        for _ in range(int(silent_s)):
+        for _ in range(int(idle_s)):
             await asyncio.sleep(1)
             await b1.heartbeat(first, 1)
         new = b1.join()
@@ -557,7 +557,7 @@ def test_who_assigns_by_hand_commits_without_a_member_and_makes_the_group() -> N
         b1 = await cluster.coordinator()
         await asyncio.gather(*(b1.commit(at, partition=P0) for at in range(5)))
         assert await cluster.committed() == 4
-        assert (await b1.groups.describe("g")).phase is Phase.EMPTY
+        assert (await b1.groups.describe("g")).phase is GroupPhase.EMPTY
         assert (await b1.groups.offsets("other")).committed == {}
 
     with_cluster(scenario)

@@ -8,8 +8,16 @@ from math import inf
 
 import pytest
 
-from gateway.groups.coordinator_lease import ANSWER_S, FORMER_MAX, PROOF_S, REFRESH_S, ProvenView, SeenThere, proven_by_others
-from metadata.cluster.broker_registry import Registration
+from gateway.groups.coordinator_lease import (
+    ANSWER_S,
+    FORMER_MAX,
+    PROOF_S,
+    REFRESH_S,
+    ClusterSnapshot,
+    CoordinatorLease,
+    proven_by_others,
+)
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, Unavailable
 from metadata.model import Revision, SessionId
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -19,12 +27,12 @@ class Stage:
     """Broker b1, what it sees, what etcd holds, and what others tell it."""
 
     def __init__(self) -> None:
-        self.brokers: Mapping[str, Registration] = {}
+        self.brokers: Mapping[str, BrokerRegistration] = {}
         self.revisions: Mapping[str, Revision] = {}
         self.revision = Revision(0)
         self.etcd: Mapping[str, Revision] | None = None
         """None: it is silent."""
-        self.others: dict[str, SeenThere] = {}
+        self.others: dict[str, ClusterSnapshot] = {}
         """What those see that answer."""
         self.asked_etcd = 0
         self.on_the_way: Callable[[], None] = lambda: None
@@ -34,11 +42,15 @@ class Stage:
         self.see(b1=1, b2=2)
         self.etcd = self.revisions
         self.is_needed = False
-        self.view = ProvenView(self, broker_id="b1", registered=self._registered, ask=self._ask, is_needed=lambda: self.is_needed)
+        self.view = CoordinatorLease(
+            self, broker_id="b1", registered=self._registered, ask=self._ask, is_needed=lambda: self.is_needed
+        )
         self.view.subscribe(self.after_s.append)
 
     def see(self, **revisions: int) -> None:
-        self.brokers = {broker_id: Registration(broker_id=broker_id, session=SessionId(at)) for broker_id, at in revisions.items()}
+        self.brokers = {
+            broker_id: BrokerRegistration(broker_id=broker_id, session=SessionId(at)) for broker_id, at in revisions.items()
+        }
         self.revisions = {broker_id: Revision(at) for broker_id, at in revisions.items()}
         self.revision = Revision(max(self.revision, *revisions.values()))
         for changed in self._changed:
@@ -58,15 +70,15 @@ class Stage:
             raise Unavailable("it is away")
         return answer
 
-    async def _ask(self, broker: Registration) -> SeenThere:
+    async def _ask(self, broker: BrokerRegistration) -> ClusterSnapshot:
         await asyncio.sleep(0.001)
         if broker.broker_id not in self.others:
             raise Unavailable("it takes no connection")
         return self.others[broker.broker_id]
 
-    def told(self, *, proven_s_ago: float = inf, revision: int = 0, **revisions: int) -> SeenThere:
+    def told(self, *, proven_s_ago: float = inf, revision: int = 0, **revisions: int) -> ClusterSnapshot:
         by_id = {broker_id: Revision(at) for broker_id, at in revisions.items()}
-        return SeenThere(by_id, Revision(revision or max(revisions.values())), proven_s_ago)
+        return ClusterSnapshot(by_id, Revision(revision or max(revisions.values())), proven_s_ago)
 
 
 def until_the_view_ends(scenario: Callable[[Stage, asyncio.Task[None]], Awaitable[None]]) -> None:
@@ -98,15 +110,15 @@ def on_stage(scenario: Callable[[Stage], Awaitable[None]]) -> None:
 
 async def unsure(stage: Stage) -> None:
     with pytest.raises(NoCoordinator):
-        await stage.view.make_sure()
+        await stage.view.verify()
 
 
 def test_all_who_ask_within_a_second_share_one_look_at_the_store() -> None:
     async def scenario(stage: Stage) -> None:
-        await asyncio.gather(*(stage.view.make_sure() for _ in range(100)))
+        await asyncio.gather(*(stage.view.verify() for _ in range(100)))
         for _ in range(90):
             await asyncio.sleep(REFRESH_S / 100)
-            await stage.view.make_sure()
+            await stage.view.verify()
         assert stage.asked_etcd == 1
 
     on_stage(scenario)
@@ -114,10 +126,10 @@ def test_all_who_ask_within_a_second_share_one_look_at_the_store() -> None:
 
 def test_who_asks_after_a_second_does_not_wait_for_the_next_look() -> None:
     async def scenario(stage: Stage) -> None:
-        await stage.view.make_sure()
+        await stage.view.verify()
         await asyncio.sleep(REFRESH_S + 0.1)
         before_s = virtual_loop().time()
-        await stage.view.make_sure()
+        await stage.view.verify()
         assert virtual_loop().time() == before_s
         await asyncio.sleep(0.1)
         assert stage.asked_etcd == 2
@@ -139,13 +151,13 @@ def test_it_is_proven_all_the_time_where_it_is_needed_and_else_only_when_asked_f
 
 def test_who_has_not_heard_of_a_new_broker_is_not_sure_until_the_watch_has_told() -> None:
     async def scenario(stage: Stage) -> None:
-        await stage.view.make_sure()
+        await stage.view.verify()
         stage.etcd = {**stage.revisions, "b3": Revision(3)}
         stage.others["b2"] = stage.told(b1=1, b2=2)  # it does not know, either: the store says otherwise
         await asyncio.sleep(PROOF_S)
         await unsure(stage)
         stage.see(b1=1, b2=2, b3=3)
-        await stage.view.make_sure()
+        await stage.view.verify()
 
     on_stage(scenario)
 
@@ -157,7 +169,7 @@ def test_who_hears_of_a_new_broker_before_etcd_s_older_answer_comes_is_sure() ->
             stage.etcd = stage.revisions
 
         stage.on_the_way = registered
-        await stage.view.make_sure()
+        await stage.view.verify()
         assert stage.asked_etcd == 2
 
     on_stage(scenario)
@@ -176,12 +188,12 @@ def test_a_registration_that_was_written_anew_is_another() -> None:
 def test_while_the_store_is_away_for_all_everyone_goes_on() -> None:
     async def scenario(stage: Stage) -> None:
         stage.is_needed = True
-        await stage.view.make_sure()
+        await stage.view.verify()
         stage.etcd = None
         stage.others["b2"] = stage.told(b1=1, b2=2)
         for _ in range(600):
             await asyncio.sleep(0.1)
-            await stage.view.make_sure()
+            await stage.view.verify()
         assert max(stage.after_s[1:]) < PROOF_S
 
     on_stage(scenario)
@@ -192,7 +204,7 @@ def test_who_is_cut_off_alone_is_sure_as_long_as_another_one_has_proven_the_same
         stage.see(b1=1, b2=2, b3=3)
         stage.etcd = None
         stage.others["b2"] = stage.told(b1=1, b2=2, b3=3, proven_s_ago=0.5)  # b3 does not answer
-        await stage.view.make_sure()
+        await stage.view.verify()
         stage.others["b2"] = stage.told(b2=2, b3=3, revision=9, proven_s_ago=0.5)  # its lease has ended
         await asyncio.sleep(PROOF_S)
         await unsure(stage)
@@ -208,7 +220,7 @@ def test_who_hears_of_a_proof_that_is_too_old_once_it_comes_looks_again() -> Non
         stage.etcd = None
         stage.others["b2"] = stage.told(b1=1, b2=2, b3=3, proven_s_ago=PROOF_S - 0.0005)
         virtual_loop().call_later(ANSWER_S, lambda: setattr(stage, "etcd", stage.revisions))
-        await stage.view.make_sure()
+        await stage.view.verify()
         assert stage.asked_etcd == 2
 
     on_stage(scenario)
@@ -222,7 +234,7 @@ def test_who_reaches_neither_the_store_nor_the_others_is_not_sure_and_says_so_in
         assert virtual_loop().time() - before_s < 2 * ANSWER_S
         stage.etcd = stage.revisions
         await asyncio.sleep(1.0)
-        await stage.view.make_sure()
+        await stage.view.verify()
 
     on_stage(scenario)
 
@@ -233,7 +245,7 @@ def test_a_broker_alone_needs_nobody_while_the_store_is_away() -> None:
         stage.others["b2"] = stage.told(b1=1, b2=2)  # what was removed, and sees older things
         stage.etcd = None
         stage.revision = Revision(3)
-        await stage.view.make_sure()
+        await stage.view.verify()
 
     on_stage(scenario)
 
@@ -262,7 +274,7 @@ def test_of_brokers_that_are_gone_only_so_many_are_remembered() -> None:
 
 
 def test_a_proof_by_another_one_holds_as_of_when_that_one_had_it() -> None:
-    here = SeenThere({"b1": Revision(1), "b2": Revision(2), "b3": Revision(3)}, Revision(3), inf)
+    here = ClusterSnapshot({"b1": Revision(1), "b2": Revision(2), "b3": Revision(3)}, Revision(3), inf)
     same = here._replace(proven_s_ago=2.0)
     assert proven_by_others(100.0, here, [same, None], []) == 98.0
     assert proven_by_others(100.0, here, [same._replace(proven_s_ago=PROOF_S), None], []) is None
@@ -272,13 +284,13 @@ def test_a_proof_by_another_one_holds_as_of_when_that_one_had_it() -> None:
 
 def test_a_proof_is_told_with_how_long_there_was_none() -> None:
     async def scenario(stage: Stage) -> None:
-        await stage.view.make_sure()
+        await stage.view.verify()
         stage.etcd = None
         await asyncio.sleep(20.0)
         await unsure(stage)
         stage.etcd = stage.revisions
         await asyncio.sleep(1.0)
-        await stage.view.make_sure()
+        await stage.view.verify()
         assert stage.after_s[0] == inf
         assert 20.0 < stage.after_s[1] < 25.0
 
@@ -330,7 +342,7 @@ def test_a_view_that_fails_keeps_nobody_waiting_and_tells_its_owner_why() -> Non
             raise AssertionError("a bug of a subscriber's")
 
         stage.view.subscribe(fails)
-        waiting = asyncio.ensure_future(stage.view.make_sure())
+        waiting = asyncio.ensure_future(stage.view.verify())
         await asyncio.wait((running,))
         with pytest.raises(AssertionError, match="a bug"):
             await running
@@ -341,7 +353,7 @@ def test_a_view_that_fails_keeps_nobody_waiting_and_tells_its_owner_why() -> Non
 
 def test_a_proof_is_not_acted_on_once_the_view_has_ended() -> None:
     async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
-        await stage.view.make_sure()
+        await stage.view.verify()
         running.cancel()
         await asyncio.wait((running,))
 

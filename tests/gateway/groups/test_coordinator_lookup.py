@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gateway.groups.coordinator_lookup import Coordinators
-from metadata.cluster.broker_registry import Registration
+from gateway.groups.coordinator_lookup import CoordinatorLookup
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import InvalidGroupName, NoCoordinator, NotCoordinator, Stopping
 from metadata.model import SessionId
 
@@ -19,13 +19,13 @@ class Seen:
     """What one broker sees of the others."""
 
     def __init__(self, *broker_ids: str) -> None:
-        self.brokers: Mapping[str, Registration] = {}
+        self.brokers: Mapping[str, BrokerRegistration] = {}
         self._changed: list[Callable[[], None]] = []
         self.see(*broker_ids)
 
     def see(self, *broker_ids: str, draining: str = "", rack: str = "") -> None:
         self.brokers = {
-            broker_id: Registration(
+            broker_id: BrokerRegistration(
                 broker_id=broker_id,
                 session=SessionId(1),
                 grpc_address=f"{broker_id}:9090",
@@ -46,7 +46,9 @@ class OneBroker:
     def __init__(self, seen: Seen) -> None:
         self.session: int | None = 1
         self.is_stopping = False
-        self.coordinators = Coordinators(seen, broker_id="b1", session=lambda: self.session, is_stopping=lambda: self.is_stopping)
+        self.coordinators = CoordinatorLookup(
+            seen, broker_id="b1", session=lambda: self.session, is_stopping=lambda: self.is_stopping
+        )
 
     def mine(self) -> set[str]:
         return {name for name in NAMES if self.coordinators.here(name)}

@@ -9,11 +9,11 @@ import grpc.aio
 import pytest
 
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Partition, TopicPartition
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.kit.gateway.consume_streams import ConsumeStream, append, start
 from tests.kit.gateway.group_calls import GroupCalls, answered, offset
 from tests.kit.gateway.http_client import client_of
@@ -34,7 +34,7 @@ def serve(tmp_path: Path, scenario: Callable[[SmallBroker, grpc.aio.Channel, Gro
                 await append(channel, b"%d" % number, partition=number)
             await answered(group.commit(*(offset(0, partition=number) for number in range(3))))
             at = TopicPartition(broker.topic_cache.get("orders").id, Partition(DAMAGED))
-            await broker.metadata.transact([], [Put(EtcdLayout().offset(group.group, at), b"{")])
+            await broker.metadata.transact([], [Put(KeyLayout().offset(group.group, at), b"{")])
             await scenario(broker, channel, group)
 
     with_broker(tmp_path, with_channel)
@@ -45,7 +45,7 @@ def test_a_fetch_of_offsets_answers_the_others(tmp_path: Path, asked: list[group
     async def scenario(_: SmallBroker, __: grpc.aio.Channel, group: GroupCalls) -> None:
         found = {each.partition: each for each in (await answered(group.offsets(*asked))).offsets}
         assert sorted(found) == [0, 1, 2]
-        assert isinstance(error_of(found[DAMAGED].error), Corrupt)
+        assert isinstance(from_status(found[DAMAGED].error), Corrupt)
         assert not found[DAMAGED].HasField("offset")
         assert all(found[number].HasField("offset") and not found[number].HasField("error") for number in (0, 2))
 
@@ -79,7 +79,7 @@ def test_a_consume_stream_reads_the_others(tmp_path: Path) -> None:
 
 
 def errors(rows: Iterable[groups_pb2.PartitionLag | groups_pb2.MovedOffset]) -> list[type[TidelogError] | None]:
-    return [type(error_of(row.error)) if row.HasField("error") else None for row in rows]
+    return [type(from_status(row.error)) if row.HasField("error") else None for row in rows]
 
 
 def test_it_is_described_and_a_seek_mends_it(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gateway.groups.expiry import GRACE_MS, Expired, GroupExpiry, expired
-from gateway.groups.maintenance import GroupUpkeep
-from gateway.groups.scan import SETTLES_S, GroupScan
+from gateway.groups.expiry import GRACE_MS, ExpiredState, GroupExpiry, expired
+from gateway.groups.maintenance import GroupMaintenance
+from gateway.groups.scan import SETTLES_S, GroupScanner
 from metadata.errors import UnknownGroup
-from metadata.groups.model import Group, Phase
+from metadata.groups.model import Group, GroupPhase
 from metadata.groups.offsets import CommittedOffset
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicId, TopicPartition
@@ -35,7 +35,7 @@ def committed(ago_ms: int) -> CommittedOffset:
     return CommittedOffset(offset=1, committed_at_ms=NOW_MS - ago_ms)
 
 
-def decided(group: Group, offsets: dict[TopicPartition, CommittedOffset], *deleted: str) -> Expired:
+def decided(group: Group, offsets: dict[TopicPartition, CommittedOffset], *deleted: str) -> ExpiredState:
     return expired(group, offsets, deleted={TopicId(each) for each in deleted}, now_ms=NOW_MS, retention_ms=RETENTION_MS)
 
 
@@ -45,39 +45,39 @@ def decided(group: Group, offsets: dict[TopicPartition, CommittedOffset], *delet
 def test_the_time_of_a_group_that_had_members_runs_from_when_the_last_one_went() -> None:
     long_ago = {P0: committed(50 * RETENTION_MS)}
     assert decided(Group(changed_at_ms=NOW_MS - RETENTION_MS + 1), long_ago).is_nothing
-    assert decided(Group(changed_at_ms=NOW_MS - RETENTION_MS), long_ago) == Expired([P0], True)
+    assert decided(Group(changed_at_ms=NOW_MS - RETENTION_MS), long_ago) == ExpiredState([P0], True)
 
 
 def test_of_a_group_that_commits_by_hand_each_offset_has_its_own_time() -> None:
     by_hand = Group(changed_at_ms=NOW_MS - 50 * RETENTION_MS)
-    assert decided(by_hand, {P0: committed(RETENTION_MS), P1: committed(RETENTION_MS - 1)}) == Expired([P0], False)
+    assert decided(by_hand, {P0: committed(RETENTION_MS), P1: committed(RETENTION_MS - 1)}) == ExpiredState([P0], False)
 
 
 def test_a_group_with_a_damaged_offset_is_kept_for_the_whole_retention_since_nobody_knows_when_it_was_committed() -> None:
-    def ends(ago_ms: int) -> Expired:
+    def ends(ago_ms: int) -> ExpiredState:
         group = Group(changed_at_ms=NOW_MS - ago_ms)
         return expired(group, {}, damaged=True, deleted=(), now_ms=NOW_MS, retention_ms=RETENTION_MS)
 
     assert ends(RETENTION_MS - 1).is_nothing
-    assert ends(RETENTION_MS) == Expired([], True)
+    assert ends(RETENTION_MS) == ExpiredState([], True)
 
 
-@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.COMPLETING, Phase.STABLE])
-def test_a_group_with_members_loses_nothing(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [GroupPhase.PREPARING, GroupPhase.COMPLETING, GroupPhase.STABLE])
+def test_a_group_with_members_loses_nothing(phase: GroupPhase) -> None:
     assert decided(Group(phase=phase), {P0: committed(50 * RETENTION_MS)}).is_nothing
 
 
 def test_offsets_of_a_deleted_topic_go_after_a_grace_whoever_is_a_member() -> None:
-    stable = Group(phase=Phase.STABLE)
-    assert decided(stable, {P0: committed(GRACE_MS), P1: committed(GRACE_MS - 1), OTHER: committed(GRACE_MS)}, TOPIC_ID) == Expired(
-        [P0], False
-    )
+    stable = Group(phase=GroupPhase.STABLE)
+    assert decided(
+        stable, {P0: committed(GRACE_MS), P1: committed(GRACE_MS - 1), OTHER: committed(GRACE_MS)}, TOPIC_ID
+    ) == ExpiredState([P0], False)
 
 
 def test_a_group_that_holds_nothing_goes_after_a_grace() -> None:
     assert decided(Group(changed_at_ms=NOW_MS - GRACE_MS + 1), {}).is_nothing
-    assert decided(Group(changed_at_ms=NOW_MS - GRACE_MS), {}) == Expired([], True)
-    assert decided(Group(phase=Phase.STABLE), {}).is_nothing
+    assert decided(Group(changed_at_ms=NOW_MS - GRACE_MS), {}) == ExpiredState([], True)
+    assert decided(Group(phase=GroupPhase.STABLE), {}).is_nothing
 
 
 def test_clocks_that_are_ahead_only_put_off() -> None:
@@ -95,7 +95,7 @@ class Kept:
         self.at = at
         self.topics = Topics(topic())
         self.expiry = GroupExpiry(at.link, LAYOUT, at.groups, self.topics, retention_ms=RETENTION_MS, now_ms=virtual_loop().now_ms)
-        self.scan = GroupScan(
+        self.scan = GroupScanner(
             at.link,
             LAYOUT,
             at.groups.known_offsets,
@@ -164,7 +164,7 @@ def test_members_that_died_with_their_coordinator_keep_nothing_for_ever() -> Non
         b1.hand_over()  # and nobody calls for the group any more
         scanning = asyncio.ensure_future(Kept(cluster, b2).scan.run())
         await sleep_ms(RETENTION_MS)
-        assert (await b2.groups.describe("g")).phase is Phase.EMPTY
+        assert (await b2.groups.describe("g")).phase is GroupPhase.EMPTY
         await sleep_ms(RETENTION_MS)
         assert await cluster.keys() == []
         scanning.cancel()
@@ -338,7 +338,7 @@ def test_groups_that_have_moved_here_are_looked_at_soon() -> None:
         async def look(name: str, _: Group) -> None:
             looked.append(name)
 
-        scan = GroupScan(
+        scan = GroupScanner(
             kept.at.link,
             LAYOUT,
             kept.at.groups.known_offsets,
@@ -367,7 +367,7 @@ def test_nothing_is_forgotten_by_a_clock_that_is_ahead_of_the_bucket() -> None:
         loop, at, ahead_ms = virtual_loop(), kept.at, 0
         clock = StoreClock(lambda: loop.now_ms() + ahead_ms, steady=loop.time)
         no_log: Any = None
-        upkeep = GroupUpkeep(
+        upkeep = GroupMaintenance(
             at.link,
             LAYOUT,
             at.groups,

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.groups import metrics as group_metrics
 from gateway.groups.expiry import GroupExpiry
-from gateway.groups.maintenance import GroupUpkeep
+from gateway.groups.maintenance import GroupMaintenance
 from gateway.groups.metrics import GroupMetrics, by_partition, by_topic
-from gateway.groups.scan import GroupScan
-from gateway.telemetry.registry import Metrics
+from gateway.groups.scan import GroupScanner
+from gateway.telemetry.registry import MetricsRegistry
 from metadata.errors import NoLeader, OutcomeUnknown
 from metadata.groups.consumer_protocol import encode_assignment
 from metadata.groups.settings import GroupSettings
@@ -54,7 +54,7 @@ class Watched:
             interval_s=INTERVAL_S,
             now_ms=now_ms,
         )
-        self.scan = GroupScan(
+        self.scan = GroupScanner(
             at.link,
             LAYOUT,
             at.groups.known_offsets,
@@ -63,7 +63,7 @@ class Watched:
             coordinates=lambda _: at.is_mine,
             now_ms=now_ms,
         )
-        self.metrics = Metrics()
+        self.metrics = MetricsRegistry()
         self.metrics.register(lambda: (by_topic(self.figures.told), at.groups.counts, self.expiry.counts))
         self.metrics.register(lambda: (by_partition(self.figures.told),), detail=True)
 
@@ -373,7 +373,7 @@ def test_a_broker_tells_and_forgets_by_itself() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
         settings = GroupSettings(offsets_retention_ms=3_600_000)
-        upkeep = GroupUpkeep(
+        upkeep = GroupMaintenance(
             here.at.link,
             LAYOUT,
             here.at.groups,
@@ -383,7 +383,7 @@ def test_a_broker_tells_and_forgets_by_itself() -> None:
             coordinates=lambda _: here.at.is_mine,
             now_ms=virtual_loop().now_ms,
         )
-        metrics = Metrics()
+        metrics = MetricsRegistry()
         upkeep.register(metrics)
         running = asyncio.ensure_future(upkeep.run())
         await here.at.commit(4)

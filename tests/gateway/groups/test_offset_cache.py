@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.groups.offset_cache import KnownOffsets
+from gateway.groups.offset_cache import CommittedOffsetCache
 from metadata.groups.offsets import CommittedOffset
 from tests.kit.gateway.told_log import P0, P1
 
@@ -12,7 +12,7 @@ def committed(offset: int, at_ms: int = 0, metadata: str = "") -> CommittedOffse
 
 
 def test_commits_alone_don_t_make_a_group_whole() -> None:
-    known = KnownOffsets()
+    known = CommittedOffsetCache()
     known.committed("g", {P0: committed(1)})
     assert not known.is_whole("g")
     known.read("g", {P0: committed(0), P1: committed(5)}, began_ms=0)
@@ -21,14 +21,14 @@ def test_commits_alone_don_t_make_a_group_whole() -> None:
 
 
 def test_what_was_committed_while_it_was_read_is_newer_and_what_was_before_is_not() -> None:
-    known = KnownOffsets()
+    known = CommittedOffsetCache()
     known.committed("g", {P0: committed(1, 99), P1: committed(8, 100)})
     known.read("g", {P0: committed(3, 50), P1: committed(7, 90)}, began_ms=100)
     assert {at: offset.offset for at, offset in known["g"].items()} == {P0: 3, P1: 8}
 
 
 def test_what_the_store_has_no_more_is_forgotten() -> None:
-    known = KnownOffsets()
+    known = CommittedOffsetCache()
     known.committed("g", {P0: committed(1), P1: committed(2)})
     known.read("g", {P0: committed(1)}, began_ms=100)
     assert list(known["g"]) == [P0]
@@ -41,7 +41,7 @@ def test_what_the_store_has_no_more_is_forgotten() -> None:
 
 
 def test_only_the_groups_that_are_asked_for_are_kept() -> None:
-    known = KnownOffsets()
+    known = CommittedOffsetCache()
     for name in ("a", "b", "c"):
         known.read(name, {P0: committed(1)}, began_ms=0)
     known.keep_only({"b"})
@@ -50,7 +50,7 @@ def test_only_the_groups_that_are_asked_for_are_kept() -> None:
 
 
 def test_a_group_that_begins_here_need_not_be_read_and_is_forgotten_like_others() -> None:
-    known = KnownOffsets()
+    known = CommittedOffsetCache()
     known.has_none_before("a")
     assert known.is_whole("a")
     assert list(known) == []
@@ -59,7 +59,7 @@ def test_a_group_that_begins_here_need_not_be_read_and_is_forgotten_like_others(
 
 
 def test_what_clients_keep_with_an_offset_takes_no_memory_here() -> None:
-    known = KnownOffsets()
+    known = CommittedOffsetCache()
     known.committed("g", {P0: committed(1, metadata="m" * 4096)})
     known.read("g", {P1: committed(1, metadata="m" * 4096)}, began_ms=0)
     assert {offset.metadata for offset in known["g"].values()} == {""}

@@ -6,7 +6,7 @@ import asyncio
 
 from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import NoCoordinator, StaleGeneration, UnknownMember
-from metadata.groups.model import Phase
+from metadata.groups.model import GroupPhase
 from tests.kit.gateway.coordinated_groups import Cluster, outcome, with_cluster
 from tests.kit.metadata.played_group import REBALANCE_MS, SESSION_MS
 
@@ -33,7 +33,7 @@ def test_nobody_is_lost_because_it_could_not_be_answered() -> None:
         b1.unproven = "etcd is silent"
         await asyncio.sleep(PROOF_S + 0.5)
         group = await b1.groups.describe("g")
-        assert (group.phase, len(group.members)) == (Phase.STABLE, 2), "no step is stored without a proof"
+        assert (group.phase, len(group.members)) == (GroupPhase.STABLE, 2), "no step is stored without a proof"
         b1.unproven = None
         b1.groups.proven(PROOF_S + 0.5)
         await asyncio.sleep(1)
@@ -50,13 +50,13 @@ def test_what_was_decided_before_the_proof_came_is_decided_again() -> None:
         b1 = await cluster.coordinator()
         first, second = await b1.stable()
         looked = asyncio.Event()
-        make_sure = b1.groups._groups["g"]._make_sure
+        verify = b1.groups._groups["g"]._verify
 
         async def looks() -> None:
             await looked.wait()
-            await make_sure()
+            await verify()
 
-        b1.groups._groups["g"]._make_sure = looks
+        b1.groups._groups["g"]._verify = looks
         await asyncio.sleep(SESSION_MS / 1000 + 1)
         b1.groups.proven(PROOF_S + 1)
         looked.set()
@@ -76,7 +76,7 @@ def test_the_next_coordinator_waits_for_proofs_of_the_former_one_before_it_loses
         taken_over_s = asyncio.get_running_loop().time()
         while len((await b2.groups.describe("g")).members) == 2:
             await asyncio.sleep(0.05)
-            if (await b2.groups.describe("g")).phase is Phase.STABLE:
+            if (await b2.groups.describe("g")).phase is GroupPhase.STABLE:
                 await b2.heartbeat(first, 1)
         lost_s = asyncio.get_running_loop().time() - taken_over_s
         assert 0 <= lost_s - (SESSION_MS / 1000 + PROOF_S) < 0.2

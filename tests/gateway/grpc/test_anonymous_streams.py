@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.grpc.anonymous_streams import FEW, TAKE_S, OpenWatches
+from gateway.grpc.anonymous_streams import FEW, TAKE_S, AnonymousStreamLimiter
 from metadata.errors import Throttled
 from tests.simulation.virtual_loop import run
 
@@ -42,7 +42,7 @@ class Door:
     def __init__(self, streams_max: int, *, clients_read: bool = True) -> None:
         """`clients_read`: calls that have ended are done."""
         self.cut: list[str] = []
-        self.watches: Any = OpenWatches(streams_max, self._cut_off)
+        self.watches: Any = AnonymousStreamLimiter(streams_max, self._cut_off)
         self.clients_read = clients_read
         self.calls: list[Call] = []
         self.streams: list[tuple[str, asyncio.Task[None]]] = []

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from gateway.grpc.calls import Context, only_message
-from gateway.grpc.limits import OpenCalls
+from gateway.grpc.limits import CallLimiter
 from gateway.proto import admin_pb2
 from tests.gateway.access.test_rights_that_end import revoke
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, serve, told
@@ -150,10 +150,10 @@ def test_what_was_never_begun_is_told_neither_as_done_nor_as_doubtful(tmp_path: 
 def test_silent_calls_of_who_is_known_count_among_the_calls_of_the_door(
     tmp_path: Path, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pools: list[OpenCalls] = []
+    pools: list[CallLimiter] = []
 
-    def three(_: int, **more: Any) -> OpenCalls:
-        pools.append(OpenCalls(3, **more))
+    def three(_: int, **more: Any) -> CallLimiter:
+        pools.append(CallLimiter(3, **more))
         return pools[-1]
 
     monkeypatch.setattr("gateway.grpc.server.OpenCalls", three)

@@ -43,7 +43,7 @@ def answer(reader: Reader, body: bytes) -> float:
     """When the whole answer was taken."""
 
     async def scenario() -> float:
-        await paced_response.answer(reader.request, body, [(b"content-type", b"text/plain")], pause_s=PAUSE_S)
+        await paced_response.send_paced(reader.request, body, [(b"content-type", b"text/plain")], pause_s=PAUSE_S)
         return asyncio.get_running_loop().time()
 
     return run(scenario())
@@ -71,7 +71,7 @@ def test_a_chunk_of_a_stream_counts_as_taken_when_its_last_piece_was() -> None:
     reader = Reader(lambda _: 1)
 
     async def scenario() -> float:
-        await paced_response.stream(reader.request, b"x" * (PIECE_BYTES + 1), pause_s=PAUSE_S)
+        await paced_response.stream_paced(reader.request, b"x" * (PIECE_BYTES + 1), pause_s=PAUSE_S)
         return asyncio.get_running_loop().time()
 
     assert run(scenario()) == 3
@@ -91,7 +91,7 @@ def test_a_reader_that_stops_is_cut_off_after_the_pause_however_much_it_took_bef
 
     async def scenario() -> float:
         with pytest.raises(Disconnected):
-            await paced_response.answer(reader.request, b"x" * 100 * PIECE_BYTES, [], pause_s=PAUSE_S)
+            await paced_response.send_paced(reader.request, b"x" * 100 * PIECE_BYTES, [], pause_s=PAUSE_S)
         return asyncio.get_running_loop().time()
 
     assert run(scenario()) == PAUSE_S
@@ -103,7 +103,7 @@ def test_a_reader_below_the_least_rate_is_cut_off_though_it_never_pauses() -> No
 
     async def scenario() -> float:
         with pytest.raises(Disconnected):
-            await paced_response.stream(reader.request, b"x" * 1000 * PIECE_BYTES, pause_s=PAUSE_S)
+            await paced_response.stream_paced(reader.request, b"x" * 1000 * PIECE_BYTES, pause_s=PAUSE_S)
         return asyncio.get_running_loop().time()
 
     assert PAUSE_S <= run(scenario()) <= 2 * PAUSE_S
@@ -115,6 +115,6 @@ def test_whoever_stops_the_sending_is_not_taken_for_a_slow_reader() -> None:
     async def scenario() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
-                await paced_response.answer(reader.request, b"x", [], pause_s=PAUSE_S)
+                await paced_response.send_paced(reader.request, b"x", [], pause_s=PAUSE_S)
 
     run(scenario())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.validation_errors import FieldFault, of_malformed_json, of_msgspec, step
+from gateway.http.validation_errors import FieldError, of_malformed_json, of_msgspec, step
 
 
 class Item(msgspec.Struct, forbid_unknown_fields=True):
@@ -19,15 +19,15 @@ class Item(msgspec.Struct, forbid_unknown_fields=True):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (b"[]", FieldFault("", "must be an object; it is a list")),
-        (b"{}", FieldFault("", "lacks the field 'name'")),
-        (b'{"name":1}', FieldFault("name", "must be a string; it is a whole number")),
-        (b'{"name":"x","count":true}', FieldFault("count", "must be a whole number or null; it is true or false")),
-        (b'{"name":"x","tags":["a",null]}', FieldFault("tags[1]", "must be a string; it is null")),
-        (b'{"nmae":1}', FieldFault("", "has a field 'nmae' that is not known", "nmae")),
+        (b"[]", FieldError("", "must be an object; it is a list")),
+        (b"{}", FieldError("", "lacks the field 'name'")),
+        (b'{"name":1}', FieldError("name", "must be a string; it is a whole number")),
+        (b'{"name":"x","count":true}', FieldError("count", "must be a whole number or null; it is true or false")),
+        (b'{"name":"x","tags":["a",null]}', FieldError("tags[1]", "must be a string; it is null")),
+        (b'{"nmae":1}', FieldError("", "has a field 'nmae' that is not known", "nmae")),
     ],
 )
-def test_what_msgspec_found(text: bytes, fault: FieldFault) -> None:
+def test_what_msgspec_found(text: bytes, fault: FieldError) -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(text, type=Item)
     assert of_msgspec(error.value) == fault
@@ -40,8 +40,8 @@ def test_the_place_of_what_was_cut_out_is_put_before_it() -> None:
 
 
 def test_a_fault_without_a_place_is_of_the_whole() -> None:
-    assert FieldFault("", "is missing").sentence("the body") == "the body is missing"
-    assert FieldFault("a.b", "is odd").sentence("the body") == "a.b is odd"
+    assert FieldError("", "is missing").sentence("the body") == "the body is missing"
+    assert FieldError("a.b", "is odd").sentence("the body") == "a.b is odd"
 
 
 @given(st.text(max_size=300))

@@ -15,16 +15,16 @@ from google.rpc.status_pb2 import Status
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifest_cache import Manifests
-from compaction.notifier import Notices
+from compaction.manifest_cache import ManifestCache
+from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.proto import log_pb2
-from gateway.proto.status import DETAILS_TRAILER, error_of
+from gateway.proto.status import DETAILS_TRAILER, from_status
 from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.follower_fetch import RackReadCounters
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, OutOfRange, TidelogError, UnknownLeaderEpoch, UnknownTopic
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic
 from tests.gateway.cluster.test_session_manager import partition_of
 from tests.gateway.routing.test_cluster_log import channel_to, client_of
@@ -108,13 +108,13 @@ class Racks:
             CompactionContext(
                 self.cluster.bucket,
                 broker.topic_cache,
-                Manifests(self.cluster.bucket, bytes_max=1 << 20, timeout_s=5),
+                ManifestCache(self.cluster.bucket, bytes_max=1 << 20, timeout_s=5),
                 CompactionSettings(compaction_due_age_ms=1, delete_grace_ms=1, compaction_threads=1),
                 lambda: wall_clock_ms() + self.ahead_ms,
                 secrets.token_hex,
                 lambda name: True,
             ),
-            Notices(broker._metadata, EtcdLayout()),
+            ManifestNotifier(broker._metadata, KeyLayout()),
             told=lambda text: None,
         )
         assert not (await compactor.tick(everything=True)).failed
@@ -209,7 +209,7 @@ def test_history_and_tail_are_read_there_as_at_the_leader_over_compactions_and_d
                 assert await racks.read(broker, 5) == expected[5:]
         assert await racks.leader.log.manifests.delete_records(partition_of(racks.topic, 0), 7) == 7
         for broker in (racks.near, racks.leader):
-            refused = error_of((await racks.fetch(broker, 3, rack="" if broker is racks.leader else "b")).error)
+            refused = from_status((await racks.fetch(broker, 3, rack="" if broker is racks.leader else "b")).error)
             assert isinstance(refused, OutOfRange)
             assert (refused.details["log_start_offset"], refused.details["high_watermark"]) == (7, 18)
         await racks.compact()
@@ -250,13 +250,13 @@ def test_epochs_are_checked_by_the_leader_wherever_a_reader_asks(tmp_path: Path)
         epoch = (await racks.fetch(racks.near)).leader_epoch
         for broker in (racks.leader, racks.near):
             assert not (await racks.fetch(broker, current_leader_epoch=epoch)).HasField("error")
-            unknown = error_of((await racks.fetch(broker, current_leader_epoch=epoch + 1)).error)
+            unknown = from_status((await racks.fetch(broker, current_leader_epoch=epoch + 1)).error)
             assert isinstance(unknown, UnknownLeaderEpoch)
         await racks.cluster.brokers[1].drain(racks.leader.broker_id, draining=True)
         await until(lambda: racks.leader is not racks.cluster.brokers[0])
         await racks.cluster.led(partition_of(racks.topic, 0))
         for broker in racks.cluster.brokers:
-            fenced = error_of((await racks.fetch(broker, rack="a", current_leader_epoch=epoch)).error)
+            fenced = from_status((await racks.fetch(broker, rack="a", current_leader_epoch=epoch)).error)
             assert isinstance(fenced, FencedLeaderEpoch)
             assert fenced.details["leader_epoch"] == epoch + 1
         sent_on = await racks.fetch(racks.leader, rack="a")
@@ -312,7 +312,7 @@ def test_a_topic_that_was_made_again_is_not_read_for_the_old_one(tmp_path: Path)
             assert await broker.topic_cache.wait_for(racks.topic.revision, timeout_s=60)
         await racks.cluster.led(partition_of(racks.topic, 0))
         for broker in racks.cluster.brokers:
-            refused = error_of((await racks.fetch(broker, topic_id=old.id)).error)
+            refused = from_status((await racks.fetch(broker, topic_id=old.id)).error)
             assert isinstance(refused, UnknownTopic)
         await racks.write(b"new")
         for broker in racks.cluster.brokers:
@@ -413,7 +413,7 @@ def test_a_rack_that_is_too_long_is_refused_at_each_door(tmp_path: Path) -> None
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await racks.fetch(racks.near, rack=rack)
                 trailers: Any = dict(refused.value.trailing_metadata())
-                error: TidelogError = error_of(Status.FromString(trailers[DETAILS_TRAILER]))
+                error: TidelogError = from_status(Status.FromString(trailers[DETAILS_TRAILER]))
                 assert isinstance(error, InvalidArgument)
                 assert error.details["field"] == "client_rack"
                 stream = ConsumeStream(channel)

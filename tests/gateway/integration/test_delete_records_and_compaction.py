@@ -11,18 +11,18 @@ import pytest
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifest_cache import Manifests
-from compaction.notifier import Notices
+from compaction.manifest_cache import ManifestCache
+from compaction.notifier import ManifestNotifier
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
-from metadata.cluster.manifest_notices import NoticeCache
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from segments.bucket.layout import parse_wal_key
 from segments.log.manifest_follower import HIGH_WATERMARK
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from tests.kit.gateway.doorless_cluster import LAYOUT
 from tests.kit.gateway.virtual_cluster import World, in_a_world
 from tests.kit.segments.batches import TIMESTAMP_MS, records_in
@@ -34,20 +34,20 @@ SETTINGS = CompactionSettings(compaction_due_age_ms=1_000, delete_grace_ms=2_000
 class Compactors:
     def __init__(self, world: World) -> None:
         self.topics = TopicCache(world.metadata, LAYOUT)
-        self.notices = NoticeCache(world.metadata, LAYOUT)
+        self.notices = ManifestNoticeCache(world.metadata, LAYOUT)
         nonces = itertools.count(1)
         self.compactors = [
             Compactor(
                 CompactionContext(
                     world.bucket,
                     self.topics,
-                    Manifests(world.bucket, bytes_max=1 << 20, timeout_s=5),
+                    ManifestCache(world.bucket, bytes_max=1 << 20, timeout_s=5),
                     SETTINGS,
                     lambda: TIMESTAMP_MS + round(virtual_loop().time() * 1000),
                     lambda size: f"{next(nonces):0{2 * size}x}",
                     lambda name: True,
                 ),
-                Notices(world.metadata, LAYOUT),
+                ManifestNotifier(world.metadata, LAYOUT),
                 told=lambda text: None,
             )
             for _ in range(2)
@@ -93,7 +93,7 @@ async def read(world: World, partition: TopicPartition) -> tuple[int, list[tuple
     at, found = start, list[tuple[int, bytes | None]]()
     while at < end:
         [fetched] = await log.reads.fetch([FetchTarget(partition, at, 1 << 24)], bytes_max=1 << 24, bytes_min=0)
-        assert isinstance(fetched, Fetched), fetched
+        assert isinstance(fetched, FetchResult), fetched
         found += records_in(fetched.batches, from_offset=at)
         at = fetched.next_offset
     return start, found

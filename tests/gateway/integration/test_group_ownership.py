@@ -9,7 +9,7 @@ import pytest
 
 from metadata.errors import RebalanceInProgress, TidelogError
 from metadata.group_member.settings import MemberSettings
-from metadata.group_member.state import Membership, Phase
+from metadata.group_member.state import MemberPhase, MemberState
 from metadata.groups.model import Generation, Joined, MemberId
 from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, with_cluster
 from tests.kit.metadata.played_group import offers
@@ -29,9 +29,9 @@ class Owner:
     def __init__(self, at: Coordinated, member_id: str) -> None:
         self.at = at
         settings = MemberSettings(session_timeout_ms=1000 * SESSION_S, max_poll_interval_ms=1000 * REBALANCE_S)
-        self.place = Membership(settings)
+        self.place = MemberState(settings)
         self.place.member_id, self.place.generation, self.place.protocol = MemberId(member_id), Generation(1), "cooperative-sticky"
-        self.place.phase = Phase.STAYING
+        self.place.phase = MemberPhase.STAYING
         self.place.took(frozenset({("orders", 0)}))
 
     async def heartbeats(self, count: int) -> TidelogError | None:

@@ -13,7 +13,7 @@ from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from segments.log.session_log import FetchTarget
 from segments.read.follower_reader import ToldTarget
-from segments.read.record_locations import Told
+from segments.read.record_locations import LeaderSnapshot
 from tests.gateway.integration.test_delete_records_and_compaction import Compactors, keep_deleting, read
 from tests.kit.gateway.virtual_cluster import World, in_a_world
 from tests.kit.segments.batches import records_in
@@ -57,7 +57,9 @@ class Readers:
             await asyncio.sleep(chance.uniform(0, LATE_S))
         if not world.is_alive(reader):
             return
-        asked = ToldTarget("orders", target, Told(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch))
+        asked = ToldTarget(
+            "orders", target, LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
+        )
         [answer] = await world._at(reader, reader.leadership.log.reads.located.fetch([asked], bytes_max=bytes_max))
         if isinstance(answer, TidelogError):
             self.read[type(answer).__name__] += 1

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gateway.net.connection_limiter import TOLD_MAX, OpenConnections, Place
+from gateway.net.connection_limiter import TOLD_MAX, ConnectionLimiter, ConnectionSlot
 
 
-def taken(place: Place | None) -> Place:
+def taken(place: ConnectionSlot | None) -> ConnectionSlot:
     assert place is not None
     return place
 
 
 def test_connections_are_taken_up_to_the_bound_and_the_next_is_told_so() -> None:
-    connections = OpenConnections(2, 2)
+    connections = ConnectionLimiter(2, 2)
     first, second = taken(connections.take("a")), taken(connections.take("b"))
     assert first.refusal is second.refusal is None
     refused = taken(connections.take("c"))
@@ -22,7 +22,7 @@ def test_connections_are_taken_up_to_the_bound_and_the_next_is_told_so() -> None
 
 
 def test_one_address_has_a_bound_of_its_own() -> None:
-    connections = OpenConnections(10, 1)
+    connections = ConnectionLimiter(10, 1)
     first = taken(connections.take("a"))
     refused = taken(connections.take("a"))
     assert refused.refusal is not None
@@ -33,7 +33,7 @@ def test_one_address_has_a_bound_of_its_own() -> None:
 
 
 def test_a_place_is_given_back_once() -> None:
-    connections = OpenConnections(1, 1)
+    connections = ConnectionLimiter(1, 1)
     place = taken(connections.take("a"))
     place.give_back()
     place.give_back()
@@ -43,7 +43,7 @@ def test_a_place_is_given_back_once() -> None:
 
 
 def test_beyond_those_that_are_told_they_are_closed_without_a_word() -> None:
-    connections = OpenConnections(1, 1)
+    connections = ConnectionLimiter(1, 1)
     taken(connections.take("a"))
     told = [taken(connections.take("a")) for _ in range(TOLD_MAX)]
     assert connections.take("a") is None

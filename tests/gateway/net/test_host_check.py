@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.access.settings import AccessSettings
 from gateway.net.host_check import HostCheck, is_loopback_name
 from gateway.process.compactor_http import CompactorHttp
-from gateway.telemetry.registry import Metrics
+from gateway.telemetry.registry import MetricsRegistry
 from metadata.errors import Denied, InvalidArgument
 from tests.kit.gateway.http_client import Client
 from tests.kit.gateway.small_broker import SmallBroker, with_broker
@@ -173,7 +173,7 @@ def test_a_broker_refuses_a_rebound_name_and_a_post_from_another_site(tmp_path: 
 @pytest.mark.slow
 def test_a_compactor_refuses_them_as_well() -> None:
     async def scenario() -> None:
-        door = CompactorHttp(Metrics(), lambda: 0, allowed_hosts=("proxy.example",))
+        door = CompactorHttp(MetricsRegistry(), lambda: 0, allowed_hosts=("proxy.example",))
         address = await door.start("127.0.0.1:0")
         try:
             async with aiohttp.ClientSession(f"http://{address}") as session:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.net.addresses import host_and_port
-from gateway.net.ports import take_port, take_ports
-from gateway.process.broker_process import running
+from gateway.net.ports import reserve_ports, take_port
+from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
 from metadata.errors import InvalidArgument, Unavailable
 
@@ -37,7 +37,7 @@ def test_a_start_that_is_refused_for_its_port_has_written_nothing_and_the_next_o
 ) -> None:
     async def start(data_dir: Path, **ports: str) -> None:
         bucket = f"file://{tmp_path / 'bucket'}"
-        async with running(load_settings({"data_dir": str(data_dir), "bucket": bucket, **FREE, **ports}, {})):
+        async with run_broker(load_settings({"data_dir": str(data_dir), "bucket": bucket, **FREE, **ports}, {})):
             pass
 
     with pytest.raises(Unavailable, match=f"the port {taken.rpartition(':')[2]} on 127.0.0.1 is taken") as refused:
@@ -52,7 +52,7 @@ def test_where_the_second_port_is_taken_the_first_is_given_back(taken: str) -> N
         free = await take_port("127.0.0.1:0", door="HTTP")
         free.close()
         with pytest.raises(Unavailable):
-            await take_ports(http=free.address, grpc=taken)
+            await reserve_ports(http=free.address, grpc=taken)
         again = await take_port(free.address, door="HTTP")
         again.close()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.process.logging import JsonFormatter, start_logging
-from gateway.telemetry.request_context import Call, begin_call, end_call
-from gateway.telemetry.settings import ObservabilitySettings
+from gateway.process.logging import JsonFormatter, configure_logging
+from gateway.telemetry.request_context import RequestContext, begin_call, end_call
+from gateway.telemetry.settings import TelemetrySettings
 from gateway.telemetry.traffic import ListenerTraffic
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Partition, TopicId, TopicPartition
@@ -34,7 +34,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 def started(**settings: Any) -> io.StringIO:
     stream = io.StringIO()
     logging.getLogger().handlers[:] = []  # those of pytest
-    start_logging(ObservabilitySettings(**settings), stream=stream, broker_id="b1")
+    configure_logging(TelemetrySettings(**settings), stream=stream, broker_id="b1")
     return stream
 
 
@@ -74,7 +74,7 @@ def test_lines_that_a_call_writes_carry_its_request_id_also_from_tasks_that_it_s
     stream = started(log_format="json")
 
     async def answer(request_id: str) -> None:
-        call = Call(ListenerTraffic(), request_id)
+        call = RequestContext(ListenerTraffic(), request_id)
         token = begin_call(call)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(told())
@@ -93,7 +93,7 @@ def test_lines_that_a_call_writes_carry_its_request_id_also_from_tasks_that_it_s
 
 
 def test_a_call_without_an_id_of_its_own_gets_one_and_keeps_it() -> None:
-    call = Call(ListenerTraffic())
+    call = RequestContext(ListenerTraffic())
     assert len(call.request_id) == 32
     assert call.request_id == call.request_id
 
@@ -143,7 +143,7 @@ def test_what_is_no_json_is_written_as_text() -> None:
 )
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        ObservabilitySettings(**wrong)
+        TelemetrySettings(**wrong)
 
 
 def test_a_line_with_half_a_character_is_written_all_the_same() -> None:

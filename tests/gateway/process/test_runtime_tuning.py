@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gateway.process.runtime_tuning import keep_freed_memory
+from gateway.process.runtime_tuning import configure_malloc
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def pages_asked_for(setup: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 def test_buffers_that_come_and_go_cost_pages_once() -> None:
     pages = (32 << 20) // 4096
-    assert pages_asked_for("from gateway.process.runtime_tuning import keep_freed_memory; assert keep_freed_memory()") < pages
+    assert pages_asked_for("from gateway.process.runtime_tuning import configure_malloc; assert configure_malloc()") < pages
     assert pages_asked_for("") > 2 * pages
 
 
@@ -44,4 +44,4 @@ def test_a_c_library_without_these_settings_is_left_alone(monkeypatch: pytest.Mo
         pass
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Musl())
-    assert not keep_freed_memory()
+    assert not configure_malloc()

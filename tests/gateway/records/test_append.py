@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.concurrency.offload import WorkThreads
+from gateway.concurrency.offload import BoundedExecutor
 from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, await_outcomes, check_ready_batch
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
@@ -48,7 +48,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
 def checked(batch: bytes, *, batch_bytes_max: int = 4 * MIB, decompressed_bytes_max: int = 16 * MIB) -> BatchHeader:
     async def check() -> BatchHeader:
         return await check_ready_batch(
-            batch, batch_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max, threads=WorkThreads(1)
+            batch, batch_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max, threads=BoundedExecutor(1)
         )
 
     return asyncio.run(check())

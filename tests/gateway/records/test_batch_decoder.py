@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.records import batch_decoder
-from gateway.records.batch_decoder import Opened, open_records, takes_long
+from gateway.records.batch_decoder import DecodedRecords, decode_records, takes_long
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import LeaderEpoch, Offset
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.batch_kernel import NewRecordTuple, RecordTuple
 from segments.records.columns import encode_records, iterate_records
 from segments.records.compression import Codec
@@ -19,19 +19,19 @@ from segments.records.compression import Codec
 NEW: list[NewRecordTuple] = [(None, b"%d" % number, (), number) for number in range(10)]
 
 
-def fetched(*batches: bytes, next_offset: int = 10) -> Fetched:
-    return Fetched(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(next_offset), Offset(0), LeaderEpoch(0))
+def fetched(*batches: bytes, next_offset: int = 10) -> FetchResult:
+    return FetchResult(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(next_offset), Offset(0), LeaderEpoch(0))
 
 
 def offsets_in(records: list[RecordTuple]) -> bytes:
     return msgspec.json.encode([record[0] for record in records])
 
 
-def open_all(answer: Fetched, start: int, *, records_max: int = 10**6, bytes_max: int = 1 << 30) -> Opened:
-    return open_records(answer, start, offsets_in, records_max=records_max, bytes_max=bytes_max, decompressed_bytes_max=128 << 20)
+def open_all(answer: FetchResult, start: int, *, records_max: int = 10**6, bytes_max: int = 1 << 30) -> DecodedRecords:
+    return decode_records(answer, start, offsets_in, records_max=records_max, bytes_max=bytes_max, decompressed_bytes_max=128 << 20)
 
 
-def offsets(opened: Opened) -> list[int]:
+def offsets(opened: DecodedRecords) -> list[int]:
     return [offset for piece in opened.pieces for offset in msgspec.json.decode(piece)]
 
 
@@ -43,7 +43,7 @@ def test_records_begin_at_the_asked_offset_whatever_the_batches_begin_with() -> 
         assert (offsets(opened), opened.next_offset) == (list(range(start, 10)), 10)
         assert opened.record_count == 10 - start
         assert opened.size_bytes == sum(map(len, opened.pieces))
-    assert open_all(fetched(), 3) == Opened([], 0, 0, 10)
+    assert open_all(fetched(), 3) == DecodedRecords([], 0, 0, 10)
 
 
 @settings(deadline=None)
@@ -92,7 +92,7 @@ def test_a_batch_of_very_many_records_is_opened_as_columns_to_the_same_records(m
 
     for start in (4, 5, 6, 7):
         seen.clear()
-        open_records(fetched(batch), start, seeing, records_max=10, bytes_max=1, decompressed_bytes_max=1 << 20)
+        decode_records(fetched(batch), start, seeing, records_max=10, bytes_max=1, decompressed_bytes_max=1 << 20)
         assert seen == [record for record in iterate_records(batch, decompressed_bytes_max=1 << 20) if record[0] >= start]
 
 
@@ -110,12 +110,12 @@ def test_what_the_encoder_refuses_is_not_taken_for_damage() -> None:
         raise InvalidArgument("a value is not JSON")
 
     with pytest.raises(InvalidArgument, match="not JSON"):
-        open_records(fetched(encode_records(NEW)), 0, refusing, records_max=1, bytes_max=1, decompressed_bytes_max=1 << 20)
+        decode_records(fetched(encode_records(NEW)), 0, refusing, records_max=1, bytes_max=1, decompressed_bytes_max=1 << 20)
 
 
 def test_an_answer_takes_only_so_much_of_what_was_compressed_far_and_says_where_to_go_on() -> None:
     batches = [encode_records([(None, b"x" * 600, (), 0)], codec=Codec.GZIP, base_offset=offset) for offset in range(10)]
-    values = open_records(
+    values = decode_records(
         fetched(*batches),
         0,
         lambda records: b"".join(record[3] or b"" for record in records),
@@ -128,7 +128,7 @@ def test_an_answer_takes_only_so_much_of_what_was_compressed_far_and_says_where_
 
 def test_a_batch_may_be_left_in_its_middle() -> None:
     batch = encode_records([(None, b"x" * 50_000, (), 0)] * 100, codec=Codec.ZSTD)
-    opened = open_records(
+    opened = decode_records(
         fetched(batch, next_offset=100),
         7,
         lambda records: b"".join(record[3] or b"" for record in records),

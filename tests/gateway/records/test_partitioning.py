@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.records.idempotency_key import ProducerFields
-from gateway.records.partitioning import Plan, PlannedBatch, cut, outcome_by_record, plan_records, route, single_partition
+from gateway.records.partitioning import Plan, PlannedBatch, cut, outcome_by_record, plan_batches, route_records, single_partition
 from metadata.errors import InvalidArgument, NoLeader, TooLarge, UnknownPartition
 from metadata.model import LeaderEpoch, Offset, ProducerId
 from segments.partition.partition_log import Appended
@@ -36,7 +36,7 @@ def test_a_record_goes_where_it_asks_else_by_its_key_else_with_the_other_keyless
     asked: list[tuple[bytes | None, int | None]], keyless: int
 ) -> None:
     records = [record(key, b"%d" % number) for number, (key, _) in enumerate(asked)]
-    routes = route(records, [own for _, own in asked], partition_count=COUNT, keyless_partition=keyless)
+    routes = route_records(records, [own for _, own in asked], partition_count=COUNT, keyless_partition=keyless)
     for (key, own), partition in zip(asked, routes.partitions, strict=True):
         assert partition == (own if own is not None else keyless if key is None else partition_of(key, COUNT))
     for partition, routed in routes.records.items():
@@ -46,14 +46,14 @@ def test_a_record_goes_where_it_asks_else_by_its_key_else_with_the_other_keyless
 def test_a_partition_that_the_topic_does_not_have_is_named_with_its_record() -> None:
     for wrong in (COUNT, -1):
         with pytest.raises(UnknownPartition, match=f"record 1 asks for partition {wrong}"):
-            route([record(None), record(b"k")], [None, wrong], partition_count=COUNT, keyless_partition=0)
+            route_records([record(None), record(b"k")], [None, wrong], partition_count=COUNT, keyless_partition=0)
 
 
 @given(st.lists(st.tuples(keys, st.binary(max_size=120)), min_size=1, max_size=60), st.integers(300, 900))
 def test_batches_hold_all_records_in_order_and_none_is_too_large(found: list[tuple[bytes | None, bytes]], bytes_max: int) -> None:
     records = [record(key, value) for key, value in found]
-    routes = route(records, None, partition_count=COUNT, keyless_partition=0)
-    plan = plan_records(routes, batch_bytes_max=bytes_max, request_bytes=50, producer=None)
+    routes = route_records(records, None, partition_count=COUNT, keyless_partition=0)
+    plan = plan_batches(routes, batch_bytes_max=bytes_max, request_bytes=50, producer=None)
     for batch in plan.batches:
         assert len(batch.batch) <= bytes_max
         assert parse_whole(batch.batch).record_count == batch.record_count
@@ -63,9 +63,9 @@ def test_batches_hold_all_records_in_order_and_none_is_too_large(found: list[tup
 
 
 def test_a_record_that_fits_no_batch_is_refused() -> None:
-    routes = route([record(None, b"x" * 500)], None, partition_count=1, keyless_partition=0)
+    routes = route_records([record(None, b"x" * 500)], None, partition_count=1, keyless_partition=0)
     with pytest.raises(TooLarge, match="the topic takes 400"):
-        plan_records(routes, batch_bytes_max=400, request_bytes=500, producer=None)
+        plan_batches(routes, batch_bytes_max=400, request_bytes=500, producer=None)
 
 
 def test_what_can_not_fit_is_cut_before_it_is_encoded() -> None:
@@ -81,32 +81,32 @@ def test_what_can_not_fit_is_cut_before_it_is_encoded() -> None:
 
 
 def test_a_producers_fields_stand_in_its_batch() -> None:
-    routes = route([record(None)] * 3, None, partition_count=1, keyless_partition=0)
+    routes = route_records([record(None)] * 3, None, partition_count=1, keyless_partition=0)
     producer = ProducerFields(ProducerId(9), 2, SEQUENCE_MAX - 1)
-    (batch,) = plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=producer).batches
+    (batch,) = plan_batches(routes, batch_bytes_max=1000, request_bytes=0, producer=producer).batches
     header = parse_whole(batch.batch)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, SEQUENCE_MAX - 1)
     assert header.last_sequence == 0
 
 
 def test_a_producers_sequence_is_of_one_partition() -> None:
-    routes = route([record(None), record(None)], [0, 1], partition_count=2, keyless_partition=0)
+    routes = route_records([record(None), record(None)], [0, 1], partition_count=2, keyless_partition=0)
     with pytest.raises(InvalidArgument, match="2 partitions, but base_sequence is of one"):
-        plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=ProducerFields(ProducerId(9), 0, 0))
+        plan_batches(routes, batch_bytes_max=1000, request_bytes=0, producer=ProducerFields(ProducerId(9), 0, 0))
 
 
 def test_an_idempotency_key_may_span_partitions() -> None:
     producer = ProducerFields(ProducerId(ONE_SHOT + 1), 0, 77)
-    routes = route([record(None), record(None)], [0, 1], partition_count=2, keyless_partition=0)
-    plan = plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=producer)
+    routes = route_records([record(None), record(None)], [0, 1], partition_count=2, keyless_partition=0)
+    plan = plan_batches(routes, batch_bytes_max=1000, request_bytes=0, producer=producer)
     assert [parse_whole(batch.batch).base_sequence for batch in plan.batches] == [77, 77]
 
 
 @pytest.mark.parametrize("producer_id", [9, ONE_SHOT + 1])
 def test_what_must_be_recognised_again_fits_one_batch(producer_id: int) -> None:
-    routes = route([record(None, b"x" * 100)] * 8, None, partition_count=1, keyless_partition=0)
+    routes = route_records([record(None, b"x" * 100)] * 8, None, partition_count=1, keyless_partition=0)
     with pytest.raises(TooLarge, match="must fit one record batch"):
-        plan_records(routes, batch_bytes_max=400, request_bytes=0, producer=ProducerFields(ProducerId(producer_id), 0, 0))
+        plan_batches(routes, batch_bytes_max=400, request_bytes=0, producer=ProducerFields(ProducerId(producer_id), 0, 0))
 
 
 def test_outcomes_come_back_in_the_order_of_the_request() -> None:

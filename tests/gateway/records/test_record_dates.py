@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gateway.records.append import ReadyBatch, Target, check_dates
+from gateway.records.append import AppendTarget, CheckedBatch, check_dates
 from metadata.errors import InvalidTimestamp
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.settings import INT64_MAX, TopicSettings
@@ -22,13 +22,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def target(*, after_max_ms: int = TopicSettings().message_timestamp_after_max_ms, log_append_time: bool = False) -> Target:
-    return Target(TOPIC, 1 << 20, log_append_time, None if log_append_time else after_max_ms, 1 << 20)
+def target(*, after_max_ms: int = TopicSettings().message_timestamp_after_max_ms, log_append_time: bool = False) -> AppendTarget:
+    return AppendTarget(TOPIC, 1 << 20, log_append_time, None if log_append_time else after_max_ms, 1 << 20)
 
 
-def dated(*timestamps_ms: int) -> ReadyBatch:
+def dated(*timestamps_ms: int) -> CheckedBatch:
     batch = batch_of(*(b"a" for _ in timestamps_ms), timestamps_ms=timestamps_ms)
-    return ReadyBatch(TopicPartition(TOPIC.id, Partition(0)), batch, parse_header(batch))
+    return CheckedBatch(TopicPartition(TOPIC.id, Partition(0)), batch, parse_header(batch))
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, -1_000_000_000_000, 0, HOUR_MS - 60_000])

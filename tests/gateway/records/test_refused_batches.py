@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.records.append import ReadyBatch, Target, append
+from gateway.records.append import AppendTarget, CheckedBatch, append
 from gateway.routing.log_service import LogService
 from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
@@ -18,7 +18,7 @@ from tests.kit.segments.batches import batch_of, header_of
 
 TOPIC_ID = TopicId("1" * 32)
 FIRST, OTHER = TopicPartition(TOPIC_ID, Partition(0)), TopicPartition(TOPIC_ID, Partition(1))
-TARGET = Target(
+TARGET = AppendTarget(
     Topic(id=TOPIC_ID, name="orders", partition_count=2, settings={}, created_at_ms=0),
     batch_bytes_max=1 << 20,
     log_append_time=False,
@@ -43,7 +43,7 @@ class Leader:
 
 
 def appended(leader: Leader, batches: Sequence[tuple[TopicPartition, bytes]]) -> list[Any]:
-    ready = [ReadyBatch(partition, batch, header_of(batch)) for partition, batch in batches]
+    ready = [CheckedBatch(partition, batch, header_of(batch)) for partition, batch in batches]
     admission = Admission(ByteBudget(1 << 20), 0, timeout_s=0)
     return append(cast(LogService, leader), TARGET, ready, admission, acks=Acks.ALL, deadline_s=1.0)
 

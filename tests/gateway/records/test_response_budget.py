@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.concurrency.shutdown import LongWaits
-from gateway.records.response_budget import OPENINGS_MAX, ROOM_WAIT_S, AnswerRoom
+from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.records.response_budget import OPENINGS_MAX, ROOM_WAIT_S, ResponseBudget
 from gateway.settings import GatewaySettings
 from metadata.errors import Throttled
 from metadata.model import LeaderEpoch, Offset
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
 from tests.simulation.virtual_loop import run
 
 
-def room_of(bytes_max: int, *, waits: LongWaits | None = None) -> AnswerRoom:
-    return AnswerRoom(GatewaySettings(answer_bytes_max=bytes_max, message_bytes_max=1), waits or LongWaits())
+def room_of(bytes_max: int, *, waits: InterruptibleWaits | None = None) -> ResponseBudget:
+    return ResponseBudget(GatewaySettings(answer_bytes_max=bytes_max, message_bytes_max=1), waits or InterruptibleWaits())
 
 
 async def hold(
-    room: AnswerRoom, bytes_wanted: int, *, for_s: float, timeout_s: float = 100, bytes_least: int = 1
+    room: ResponseBudget, bytes_wanted: int, *, for_s: float, timeout_s: float = 100, bytes_least: int = 1
 ) -> tuple[float, int]:
     """(when it got room, how much)"""
     with room.place() as place:
@@ -94,7 +94,7 @@ def test_a_reader_that_gives_up_while_it_waits_leaves_its_place_to_the_next() ->
 
 def test_a_stop_ends_the_waiting_and_leaves_what_is_free() -> None:
     async def scenario() -> None:
-        waits = LongWaits()
+        waits = InterruptibleWaits()
         room = room_of(4, waits=waits)
         holding = [asyncio.ensure_future(hold(room, 2, for_s=5, bytes_least=2)) for _ in range(2)]
         waiting = asyncio.ensure_future(hold(room, 2, for_s=0))
@@ -156,8 +156,8 @@ def test_the_bound_holds_and_nothing_leaks_whoever_comes_and_gives_up_when(
 # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fetched(*batches: bytes) -> Fetched:
-    return Fetched(list(batches), sum(map(len, batches)), Offset(10), Offset(10), Offset(0), LeaderEpoch(0))
+def fetched(*batches: bytes) -> FetchResult:
+    return FetchResult(list(batches), sum(map(len, batches)), Offset(10), Offset(10), Offset(0), LeaderEpoch(0))
 
 
 def test_what_is_short_is_opened_at_once_and_what_is_long_in_a_thread() -> None:

@@ -9,19 +9,19 @@ from typing import cast
 
 from gateway.cluster.view import ClusterView
 from gateway.routing.cluster_fetch import LAGGARD_S, SILENT_S, ClusterFetch
-from gateway.routing.follower_fetch import RackReads
-from gateway.routing.leader_lookup import Leaders
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.follower_fetch import FollowerFetch
+from gateway.routing.leader_lookup import LeaderLookup
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SessionId, TopicPartition
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from tests.kit.segments.batches import partition_of
 from tests.simulation.virtual_loop import run, virtual_loop
 
-EMPTY = Fetched([], 0, Offset(0), Offset(0), Offset(0), LeaderEpoch(0))
-FULL = Fetched([b"x" * 10], 10, Offset(1), Offset(1), Offset(0), LeaderEpoch(0))
-B1, B2 = (Registration(broker_id=f"b{n}", session=SessionId(n)) for n in (1, 2))
+EMPTY = FetchResult([], 0, Offset(0), Offset(0), Offset(0), LeaderEpoch(0))
+FULL = FetchResult([b"x" * 10], 10, Offset(1), Offset(1), Offset(0), LeaderEpoch(0))
+B1, B2 = (BrokerRegistration(broker_id=f"b{n}", session=SessionId(n)) for n in (1, 2))
 ONE, TWO, THREE = (partition_of(number) for number in range(3))
 LEADER_WAIT_S = 14.0
 
@@ -30,8 +30,8 @@ class World:
     """Two other brokers, which answer what a test says, or nothing; and a view of who leads what."""
 
     def __init__(self) -> None:
-        self.leaders: dict[TopicPartition, Registration | None] = {ONE: B1, TWO: B2}
-        self.has: dict[TopicPartition, Fetched | TidelogError] = {ONE: EMPTY, TWO: EMPTY}
+        self.leaders: dict[TopicPartition, BrokerRegistration | None] = {ONE: B1, TWO: B2}
+        self.has: dict[TopicPartition, FetchResult | TidelogError] = {ONE: EMPTY, TWO: EMPTY}
         self.frozen: set[str] = set()
         self.calls: list[str] = []
         self._news = asyncio.Event()
@@ -42,23 +42,23 @@ class World:
             topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders")),
             changed=self._view_changed,
         )
-        leaders = Leaders(
+        leaders = LeaderLookup(
             cast(Callable[[], SessionLog], lambda: SimpleNamespace(partitions=())), cast(ClusterView, view), broker_id="b0"
         )
         self.fetch = ClusterFetch(
             self._here,
             cast(ClusterView, view),
             leaders,
-            cast(RackReads, SimpleNamespace(fetch=self._at_peer)),
+            cast(FollowerFetch, SimpleNamespace(fetch=self._at_peer)),
             leader_wait_s=LEADER_WAIT_S,
             is_hopeless=lambda: False,
         )
 
-    async def fetched(self, *partitions: TopicPartition, wait_s: float = 0.0) -> list[Fetched | TidelogError]:
+    async def fetched(self, *partitions: TopicPartition, wait_s: float = 0.0) -> list[FetchResult | TidelogError]:
         targets = [FetchTarget(partition, 0, 1000) for partition in partitions]
         return await self.fetch.fetch(targets, bytes_max=1000, bytes_min=1, wait_ms_max=1000 * wait_s)
 
-    def led(self, partition: TopicPartition, by: Registration | None) -> None:
+    def led(self, partition: TopicPartition, by: BrokerRegistration | None) -> None:
         self.leaders[partition] = by
         self.tell({partition})
 
@@ -78,12 +78,12 @@ class World:
         except TimeoutError:
             return
 
-    async def _here(self, targets: Sequence[FetchTarget], **_: object) -> list[Fetched | TidelogError]:
+    async def _here(self, targets: Sequence[FetchTarget], **_: object) -> list[FetchResult | TidelogError]:
         return [NoLeader("not led here") for _ in targets]
 
     async def _at_peer(
-        self, leader: Registration, named: Sequence[tuple[str, FetchTarget]], *, wait_ms_max: float, **_: object
-    ) -> list[Fetched | TidelogError]:
+        self, leader: BrokerRegistration, named: Sequence[tuple[str, FetchTarget]], *, wait_ms_max: float, **_: object
+    ) -> list[FetchResult | TidelogError]:
         self.calls.append(leader.broker_id)
         if leader.broker_id in self.frozen:
             await asyncio.sleep(10 + wait_ms_max / 1000)
@@ -128,11 +128,11 @@ def test_a_partition_without_a_leader_is_waited_for_as_long_as_a_failover_takes_
 
 def test_a_partition_without_a_leader_delays_no_other() -> None:
     async def scenario(world: World) -> None:
-        assert kinds(await world.fetched(ONE, THREE)) == [Fetched, NoLeader]
+        assert kinds(await world.fetched(ONE, THREE)) == [FetchResult, NoLeader]
         assert await took_s(world.fetched(ONE, THREE)) < 0.1
         virtual_loop().call_later(2.0, lambda: world.has.update({ONE: FULL}))
         begun_s = virtual_loop().time()
-        assert kinds(await world.fetched(ONE, THREE, wait_s=5.0)) == [Fetched, NoLeader]
+        assert kinds(await world.fetched(ONE, THREE, wait_s=5.0)) == [FetchResult, NoLeader]
         assert 2.0 <= virtual_loop().time() - begun_s < 2.1
 
     simulated(scenario)
@@ -166,7 +166,7 @@ def test_of_several_leaders_a_frozen_one_is_waited_for_once_and_then_hardly() ->
         world.frozen.add("b1")
         world.has[TWO] = FULL
         begun_s = virtual_loop().time()
-        assert kinds(await world.fetched(ONE, TWO)) == [Unavailable, Fetched]
+        assert kinds(await world.fetched(ONE, TWO)) == [Unavailable, FetchResult]
         assert virtual_loop().time() - begun_s <= LAGGARD_S + SILENT_S + 0.01
         assert await took_s(world.fetched(ONE, TWO)) <= SILENT_S + 0.01
         world.frozen.clear()
@@ -180,7 +180,7 @@ def test_a_long_poll_over_a_leader_that_freezes_ends_soon_after_its_time() -> No
     async def scenario(world: World) -> None:
         virtual_loop().call_later(0.5, lambda: world.frozen.add("b1"))
         begun_s = virtual_loop().time()
-        assert kinds(await world.fetched(ONE, TWO, wait_s=2.0)) == [Fetched, Fetched]
+        assert kinds(await world.fetched(ONE, TWO, wait_s=2.0)) == [FetchResult, FetchResult]
         assert virtual_loop().time() - begun_s <= 2.0 + LAGGARD_S + 0.1
 
     simulated(scenario)

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.broker import Broker
 from gateway.proto import admin_pb2, log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.routing import local_log
 from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.errors import NotLeader, UnknownTopic
@@ -119,7 +119,7 @@ def test_what_was_forwarded_once_is_refused_with_the_leader_s_name_and_never_sen
             query = log_pb2.OffsetQuery(topic="orders", partition=number, latest=True)
             listed = await log_stub(channel).ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]), metadata=forwarded)
         for status in (produced.results[0].error, fetched.partitions[0].error, listed.results[0].error):
-            error = error_of(status)
+            error = from_status(status)
             assert isinstance(error, NotLeader)
             assert error.details == {
                 "broker_id": leader.broker_id,

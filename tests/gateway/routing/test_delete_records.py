@@ -11,7 +11,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.errors import NotLeader, OutOfRange, UnknownPartition
 from metadata.model import TopicPartition
@@ -96,4 +96,4 @@ def test_any_broker_takes_the_request_and_sends_it_on_once(tmp_path: Path) -> No
 
 def told(error: grpc.aio.AioRpcError) -> Exception:
     details = dict(error.trailing_metadata() or ())
-    return error_of(Status.FromString(details["grpc-status-details-bin"]))
+    return from_status(Status.FromString(details["grpc-status-details-bin"]))

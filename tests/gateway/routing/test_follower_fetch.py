@@ -10,26 +10,26 @@ from typing import cast
 import pytest
 
 from gateway.routing import follower_fetch
-from gateway.routing.follower_fetch import Answer, Named, RackReads
+from gateway.routing.follower_fetch import Answer, FollowerFetch, Named
 from gateway.routing.places_wire import located_from, places_of
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.read.follower_reader import ToldTarget
-from segments.read.log_reader import Fetched
-from segments.read.record_locations import Located, Told
+from segments.read.log_reader import FetchResult
+from segments.read.record_locations import LeaderSnapshot, RecordLocations
 from segments.wal.run_index import RunPlace
 from tests.kit.segments.batches import partition_of
 
 RUN = RunPlace(Offset(3), Offset(8), SessionId(7), SegmentSeq(2), 40, 90_000, LeaderEpoch(4), -1)
-WHERE = Located(12, (RUN,))
-PLACES = Fetched([], 90_000, Offset(3), Offset(9), Offset(1), LeaderEpoch(4), WHERE)
-RECORDS = Fetched([b"from the leader"], 15, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
-READ = Fetched([b"from the bucket, all"], 20, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
+WHERE = RecordLocations(12, (RUN,))
+PLACES = FetchResult([], 90_000, Offset(3), Offset(9), Offset(1), LeaderEpoch(4), WHERE)
+RECORDS = FetchResult([b"from the leader"], 15, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
+READ = FetchResult([b"from the bucket, all"], 20, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
 NOTHING = READ._replace(batches=[], size_bytes=0, next_offset=Offset(3))
 TARGET = FetchTarget(partition_of(0), 3, 1 << 20, places_bytes_min=1000)
-FAR, NEAR = (Registration(broker_id=f"b{n}", session=SessionId(n), rack=rack) for n, rack in enumerate("ab"))
+FAR, NEAR = (BrokerRegistration(broker_id=f"b{n}", session=SessionId(n), rack=rack) for n, rack in enumerate("ab"))
 
 
 class World:
@@ -37,7 +37,7 @@ class World:
 
     def __init__(self) -> None:
         here = SimpleNamespace(reads=SimpleNamespace(located=SimpleNamespace(fetch=self._fetch_here)))
-        self.reads = RackReads(self._fetch_at_peer, lambda: cast(SessionLog, here), rack="b", part_bytes_min=1000)
+        self.reads = FollowerFetch(self._fetch_at_peer, lambda: cast(SessionLog, here), rack="b", part_bytes_min=1000)
         self.leader: list[Answer] = [PLACES]
         """Its answers where it is asked for places; else it answers with records."""
         self.bucket: list[Answer] | TidelogError = [READ]
@@ -46,7 +46,7 @@ class World:
         self.told: list[ToldTarget] = []
 
     async def _fetch_at_peer(
-        self, leader: Registration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
+        self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
         self.asked.append([target.places_bytes_min for _, target in targets])
         if any(self.asked[-1]):
@@ -62,7 +62,9 @@ class World:
             await asyncio.Event().wait()
         return self.bucket
 
-    def fetched(self, *partitions: int, rack: str = "b", leader: Registration = FAR, bytes_max: int = 1 << 20) -> list[Answer]:
+    def fetched(
+        self, *partitions: int, rack: str = "b", leader: BrokerRegistration = FAR, bytes_max: int = 1 << 20
+    ) -> list[Answer]:
         places_bytes_min = self.reads.places_bytes_min(rack)
         targets = [
             ("orders", FetchTarget(partition_of(number), 3, 1 << 20, places_bytes_min=places_bytes_min)) for number in partitions
@@ -74,7 +76,7 @@ def test_what_a_leader_of_another_rack_has_is_read_here_by_the_places_that_it_te
     world = World()
     assert world.fetched(0) == [READ]
     assert world.asked == [[1000]]
-    told = Told(WHERE, Offset(9), Offset(1), LeaderEpoch(4))
+    told = LeaderSnapshot(WHERE, Offset(9), Offset(1), LeaderEpoch(4))
     assert world.told == [ToldTarget("orders", TARGET, told)]
     assert (world.reads.counters.bucket_reads, world.reads.counters.bucket_bytes, world.reads.counters.leader_reads) == (1, 20, 0)
 
@@ -152,4 +154,4 @@ def test_a_partition_that_is_read_from_two_places_at_once_is_located_once() -> N
 
 def test_places_are_the_same_behind_the_wire() -> None:
     assert located_from(places_of(WHERE)) == WHERE
-    assert located_from(places_of(Located(0, ()))) == Located(0, ())
+    assert located_from(places_of(RecordLocations(0, ()))) == RecordLocations(0, ())

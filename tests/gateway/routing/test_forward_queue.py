@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gateway.routing.forward_queue import ForwardedAppend, Lane, Outcome, Space
+from gateway.routing.forward_queue import ForwardedAppend, ForwardQueue, MessageRoom, Outcome
 from metadata.errors import (
     ConditionFailed,
     InvalidTimestamp,
@@ -33,7 +33,7 @@ class World:
     """A lane, and what was settled in it."""
 
     def __init__(self) -> None:
-        self.lane = Lane(ORDERS, self.settle)
+        self.lane = ForwardQueue(ORDERS, self.settle)
         self.settled: dict[str, Outcome] = {}
         self._names: dict[ForwardedAppend, str] = {}
 
@@ -62,7 +62,7 @@ class World:
         return append
 
     def take(self, *, now_s: float = NOW_S, appends: int = 100, bytes_max: int = 1 << 20) -> list[str]:
-        return [self._names[append] for append in self.lane.take(now_s, Space(bytes_max, appends), LEADER)]
+        return [self._names[append] for append in self.lane.take(now_s, MessageRoom(bytes_max, appends), LEADER)]
 
     def answered(self, *outcomes: Appended | TidelogError) -> TidelogError | None:
         return self.lane.answered(outcomes)

@@ -11,12 +11,12 @@ import pytest
 
 from gateway.cluster.view import ClusterView
 from gateway.proto import log_pb2
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from gateway.routing import forward_sender, forwarder
 from gateway.routing.forward_queue import ForwardedAppend
-from gateway.routing.forwarder import Forwarding
-from gateway.routing.peer_channels import Peers
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.forwarder import ProduceForwarder
+from gateway.routing.peer_channels import PeerChannels
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import (
     ConditionFailed,
     NoLeader,
@@ -38,8 +38,8 @@ from tests.kit.segments.batches import batch_of, header_of, sequenced_batch
 from tests.simulation.virtual_loop import run as virtually
 
 PLACE = TopicPartition(TopicId("0" * 32), Partition(3))
-LEADER = Registration(broker_id="broker-2", session=SessionId(2), grpc_address="127.0.0.1:1")
-NEXT = Registration(broker_id="broker-3", session=SessionId(3), grpc_address="127.0.0.1:2")
+LEADER = BrokerRegistration(broker_id="broker-2", session=SessionId(2), grpc_address="127.0.0.1:1")
+NEXT = BrokerRegistration(broker_id="broker-3", session=SessionId(3), grpc_address="127.0.0.1:2")
 
 
 class Leader:
@@ -57,7 +57,9 @@ class Leader:
         self.slow: dict[str, asyncio.Event] = {}
         """By broker id: its calls wait for this, too."""
 
-    async def call(self, peer: Registration, _method: str, request: log_pb2.ProduceRequest, *_: object, **__: object) -> object:
+    async def call(
+        self, peer: BrokerRegistration, _method: str, request: log_pb2.ProduceRequest, *_: object, **__: object
+    ) -> object:
         batches = [append.record_batch for append in request.appends]
         self.seen.append(batches)
         self.at_once += 1
@@ -77,7 +79,7 @@ class Leader:
         for batch, error in zip(batches, answer, strict=True):
             result = response.results.add()
             if error is not None:
-                result.error.CopyFrom(status_of(error))
+                result.error.CopyFrom(to_status(error))
             else:
                 result.placements.add(base_offset=len(self.taken), count=1)
                 self.taken.append(batch)
@@ -91,10 +93,10 @@ class Leader:
 class Lanes:
     """Batches of one partition, or of several, and a view of the cluster that a test changes."""
 
-    def __init__(self, leader: Leader, *, leads: Registration | None = LEADER) -> None:
+    def __init__(self, leader: Leader, *, leads: BrokerRegistration | None = LEADER) -> None:
         self.budget = ByteBudget(400 * KIB)
         self.leads = leads
-        self.leads_alone: dict[TopicPartition, Registration] = {}
+        self.leads_alone: dict[TopicPartition, BrokerRegistration] = {}
         """Where others lead a partition than the rest."""
         self.others = {"broker-2": LEADER}
         self.is_stopping = False
@@ -108,19 +110,19 @@ class Lanes:
             ),
             brokers=SimpleNamespace(subscribe=lambda _: None, brokers=self.others),
         )
-        self.forwarding = Forwarding(
+        self.forwarding = ProduceForwarder(
             cast(Callable[[], SessionLog], lambda: pytest.fail("nothing is led here")),
             cast(ClusterView, view),
-            cast(Peers, leader),
+            cast(PeerChannels, leader),
             broker_id="broker-1",
             budget=self.budget,
             is_stopping=lambda: self.is_stopping,
         )
 
-    def _leader(self, partition: TopicPartition) -> Registration | None:
+    def _leader(self, partition: TopicPartition) -> BrokerRegistration | None:
         return self.leads_alone.get(partition, self.leads)
 
-    def led_by(self, leader: Registration | None, *partitions: TopicPartition) -> None:
+    def led_by(self, leader: BrokerRegistration | None, *partitions: TopicPartition) -> None:
         """What the watches tell."""
         self.leads = leader
         self._changed(set(partitions or (PLACE,)))

@@ -11,26 +11,26 @@ import pytest
 
 from gateway.cluster.view import ClusterView
 from gateway.routing.cluster_log import ClusterLog
-from gateway.routing.forwarder import Forwarding
+from gateway.routing.forwarder import ProduceForwarder
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import EpochQuestion, WrittenOnce
-from gateway.routing.peer_reader import PeerReads
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.peer_reader import PeerReader
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import ByteBudget
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.partition.partition_log import Bounds
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
 from tests.kit.gateway.told_log import P0, P1, Topics, bounds, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LEADER = Registration(broker_id="b1", session=SessionId(1))
+LEADER = BrokerRegistration(broker_id="b1", session=SessionId(1))
 LEADER_WAIT_S = 14.0
 LAG_S = 3.0
-FETCHED = Fetched([b"x" * 10], 10, Offset(1), Offset(1), Offset(0), LeaderEpoch(1))
+FETCHED = FetchResult([b"x" * 10], 10, Offset(1), Offset(1), Offset(0), LeaderEpoch(1))
 END = EpochEnd(LeaderEpoch(1), Offset(7))
 
 
@@ -49,26 +49,26 @@ class LaggingLeader:
             raise self.error
         return answer
 
-    async def fetch(self, _: Registration, targets: Sequence[tuple[str, FetchTarget]], **__: object) -> list[Any]:
+    async def fetch(self, _: BrokerRegistration, targets: Sequence[tuple[str, FetchTarget]], **__: object) -> list[Any]:
         return self._each([target.partition for _, target in targets], FETCHED)
 
-    async def bounds(self, _: Registration, partitions: Sequence[tuple[str, TopicPartition]]) -> list[Any]:
+    async def bounds(self, _: BrokerRegistration, partitions: Sequence[tuple[str, TopicPartition]]) -> list[Any]:
         return self._each([partition for _, partition in partitions], bounds(2, 9))
 
-    async def ends_of_epochs(self, _: Registration, questions: Sequence[tuple[str, EpochQuestion]]) -> list[Any]:
+    async def ends_of_epochs(self, _: BrokerRegistration, questions: Sequence[tuple[str, EpochQuestion]]) -> list[Any]:
         return self._each([question.partition for _, question in questions], END)
 
-    async def offset_for_timestamp(self, _: Registration, __: str, partition: TopicPartition, ___: int) -> Any:
+    async def offset_for_timestamp(self, _: BrokerRegistration, __: str, partition: TopicPartition, ___: int) -> Any:
         return self._one(partition, None)
 
-    async def delete_records(self, _: Registration, __: str, partition: TopicPartition, ___: int, **____: object) -> Any:
+    async def delete_records(self, _: BrokerRegistration, __: str, partition: TopicPartition, ___: int, **____: object) -> Any:
         return self._one(partition, Offset(5))
 
-    async def explain(self, _: Registration, __: str, partition: TopicPartition, ___: int) -> Any:
+    async def explain(self, _: BrokerRegistration, __: str, partition: TopicPartition, ___: int) -> Any:
         return self._one(partition, "explained")
 
     async def written_once(
-        self, _: Registration, __: str, partitions: Sequence[TopicPartition], ___: ProducerId, *, topic_revision: Revision
+        self, _: BrokerRegistration, __: str, partitions: Sequence[TopicPartition], ___: ProducerId, *, topic_revision: Revision
     ) -> Any:
         return self._one(partitions[0], WrittenOnce({}, topic_revision))
 
@@ -89,15 +89,15 @@ class World:
         self.log = ClusterLog(
             LocalLog(cast(Callable[[], SessionLog], lambda: SimpleNamespace(partitions=()))),
             cast(ClusterView, view),
-            cast(Forwarding, SimpleNamespace(why_nobody=lambda: None)),
-            cast(PeerReads, self.leader),
+            cast(ProduceForwarder, SimpleNamespace(no_leader_reason=lambda: None)),
+            cast(PeerReader, self.leader),
             broker_id="b0",
             settings=SegmentSettings(),
             budget=ByteBudget(1 << 20),
             leader_wait_s=LEADER_WAIT_S,
         )
 
-    async def fetched(self, *partitions: TopicPartition, wait_s: float = 0.0) -> list[Fetched | TidelogError]:
+    async def fetched(self, *partitions: TopicPartition, wait_s: float = 0.0) -> list[FetchResult | TidelogError]:
         targets = [FetchTarget(partition, 0, 1000) for partition in partitions]
         return await self.log.fetch(targets, bytes_max=1000, wait_ms_max=1000 * wait_s)
 
@@ -185,8 +185,8 @@ def test_a_topic_that_this_broker_too_knows_to_be_gone_is_refused_at_once(questi
 def test_a_topic_that_is_gone_keeps_no_partition_of_another_from_being_read_at_the_same_leader() -> None:
     async def scenario(world: World) -> None:
         gone = TopicPartition(TopicId("c" * 32), Partition(0))
-        assert [type(each) for each in await world.fetched(gone, P0)] == [UnknownTopic, Fetched]
-        assert [type(each) for each in await world.fetched(P0, gone, wait_s=1.0)] == [Fetched, UnknownTopic]
+        assert [type(each) for each in await world.fetched(gone, P0)] == [UnknownTopic, FetchResult]
+        assert [type(each) for each in await world.fetched(P0, gone, wait_s=1.0)] == [FetchResult, UnknownTopic]
         assert [type(each) for each in await world.log.bounds_of([P0, gone, P0])] == [Bounds, UnknownTopic, Bounds]
         ends = await world.log.ends_of_epochs([EpochQuestion(gone, 1), EpochQuestion(P0, 1)])
         assert [type(each) for each in ends] == [UnknownTopic, EpochEnd]

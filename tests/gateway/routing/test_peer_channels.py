@@ -10,15 +10,15 @@ import pytest
 
 from gateway.proto import log_pb2
 from gateway.routing import peer_channels as peers
-from gateway.routing.peer_channels import WRITES_AT_ONCE, Peers
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.peer_channels import WRITES_AT_ONCE, PeerChannels
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.model import SessionId
 from tests.kit.tidelog.small_broker import SmallBroker, running
 
 pytestmark = pytest.mark.slow
 
-B1 = Registration(broker_id="b1", session=SessionId(1), grpc_address="b1:9090")
+B1 = BrokerRegistration(broker_id="b1", session=SessionId(1), grpc_address="b1:9090")
 
 
 def ended(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
@@ -51,9 +51,9 @@ def test_calls_that_another_broker_takes_up_too_late_are_throttled() -> None:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t", handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
-        peer = Registration(broker_id="b1", session=SessionId(1), grpc_address=f"127.0.0.1:{port}")
+        peer = BrokerRegistration(broker_id="b1", session=SessionId(1), grpc_address=f"127.0.0.1:{port}")
         await server.start()
-        calls = Peers("b2")
+        calls = PeerChannels("b2")
 
         async def ask() -> TidelogError | None:
             try:
@@ -79,8 +79,8 @@ async def steps() -> None:
 def test_a_write_whose_channel_is_dropped_while_it_waits_for_its_turn_was_not_sent() -> None:
     async def main() -> None:
         async with running(SmallBroker("b1")) as broker:
-            peer = Registration(broker_id="b1", session=SessionId(1), grpc_address=broker.host_port)
-            peers = Peers("b2")
+            peer = BrokerRegistration(broker_id="b1", session=SessionId(1), grpc_address=broker.host_port)
+            peers = PeerChannels("b2")
 
             async def call() -> log_pb2.InitProducerResponse:
                 request = log_pb2.InitProducerRequest()

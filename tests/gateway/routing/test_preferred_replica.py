@@ -9,20 +9,20 @@ import msgspec
 import pytest
 
 from gateway.cluster.settings import ClusterSettings
-from gateway.routing.preferred_replica import PreferredBrokers
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.preferred_replica import PreferredReplica
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import InvalidArgument
 from metadata.model import SessionId, check_client_rack
 from tests.kit.segments.batches import partition_of
 
 
-def registration(number: int, rack: str, **more: object) -> Registration:
-    found = Registration(broker_id=f"b{number}", session=SessionId(number), grpc_address=f"10.0.0.{number}:9090", rack=rack)
+def registration(number: int, rack: str, **more: object) -> BrokerRegistration:
+    found = BrokerRegistration(broker_id=f"b{number}", session=SessionId(number), grpc_address=f"10.0.0.{number}:9090", rack=rack)
     return msgspec.structs.replace(found, **more)
 
 
 class Seen:
-    def __init__(self, *brokers: Registration) -> None:
+    def __init__(self, *brokers: BrokerRegistration) -> None:
         self.brokers = {broker.broker_id: broker for broker in brokers}
         self._subscribers: list[Callable[[], None]] = []
 
@@ -30,7 +30,7 @@ class Seen:
         self._subscribers.append(changed)
         return lambda: None
 
-    def tell(self, *brokers: Registration) -> None:
+    def tell(self, *brokers: BrokerRegistration) -> None:
         self.brokers |= {broker.broker_id: broker for broker in brokers}
         for changed in self._subscribers:
             changed()
@@ -41,12 +41,12 @@ LEADER = registration(1, "a")
 
 def test_a_reader_of_another_rack_is_sent_to_one_broker_of_it_the_same_for_each_reader_and_all_in_turn() -> None:
     seen = Seen(LEADER, *(registration(number, "b") for number in (2, 3, 4)), registration(5, "c"))
-    preferred = PreferredBrokers(seen, rack="a")
+    preferred = PreferredReplica(seen, rack="a")
     found = [preferred.of(partition_of(number), "b", LEADER) for number in range(300)]
     counted = Counter(broker.broker_id for broker in found if broker is not None)
     assert sorted(counted) == ["b2", "b3", "b4"]
     assert min(counted.values()) > 50
-    elsewhere = PreferredBrokers(seen, rack="c")
+    elsewhere = PreferredReplica(seen, rack="c")
     assert [elsewhere.of(partition_of(number), "b", LEADER) for number in range(300)] == found
     assert preferred.counters.answers == 300
 
@@ -63,7 +63,7 @@ def test_a_reader_of_another_rack_is_sent_to_one_broker_of_it_the_same_for_each_
 )
 def test_a_reader_is_sent_nowhere_where_it_is_served_at_once_or_nobody_is_there(client_rack: str, why: str) -> None:
     seen = Seen(LEADER, registration(2, "b"), registration(3, "own"), registration(4, "a"))
-    preferred = PreferredBrokers(seen, rack="own")
+    preferred = PreferredReplica(seen, rack="own")
     assert preferred.of(partition_of(0), client_rack, LEADER) is None, why
     assert preferred.of(partition_of(0), "b", None) is None, "a partition without a leader is waited for here"
     assert preferred.counters.answers == 0
@@ -71,7 +71,7 @@ def test_a_reader_is_sent_nowhere_where_it_is_served_at_once_or_nobody_is_there(
 
 def test_brokers_that_come_go_drain_or_do_not_reach_the_bucket_are_heeded_at_once() -> None:
     seen = Seen(LEADER)
-    preferred = PreferredBrokers(seen, rack="a")
+    preferred = PreferredReplica(seen, rack="a")
 
     def sent_to() -> str | None:
         found = preferred.of(partition_of(0), "b", LEADER)

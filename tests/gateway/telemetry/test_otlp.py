@@ -17,10 +17,10 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 import gateway.telemetry.otlp
 import tidelog
 from gateway.broker import Broker
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
-from gateway.telemetry.otlp import OtlpTracing
-from gateway.telemetry.settings import ObservabilitySettings
+from gateway.telemetry.otlp import OtlpTracer
+from gateway.telemetry.settings import TelemetrySettings
 from tests.kit.gateway.otlp_receiver import Receiver, receiving
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def traced(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **sett
     async def run() -> Receiver:
         async with asyncio.timeout(120), receiving() as receiver:
             given = {"data_dir": str(tmp_path), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", **settings}
-            async with running(load_settings(given | {"otlp_endpoint": receiver.endpoint}, {})) as broker:
+            async with run_broker(load_settings(given | {"otlp_endpoint": receiver.endpoint}, {})) as broker:
                 await broker.create_topic("orders", 2)
                 await scenario(broker)
         return receiver
@@ -129,8 +129,8 @@ def test_a_collector_that_answers_nobody_does_not_hold_up_the_end(monkeypatch: p
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            settings = ObservabilitySettings(otlp_endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
-            tracing = OtlpTracing(settings, broker_id="b1", cluster="c", version="1")
+            settings = TelemetrySettings(otlp_endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+            tracing = OtlpTracer(settings, broker_id="b1", cluster="c", version="1")
             trace = tracing.begin("GET", "", request_id="r")
             assert trace is not None
             trace.end()

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import tidelog
 from docs import metrics_page
 from gateway.broker import Broker
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
-from gateway.telemetry.registry import Metrics
+from gateway.telemetry.registry import MetricsRegistry
 from metadata.errors import Unavailable, UnknownTopic
 from segments.object_store.instrumented import InstrumentedObjectStore
 from tests.kit.gateway.http_client import Client
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-async def scraped(metrics: Metrics, *, detailed: bool = False) -> Samples:
+async def scraped(metrics: MetricsRegistry, *, detailed: bool = False) -> Samples:
     text = (await metrics.exposition(detailed=detailed)).body.decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
@@ -49,7 +49,7 @@ async def http_client(broker: Broker) -> AsyncIterator[Client]:
 def with_broker(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: object) -> None:
     async def run() -> None:
         given = {"data_dir": str(tmp_path), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", **settings}
-        async with asyncio.timeout(60), running(load_settings(given, {})) as broker:
+        async with asyncio.timeout(60), run_broker(load_settings(given, {})) as broker:
             await until(lambda: bool(broker.brokers()))
             await scenario(broker)
 
@@ -222,7 +222,7 @@ def test_a_broker_that_is_asked_to_stop_says_at_once_that_it_is_not_ready(tmp_pa
 def test_whatever_format_is_asked_for_something_is_told() -> None:
     async def main() -> None:
         for accept in ("application/openmetrics-text; version=abc", "application/openmetrics-text; version=; q=", "\x00;;=,"):
-            assert (await Metrics().exposition(accept)).media_type
+            assert (await MetricsRegistry().exposition(accept)).media_type
 
     asyncio.run(main())
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import Broker
-from gateway.topics.describe import PartitionState, described_topic, partition_leaders
+from gateway.api import BrokerApi
+from gateway.topics.describe import PartitionDescription, described_topic, partition_leaders
 from gateway.topics.names import LOOK_UP_S
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import SessionId, TopicId, TopicPartition
 from metadata.topics.registry import page_of
@@ -25,7 +25,7 @@ def topic_named(name: str) -> Topic:
     return Topic(id=TopicId("0" * 32), name=name, partition_count=1, settings={}, created_at_ms=0)
 
 
-def broker_that_knows(*names: str, made_elsewhere: Topic | TidelogError | None) -> Broker:
+def broker_that_knows(*names: str, made_elsewhere: Topic | TidelogError | None) -> BrokerApi:
     """`made_elsewhere`: what the metadata store answers; None: nothing, ever."""
 
     def known(name: str) -> Topic:
@@ -41,7 +41,7 @@ def broker_that_knows(*names: str, made_elsewhere: Topic | TidelogError | None) 
         assert made_elsewhere is not None
         return made_elsewhere
 
-    return cast(Broker, SimpleNamespace(topic_cache=SimpleNamespace(get=known), topics=SimpleNamespace(get=stored)))
+    return cast(BrokerApi, SimpleNamespace(topic_cache=SimpleNamespace(get=known), topics=SimpleNamespace(get=stored)))
 
 
 def test_what_the_watches_hold_is_told_without_asking_anybody() -> None:
@@ -52,16 +52,16 @@ def test_what_the_watches_hold_is_told_without_asking_anybody() -> None:
 
 
 def test_who_leads_is_told_without_asking_any_leader() -> None:
-    leader = Registration(broker_id="b", session=SessionId(2), http_address="b:8080", grpc_address="b:9090")
+    leader = BrokerRegistration(broker_id="b", session=SessionId(2), http_address="b:8080", grpc_address="b:9090")
 
-    def leads(partition: TopicPartition) -> Registration | None:
+    def leads(partition: TopicPartition) -> BrokerRegistration | None:
         return leader if partition.partition else None
 
-    broker = cast(Broker, SimpleNamespace(leader=leads, leader_epoch=lambda _: 7))
+    broker = cast(BrokerApi, SimpleNamespace(leader=leads, leader_epoch=lambda _: 7))
     topic = Topic(id=TopicId("0" * 32), name="orders", partition_count=2, settings={}, created_at_ms=0)
     assert partition_leaders(broker, topic) == [
-        PartitionState(0, -1, -1, -1, "", "", "", None),
-        PartitionState(1, -1, -1, 7, "b", "b:8080", "b:9090", None),
+        PartitionDescription(0, -1, -1, -1, "", "", "", None),
+        PartitionDescription(1, -1, -1, 7, "b", "b:8080", "b:9090", None),
     ]
 
 

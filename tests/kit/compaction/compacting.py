@@ -9,29 +9,29 @@ from typing import Any
 
 from compaction.compactor import Compactor, TickReport
 from compaction.context import CompactionContext
-from compaction.manifest_cache import Manifests
-from compaction.notifier import Notices
+from compaction.manifest_cache import ManifestCache
+from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
 from metadata.errors import TidelogError
 from metadata.model import Revision, TopicId, TopicPartition
 from metadata.store.interface import Delete, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
-from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic
+from segments.bucket.deleted_topic import TopicTombstone, encode_deleted_topic
 from segments.bucket.layout import deleted_topic_key, history_file_key, parse_topic_key
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_store import newest_manifest
 from segments.history.parquet_file import read_columns, verify_history
 from segments.object_store.interface import ObjectStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.object_store.store_clock import StoreClock
 from tests.kit.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS
 from tests.kit.segments.past_sessions import Bucket
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 NAMES = {ORDERS.topic_id: "orders", PAYMENTS.topic_id: "payments"}
 AT_ONCE = CompactionSettings(compaction_due_age_ms=1, delete_grace_ms=1, compaction_threads=1)
 """Whatever waits is due."""
@@ -68,7 +68,7 @@ class Scene:
     async def delete_topic(self, name: str, topic_id: TopicId) -> None:
         result = await self.metadata.transact([], [Delete(LAYOUT.topic(name))])
         await self.topics.wait_for(result.revision, timeout_s=10)
-        marker = DeletedTopic(name=name, id=topic_id, gone_at_revision=result.revision, marked_at_ms=self.now_ms())
+        marker = TopicTombstone(name=name, id=topic_id, gone_at_revision=result.revision, marked_at_ms=self.now_ms())
         self.store.plant(deleted_topic_key(name, topic_id, result.revision), encode_deleted_topic(marker))
 
     def now_ms(self) -> int:
@@ -86,7 +86,7 @@ class Scene:
         return CompactionContext(
             bucket,
             self.topics,
-            Manifests(bucket, bytes_max=1 << 20, timeout_s=5),
+            ManifestCache(bucket, bytes_max=1 << 20, timeout_s=5),
             settings,
             self.now_ms if clock is None else clock.now_ms,
             lambda size: f"{next(self._nonces):0{2 * size}x}",
@@ -103,7 +103,7 @@ class Scene:
         clock: StoreClock | None = None,
     ) -> Compactor:
         context = self.context(settings, store=store, is_mine=is_mine, clock=clock)
-        return Compactor(context, Notices(self.metadata, LAYOUT), told=lambda text: None)
+        return Compactor(context, ManifestNotifier(self.metadata, LAYOUT), told=lambda text: None)
 
     async def compacted(self, settings: CompactionSettings = AT_ONCE) -> TickReport:
         """By a compactor that has just begun; nothing may fail."""
@@ -134,7 +134,7 @@ class Scene:
         return [key for key, one in parsed if one is not None and one.history is not None and one.history.file_name not in named]
 
 
-def plain(store: Bucket) -> MemoryStore:
+def plain(store: Bucket) -> MemoryObjectStore:
     """The bucket without faults, and without counting."""
     return store.another_client()
 

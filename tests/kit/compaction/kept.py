@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from compaction.context import CompactionContext
-from compaction.gc.collector import Collector
-from compaction.maintenance.maintainer import Keeping
+from compaction.gc.collector import GarbageCollector
+from compaction.maintenance.maintainer import HistoryMaintainer
 from compaction.settings import CompactionSettings
 from metadata.model import Offset, TopicPartition
 from metadata.store.interface import Put
@@ -23,7 +23,7 @@ from segments.history.manifest_edits import compacted
 from segments.history.manifest_store import newest_manifest
 from segments.history.parquet_file import ParquetSettings, read_columns, verify_history, write_history
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.records.columns import SCHEMA
 from tests.kit.compaction.compacting import LAYOUT, NAMES, Scene, plain
 from tests.kit.segments.batches import ORDERS
@@ -237,8 +237,8 @@ class Keeper:
     ) -> None:
         self.scene = scene
         self.context: CompactionContext = scene.context(settings, store=store)
-        self.keeping = Keeping(self.context, pending_bytes=pending_bytes)
-        self.collector = Collector(self.context)
+        self.keeping = HistoryMaintainer(self.context, pending_bytes=pending_bytes)
+        self.collector = GarbageCollector(self.context)
 
     def close(self) -> None:
         self.keeping.close()
@@ -278,7 +278,7 @@ def unnamed(scene: Scene, manifests: Iterable[Manifest]) -> list[str]:
     return scene.orphans(manifests)
 
 
-def bucket_of(scene: Scene) -> MemoryStore:
+def bucket_of(scene: Scene) -> MemoryObjectStore:
     return plain(scene.store)
 
 

@@ -15,13 +15,13 @@ from gateway.access.bootstrap import open_access, prepare_access
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.cluster.settings import ClusterSettings
-from gateway.net.ports import take_ports
+from gateway.net.ports import reserve_ports
 from gateway.net.tls.settings import TlsSettings
 from gateway.process.broker_process import tls_files
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.model import TopicPartition
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.log.session_log import SessionLog
 from segments.object_store.instrumented import InstrumentedObjectStore
@@ -68,7 +68,7 @@ async def broker_cluster(
     access: AccessSettings | Sequence[AccessSettings] | None = None,
 ) -> AsyncIterator[Cluster]:
     """`racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other."""
-    metadata, bucket, layout = SqliteStore(Path(":memory:")), HeldStore(), EtcdLayout()
+    metadata, bucket, layout = SqliteStore(Path(":memory:")), HeldStore(), KeyLayout()
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
     with pytest.MonkeyPatch.context() as patched:
@@ -115,7 +115,7 @@ async def broker_cluster(
                     tls=tls_files(settings),
                 )
                 ready = asyncio.Event()
-                ports = await take_ports(http=settings.http, grpc=settings.grpc)
+                ports = await reserve_ports(http=settings.http, grpc=settings.grpc)
                 running.append(tasks.create_task(broker.run(ports, ready)))
                 await ready.wait()
                 cluster.brokers.append(broker)

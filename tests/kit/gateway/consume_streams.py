@@ -11,7 +11,7 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import groups_pb2, log_pb2
-from gateway.proto.status import DETAILS_TRAILER, error_of
+from gateway.proto.status import DETAILS_TRAILER, from_status
 from metadata.errors import TidelogError
 from tests.kit.gateway.stubs import log_stub
 from tests.kit.segments.batches import batch_of
@@ -60,12 +60,12 @@ class ConsumeStream:
             told: Any = await self.call.read()
             if told is grpc.aio.EOF:
                 if await self.call.code() is not grpc.StatusCode.OK and not self.met_the_end:
-                    raise error_of(await status_of_call(self.call))
+                    raise from_status(await status_of_call(self.call))
                 return None
         except grpc.aio.AioRpcError as error:
             if self.met_the_end and DETAILS_TRAILER not in dict(error.trailing_metadata() or ()):
                 return None
-            raise error_of(_status(error.trailing_metadata())) from None
+            raise from_status(_status(error.trailing_metadata())) from None
         self._remember(told)
         return told  # type: ignore[no-any-return]
 
@@ -121,7 +121,7 @@ class ConsumeStream:
         await self.send(commit=log_pb2.ConsumeCommit(commit_id=commit_id, **fields))
         outcome = await self.until("committed")
         assert outcome.commit_id == commit_id
-        return [type(error_of(each.error)) if each.HasField("error") else None for each in outcome.results]
+        return [type(from_status(each.error)) if each.HasField("error") else None for each in outcome.results]
 
     @property
     def values(self) -> list[bytes]:

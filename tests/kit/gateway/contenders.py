@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 
 from gateway.controller.controller import Controller
-from metadata.cluster.broker_registry import BrokerCache, Registration, encode_registration
+from metadata.cluster.broker_registry import BrokerCache, BrokerRegistration, encode_registration
 from metadata.cluster.leadership import PartitionState, handed_over, read_all
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import LeaseId, Operation, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.bucket.layout import segment_key
 from segments.wal.segment_file import SEAL_BYTES
@@ -30,7 +30,7 @@ from tests.kit.metadata.faulty_store import FaultyStore
 from tests.kit.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 TTL_S = 9.0
 RELEASE_TIMEOUT_S = 30.0
 SOON_S = 2.0
@@ -80,7 +80,7 @@ class Stage:
     def __init__(self) -> None:
         self.sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         self.bucket = ScriptedStore()
-        self.topics = Topics(self.sqlite, LAYOUT)
+        self.topics = TopicRegistry(self.sqlite, LAYOUT)
         self.contenders: dict[int, Contender] = {}
         self.leases: dict[int, LeaseId] = {}
 
@@ -92,7 +92,7 @@ class Stage:
         for session in sessions:
             lease = self.leases.get(session) or await self.sqlite.grant_lease(1e6)
             self.leases[session] = lease
-            registration = Registration(broker_id=f"b{session}", session=SessionId(session), draining=draining)
+            registration = BrokerRegistration(broker_id=f"b{session}", session=SessionId(session), draining=draining)
             await self.write(Put(LAYOUT.broker(f"b{session}"), encode_registration(registration), lease))
 
     async def end(self, session: int) -> None:

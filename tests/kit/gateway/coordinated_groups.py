@@ -23,13 +23,13 @@ from metadata.groups.offsets import CommittedOffset, decode_offset
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Compare, KeyValue, Operation, TransactionResult
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.kit.metadata.played_group import request
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=500)
 P0, P1 = (TopicPartition(TopicId("a" * 32), Partition(number)) for number in range(2))
 
@@ -85,13 +85,13 @@ class Coordinated:
             settings,
             session=lambda: SessionId(self.session),
             coordinates=lambda _: self.is_mine,
-            make_sure=self._make_sure,
+            verify=self._verify,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),
         )
         self.running = asyncio.ensure_future(self.groups.run())
 
-    async def _make_sure(self) -> None:
+    async def _verify(self) -> None:
         if self.unproven is not None:
             raise NoCoordinator(self.unproven)
 

@@ -9,25 +9,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from gateway.cluster.identity import identify_cluster
-from gateway.cluster.session_manager import Leadership
+from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import ClusterView, partitions_of
-from metadata.cluster.broker_registry import Registration
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.cluster.leadership import PartitionState, read_all
 from metadata.errors import NoLeader, NotLeader, SessionFenced
 from metadata.model import SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
-from metadata.store.keys import EtcdLayout
-from metadata.topics.registry import Topics
+from metadata.store.keys import KeyLayout
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.object_store.health_tracking import HealthTrackingObjectStore
-from segments.object_store.memory import MemoryStore
-from segments.read.log_reader import Fetched
+from segments.object_store.memory import MemoryObjectStore
+from segments.read.log_reader import FetchResult
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import TIMESTAMP_MS, header_of, records_in, sequenced_batch
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 READY_S = 60.0
 CLUSTER_ID = "the-cluster-under-test"
 _writers = itertools.count(1)
@@ -38,16 +38,16 @@ def now_ms() -> int:
 
 
 class Broker:
-    def __init__(self, bucket: MemoryStore, metadata: MetadataStore, broker_id: str, cluster: ClusterSettings) -> None:
+    def __init__(self, bucket: MemoryObjectStore, metadata: MetadataStore, broker_id: str, cluster: ClusterSettings) -> None:
         self.view = ClusterView(metadata, LAYOUT)
-        self.leadership = Leadership(
+        self.leadership = SessionManager(
             HealthTrackingObjectStore(bucket),
             metadata,
             self.view,
             SegmentSettings(linger_ms=0, index_every_segments=4),
             cluster,
             layout=LAYOUT,
-            registration=Registration(broker_id=broker_id, session=SessionId(0)),
+            registration=BrokerRegistration(broker_id=broker_id, session=SessionId(0)),
             new_writer=lambda: next(_writers).to_bytes(16, "big"),
             now_ms=now_ms,
         )
@@ -63,13 +63,13 @@ class Broker:
 class Cluster:
     """What some brokers serve, until they are stopped."""
 
-    bucket: MemoryStore
+    bucket: MemoryObjectStore
     metadata: MetadataStore
     brokers: list[Broker] = field(default_factory=list)
 
     @property
-    def topics(self) -> Topics:
-        return Topics(self.metadata, LAYOUT)
+    def topics(self) -> TopicRegistry:
+        return TopicRegistry(self.metadata, LAYOUT)
 
     async def create(self, name: str, partitions: int = 1) -> Topic:
         topic = await self.topics.create(name, partitions)
@@ -109,7 +109,7 @@ class Cluster:
             while True:
                 try:
                     [fetched] = await self.leader(partition).leadership.log.reads.fetch([target], bytes_max=1 << 24, bytes_min=0)
-                    if isinstance(fetched, Fetched):
+                    if isinstance(fetched, FetchResult):
                         return records_in(fetched.batches)
                     raise fetched
                 except (NoLeader, NotLeader):
@@ -118,7 +118,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster_of(
-    bucket: MemoryStore, metadata: MetadataStore, broker_ids: Iterable[str], *, killed: bool = False
+    bucket: MemoryObjectStore, metadata: MetadataStore, broker_ids: Iterable[str], *, killed: bool = False
 ) -> AsyncIterator[Cluster]:
     """Brokers that lead what there is; stopped in order at the end, or, when `killed`, with no chance to flush, seal or copy."""
     await identify_cluster(bucket, metadata, LAYOUT, new_id=CLUSTER_ID, now_ms=now_ms())

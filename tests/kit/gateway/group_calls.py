@@ -11,7 +11,7 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import groups_pb2
-from gateway.proto.status import DETAILS_TRAILER, error_of
+from gateway.proto.status import DETAILS_TRAILER, from_status
 from metadata.errors import NoCoordinator, NotCoordinator, TidelogError
 from tests.kit.gateway.stubs import groups_stub
 
@@ -28,7 +28,7 @@ async def answered(call: Awaitable[Any]) -> Any:
         details: Any = dict(error.trailing_metadata() or ()).get(DETAILS_TRAILER)
         if not isinstance(details, bytes):
             raise
-        raise error_of(Status.FromString(details)) from None
+        raise from_status(Status.FromString(details)) from None
 
 
 async def refused(call: Awaitable[Any]) -> TidelogError:

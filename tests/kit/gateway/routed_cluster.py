@@ -14,44 +14,44 @@ from typing import Any, cast
 
 from google.protobuf.message import Message
 
-from gateway.api import Broker as ServedBroker
+from gateway.api import BrokerApi as ServedBroker
 from gateway.cluster.identity import identify_cluster
-from gateway.cluster.session_manager import Leadership
+from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import ClusterView
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import Context
 from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.services.log import GrpcLogService
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Request
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of, status_of
-from gateway.records.response_budget import AnswerRoom
+from gateway.proto.status import from_status, to_status
+from gateway.records.response_budget import ResponseBudget
 from gateway.routing.cluster_log import ClusterLog
-from gateway.routing.forwarder import Forwarding
+from gateway.routing.forwarder import ProduceForwarder
 from gateway.routing.local_log import LocalLog
-from gateway.routing.peer_channels import FORWARDED_BY, Peers
-from gateway.routing.peer_reader import PeerReads
+from gateway.routing.peer_channels import FORWARDED_BY, PeerChannels
+from gateway.routing.peer_reader import PeerReader
 from gateway.settings import GatewaySettings
-from gateway.telemetry.registry import Metrics
-from metadata.cluster.broker_registry import Registration
+from gateway.telemetry.registry import MetricsRegistry
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError
 from metadata.model import Partition, Revision, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore, WatchBatch
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.object_store.health_tracking import HealthTrackingObjectStore
-from segments.object_store.memory import MemoryStore
-from segments.read.log_reader import Fetched
+from segments.object_store.memory import MemoryObjectStore
+from segments.read.log_reader import FetchResult
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import TIMESTAMP_MS, records_in
 from tests.simulation.virtual_loop import run
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 READY_S = 60.0
 SETTINGS = GatewaySettings()
 SEGMENTS = SegmentSettings(linger_ms=0)
@@ -91,27 +91,27 @@ class Broker:
         self.broker_id = broker_id
         self.metadata = HeldMetadata(cluster.metadata)
         self.settings = SETTINGS
-        self.metrics = Metrics()
+        self.metrics = MetricsRegistry()
         self.tracing = None
         self.bucket_trouble = None
         self.guard = None
         metadata = cast(MetadataStore, self.metadata)
         self.view = ClusterView(metadata, LAYOUT)
         self.topic_cache = self.view.topics
-        self.leadership = Leadership(
+        self.leadership = SessionManager(
             HealthTrackingObjectStore(cluster.bucket),
             metadata,
             self.view,
             SEGMENTS,
             ClusterSettings(session_timeout_ms=3000, drain_timeout_ms=2000),
             layout=LAYOUT,
-            registration=Registration(broker_id=broker_id, session=SessionId(0)),
+            registration=BrokerRegistration(broker_id=broker_id, session=SessionId(0)),
             new_writer=lambda: next(cluster.writers).to_bytes(16, "big"),
             now_ms=lambda: TIMESTAMP_MS,
         )
         self.peers = InProcessPeers(cluster, broker_id)
-        peers = cast(Peers, self.peers)
-        self.forwarding = Forwarding(
+        peers = cast(PeerChannels, self.peers)
+        self.forwarding = ProduceForwarder(
             lambda: self.leadership.log,
             self.view,
             peers,
@@ -119,21 +119,21 @@ class Broker:
             budget=self.leadership.budget,
             is_stopping=lambda: False,
         )
-        self.leadership.subscribe(self.forwarding.led_here)
-        self.local_log = LocalLog(lambda: self.leadership.log, self.view, self.leadership.taken_over)
+        self.leadership.subscribe(self.forwarding.local_log)
+        self.local_log = LocalLog(lambda: self.leadership.log, self.view, self.leadership.await_takeover)
         self.cluster_log = ClusterLog(
             self.local_log,
             self.view,
             self.forwarding,
-            PeerReads(peers),
+            PeerReader(peers),
             broker_id=broker_id,
             settings=SEGMENTS,
             budget=self.leadership.budget,
             leader_wait_s=10.0,
         )
-        served, waits = cast(ServedBroker, self), LongWaits()
+        served, waits = cast(ServedBroker, self), InterruptibleWaits()
         self.service = GrpcLogService(served, waits, ProducerStreams())
-        self._http = HttpProduce(served, AnswerRoom(SETTINGS, waits))
+        self._http = HttpProduce(served, ResponseBudget(SETTINGS, waits))
 
     def is_proven(self, partition: TopicPartition) -> bool:
         """Returns whether this broker leads the partition and takes keyed requests for it."""
@@ -185,9 +185,9 @@ class Broker:
 
 def _outcome(result: log_pb2.AppendResult) -> int | TidelogError:
     if result.HasField("error"):
-        return error_of(result.error)
+        return from_status(result.error)
     [placed] = result.placements
-    return error_of(placed.error) if placed.HasField("error") else placed.base_offset
+    return from_status(placed.error) if placed.HasField("error") else placed.base_offset
 
 
 class _Call:
@@ -216,7 +216,7 @@ class InProcessPeers:
         """Called before an answer comes back."""
 
     async def call(
-        self, peer: Registration, method: str, request: Message, answer_type: Any, *, timeout_s: float, **_: object
+        self, peer: BrokerRegistration, method: str, request: Message, answer_type: Any, *, timeout_s: float, **_: object
     ) -> Any:
         self.called.append(method)
         [broker] = [broker for broker in self._cluster.brokers if broker.broker_id == peer.broker_id]
@@ -228,7 +228,7 @@ class InProcessPeers:
         except TimeoutError:
             raise OutcomeUnknown("no answer in time") from None
         except TidelogError as error:
-            raise error_of(status_of(error)) from None
+            raise from_status(to_status(error)) from None
         return answer_type.FromString(answer)
 
     async def drop_others(self, _: object) -> None: ...
@@ -242,14 +242,14 @@ async def _at_once(_: str) -> None: ...
 class Cluster:
     def __init__(self, metadata: SqliteStore) -> None:
         self.metadata = metadata
-        self.bucket = MemoryStore()
+        self.bucket = MemoryObjectStore()
         self.writers = iter(range(1, 1_000_000))
         self.brokers: list[Broker] = []
         self._running: dict[Broker, list[asyncio.Task[None]]] = {}
 
     @property
-    def topics(self) -> Topics:
-        return Topics(self.metadata, LAYOUT)
+    def topics(self) -> TopicRegistry:
+        return TopicRegistry(self.metadata, LAYOUT)
 
     async def create(self, name: str = "orders", partition_count: int = 4) -> Topic:
         return await self.served(await self.topics.create(name, partition_count))
@@ -293,7 +293,7 @@ class Cluster:
             partition = TopicPartition(topic.id, Partition(number))
             target = FetchTarget(partition, 0, 1 << 24)
             [fetched] = await self.leader(partition).leadership.log.reads.fetch([target], bytes_max=1 << 24, bytes_min=0)
-            assert isinstance(fetched, Fetched), fetched
+            assert isinstance(fetched, FetchResult), fetched
             found += [(number, value) for _, value in records_in(fetched.batches)]
         return found
 

@@ -15,35 +15,35 @@ from typing import Any
 
 import uvloop
 
-from gateway.access.admin import AccessAdministration
+from gateway.access.admin import AccessAdmin
 from gateway.cluster.view import BrokerDescription, DrainState
-from gateway.groups.service import BrokerGroups
+from gateway.groups.service import GroupService
 from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
 from gateway.net.ports import take_port
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import LogService
-from gateway.routing.peer_channels import Peers
+from gateway.routing.peer_channels import PeerChannels
 from gateway.settings import GatewaySettings
-from gateway.telemetry.registry import Metrics
-from gateway.telemetry.request_context import Tracing
-from metadata.access.registry import AccessRecords
-from metadata.cluster.broker_registry import Registration
+from gateway.telemetry.registry import MetricsRegistry
+from gateway.telemetry.request_context import Tracer
+from metadata.access.registry import AccessRegistry
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, NotFound, Stopping
 from metadata.groups.model import MemberId
 from metadata.groups.settings import GroupSettings
 from metadata.model import LeaderEpoch, Partition, Revision, SessionId, TopicPartition
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.log.session_log import SessionLog
-from segments.object_store.health_tracking import Trouble
+from segments.object_store.health_tracking import StoreTrouble
 from segments.object_store.interface import Buffer
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.recovery.recovered_partition import empty_partition
 from segments.settings import SegmentSettings
 from segments.wal.session import Session, claim
@@ -55,7 +55,7 @@ PATIENCE_S = 240.0
 """For a whole test: it is there for what hangs, and less than the limit of pytest, which tells less."""
 
 
-class HeldStore(MemoryStore):
+class HeldStore(MemoryObjectStore):
     """Creates wait while it is held; so a test decides when a commit happens."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Alone:
         self._broker = broker
 
     @property
-    def brokers(self) -> Mapping[str, Registration]:
+    def brokers(self) -> Mapping[str, BrokerRegistration]:
         return {self._broker.broker_id: self._broker.registration}
 
     @property
@@ -119,29 +119,29 @@ class SmallBroker:
         self.segments = segments
         self.started = self.serving = True
         self.draining = False
-        self.bucket_trouble: Trouble | None = None
-        self.metadata_trouble: Trouble | None = None
+        self.bucket_trouble: StoreTrouble | None = None
+        self.metadata_trouble: StoreTrouble | None = None
         self.metadata_age_ms = 0
-        self.topics = Topics(metadata, max_message_bytes=settings.message_bytes_max)
+        self.topics = TopicRegistry(metadata, max_message_bytes=settings.message_bytes_max)
         self.topic_cache = TopicCache(metadata)
         self.producer_ids = ProducerIds(metadata)
         self.budget = ByteBudget(segments.buffer_bytes_max)
         self.present_log: SessionLog | None = SessionLog(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
         self.local_log = LocalLog(lambda: self.log)
         self.cluster_log: LogService = self.local_log
-        self.metrics = Metrics()
-        self.tracing: Tracing | None = None
+        self.metrics = MetricsRegistry()
+        self.tracing: Tracer | None = None
         self.guard = None
-        self.access = AccessAdministration(AccessRecords(metadata), None)
+        self.access = AccessAdmin(AccessRegistry(metadata), None)
         numbers = itertools.count(1)
-        parts = BrokerGroups(
+        parts = GroupService(
             metadata,
-            EtcdLayout(),
+            KeyLayout(),
             groups,
             Alone(self),
             self.topic_cache,
             self.cluster_log,
-            Peers(self.broker_id),
+            PeerChannels(self.broker_id),
             self.metrics,
             broker_id=self.broker_id,
             session=lambda: self.session,
@@ -165,15 +165,15 @@ class SmallBroker:
         return self.present_log
 
     @property
-    def registration(self) -> Registration:
-        return Registration(
+    def registration(self) -> BrokerRegistration:
+        return BrokerRegistration(
             broker_id=self.broker_id,
             session=SessionId(self.session or 0),
             http_address=self.http_address,
             grpc_address=self.grpc_address,
         )
 
-    def leader(self, partition: TopicPartition) -> Registration | None:
+    def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
         return self.registration
 
     def leader_epoch(self, partition: TopicPartition) -> int:

@@ -12,7 +12,7 @@ from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartiti
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.partition.partition_log import Bounds
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.record_lookup import TimestampedOffset
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import batch_of, stamped
@@ -68,7 +68,7 @@ class ToldLog(LocalLog):
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
-    ) -> list[Fetched | TidelogError]:
+    ) -> list[FetchResult | TidelogError]:
         (target,) = targets
         place = target.partition, target.offset
         self.fetched.append(place)
@@ -83,7 +83,7 @@ class ToldLog(LocalLog):
         batches = [part for each in batch for part in (each.stamp, each.rest)]
         size_bytes = sum(map(len, batches))
         at = Offset(target.offset)
-        return [Fetched(list(batches), size_bytes, at, at, Offset(0), LeaderEpoch(1))]
+        return [FetchResult(list(batches), size_bytes, at, at, Offset(0), LeaderEpoch(1))]
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         found = self.first_after.get(partition)

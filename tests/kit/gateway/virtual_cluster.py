@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.cluster.identity import identify_cluster
-from gateway.cluster.session_manager import Leadership
+from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import ClusterView, partitions_of
-from metadata.cluster.broker_registry import Registration, read_brokers
-from metadata.cluster.leadership import Decision, PartitionState, moving, read_all, write
+from metadata.cluster.broker_registry import BrokerRegistration, read_brokers
+from metadata.cluster.leadership import LeadershipChange, PartitionState, moving, read_all, write
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import Offset, Partition, Revision, SessionId, TopicPartition
 from metadata.store.interface import (
@@ -36,21 +36,21 @@ from metadata.store.interface import (
     TransactionResult,
     WatchBatch,
 )
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.object_store.timeout import TimeoutObjectStore
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import TIMESTAMP_MS, header_of, records_in, sequenced_batch
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 SEGMENTS = SegmentSettings(index_every_segments=8, retry_pause_ms_max=500)
 SETTINGS = ClusterSettings(session_timeout_ms=3000, drain_timeout_ms=5000, bucket_timeout_ms=2000, release_timeout_ms=8000)
 READY_S = 60.0
@@ -181,14 +181,14 @@ class Process:
         self.metadata = LinkedMetadata(world.metadata, self.to_metadata)
         self.watched = HealthTrackingObjectStore(TimeoutObjectStore(self.bucket, timeout_s=REQUEST_TIMEOUT_S))
         self.view = ClusterView(self.metadata, LAYOUT)
-        self.leadership = Leadership(
+        self.leadership = SessionManager(
             self.watched,
             self.metadata,
             self.view,
             world.segments,
             settings,
             layout=LAYOUT,
-            registration=Registration(broker_id=broker_id, session=SessionId(0)),
+            registration=BrokerRegistration(broker_id=broker_id, session=SessionId(0)),
             new_writer=lambda: next(world.writers).to_bytes(16, "big"),
             now_ms=lambda: TIMESTAMP_MS,
         )
@@ -232,9 +232,9 @@ class Process:
 
 class World:
     def __init__(self, *, segments: SegmentSettings = SEGMENTS, bucket_latency_s: float = 0.03) -> None:
-        self.bucket = MemoryStore()
+        self.bucket = MemoryObjectStore()
         self.metadata = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
-        self.topics = Topics(self.metadata, LAYOUT)
+        self.topics = TopicRegistry(self.metadata, LAYOUT)
         self.segments = segments
         self.bucket_latency_s = bucket_latency_s
         self.numbers, self.writers = itertools.count(1), itertools.count(1)
@@ -277,14 +277,14 @@ class World:
     async def state(self, partition: TopicPartition) -> PartitionState:
         return (await self.states())[partition][0]
 
-    async def registered(self) -> dict[str, Registration]:
+    async def registered(self) -> dict[str, BrokerRegistration]:
         return {name: found.registration for name, found in (await read_brokers(self.metadata, LAYOUT)).items()}
 
     async def ask_to_move(self, partitions: Iterable[TopicPartition], to: int | None) -> float:
         """As the controller asks. When it was asked."""
         states = await self.states()
         asked = [
-            Decision(p, states[p][1], moving(states[p][0], None if to is None else SessionId(to)))
+            LeadershipChange(p, states[p][1], moving(states[p][0], None if to is None else SessionId(to)))
             for p in partitions
             if states[p][0].leader_session != to
         ]
@@ -370,7 +370,7 @@ class World:
                 target = FetchTarget(partition, Offset(len(found)), 1 << 24)
                 [fetched] = await log.reads.fetch([target], bytes_max=1 << 24, bytes_min=0)
                 why = fetched
-                if isinstance(fetched, Fetched):
+                if isinstance(fetched, FetchResult):
                     found += records_in(fetched.batches, from_offset=len(found))
                     continue
             await asyncio.sleep(0.01)

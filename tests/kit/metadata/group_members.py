@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from metadata.errors import TidelogError
 from metadata.group_member.member import GroupMember
 from metadata.group_member.settings import MemberSettings
-from metadata.group_member.state import Phase as Place
+from metadata.group_member.state import MemberPhase as Place
 from metadata.groups.assignors import TopicPartitionName
-from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Phase, Synced, SyncRequest
+from metadata.groups.model import Generation, GroupPhase, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, with_cluster
 from tests.simulation.virtual_loop import virtual_loop
 
@@ -93,7 +93,7 @@ class Doors:
 
 
 class Reader:
-    """PartitionReader that keeps what it was told, and reads nothing."""
+    """RebalanceListener that keeps what it was told, and reads nothing."""
 
     def __init__(self, team: Team, name: str, topics: Collection[str], settings: MemberSettings) -> None:
         self.name = name
@@ -231,7 +231,7 @@ class Team:
             for number in range(count)
         }
         held = self.coordinator.groups._groups.get("g")
-        if held is None or held.group.phase is not Phase.STABLE or held.group.joining:
+        if held is None or held.group.phase is not GroupPhase.STABLE or held.group.joining:
             return False
         return (
             {reader.member.member_id for reader in live} == held.group.members.keys()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from metadata.model import SegmentSeq, SessionId
 from segments.byte_budget import ByteBudget
-from segments.read.read_cache import ColdPool
+from segments.read.read_cache import ReadCache
 from segments.wal.run_index import RunPlace
 from segments.wal.segment_file import Run
 from tests.kit.segments.batches import ORDERS, PAYMENTS, batch_of, partition_of, segment_of, stamped_run
@@ -48,13 +48,13 @@ def bucket(body: bytes = BODY) -> ScriptedStore:
 
 
 @asynccontextmanager
-async def cold_pool(store: ScriptedStore, *, bytes_max: int = 1 << 20, reads: ByteBudget | None = None) -> AsyncIterator[ColdPool]:
+async def cold_pool(store: ScriptedStore, *, bytes_max: int = 1 << 20, reads: ByteBudget | None = None) -> AsyncIterator[ReadCache]:
     """A pool whose reads belong to a task group, as they do to the log's."""
     async with asyncio.TaskGroup() as tasks:
-        yield ColdPool(store, bytes_max=bytes_max, reads=reads or ByteBudget(1 << 20), read_timeout_s=10, spawn=tasks.create_task)
+        yield ReadCache(store, bytes_max=bytes_max, reads=reads or ByteBudget(1 << 20), read_timeout_s=10, spawn=tasks.create_task)
 
 
-def with_pool(store: ScriptedStore, work: Callable[[ColdPool], Coroutine[None, None, object]]) -> None:
+def with_pool(store: ScriptedStore, work: Callable[[ReadCache], Coroutine[None, None, object]]) -> None:
     async def main() -> None:
         async with cold_pool(store) as pool:
             await work(pool)

@@ -11,7 +11,7 @@ from segments.bucket.layout import claim_key, segment_key
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition
-from segments.recovery.session_runs import BegunPartition
+from segments.recovery.session_runs import PrefetchedPartition
 from segments.settings import SegmentSettings
 from segments.wal.session import Session
 from tests.kit.segments.batches import EPOCH, SUCCESSOR, TIMESTAMP_MS, Led, seal_of, segment_of, stamped_run
@@ -71,7 +71,7 @@ class Bucket(ScriptedStore):
         *,
         settings: SegmentSettings = SETTINGS,
         cache: FooterCache | None = None,
-        begun: Mapping[TopicPartition, BegunPartition] | None = None,
+        begun: Mapping[TopicPartition, PrefetchedPartition] | None = None,
     ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
         for session in {span.session for held in spans.values() for span in held} - self.lost:
             self.plant(claim_key(session), b"{}")

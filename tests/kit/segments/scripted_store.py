@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError, Unavailable
 from segments.object_store.interface import Buffer, ListPage, Tail
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 
 Kind = Literal["create", "get", "tail", "list", "delete"]
 Answer = TypeVar("Answer")
@@ -64,7 +64,7 @@ class Call(NamedTuple):
     at_s: float
 
 
-class ScriptedStore(MemoryStore):
+class ScriptedStore(MemoryObjectStore):
     def __init__(self) -> None:
         super().__init__()
         self.outage: TidelogError | None = None
@@ -79,9 +79,9 @@ class ScriptedStore(MemoryStore):
         self.outage = None
         self._scripts.clear()
 
-    def another_client(self) -> MemoryStore:
+    def another_client(self) -> MemoryObjectStore:
         """The same bucket, as one sees it who has no trouble with the network."""
-        client = MemoryStore()
+        client = MemoryObjectStore()
         client._objects, client._keys = self._objects, self._keys
         return client
 

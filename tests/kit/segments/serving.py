@@ -13,7 +13,7 @@ from segments.byte_budget import ByteBudget
 from segments.log.session_log import Acks, FetchTarget, PendingAppend, SessionLog, memory_bytes
 from segments.object_store.store_clock import StoreClock
 from segments.partition.partition_log import Appended
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.settings import SegmentSettings
 from segments.wal.session import Session
@@ -111,7 +111,7 @@ async def fetch(
     bytes_max: int = EVERYTHING,
     bytes_min: int = 1,
     wait_ms_max: float = 0,
-) -> Fetched:
+) -> FetchResult:
     target = FetchTarget(partition, offset, bytes_max)
     (answer,) = await log.reads.fetch([target], bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
     if isinstance(answer, TidelogError):

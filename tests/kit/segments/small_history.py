@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from metadata.model import LeaderEpoch, Offset
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.history.manifest import EpochStart, HistoryFile, RowGroup, no_manifest
 from tests.kit.segments.batches import ORDERS
 from tests.kit.segments.manifests import file_of
@@ -14,9 +14,9 @@ ROWS = [[(2, 4), (5, 9)], [(12, 12)], [(20, 25), (27, 30), (31, 31)]]
 """Base and last offset of the row groups of three files. 0, 1, 10, 11, 13 to 19, 26 and 32 to 39 were removed."""
 
 
-def history(rows: list[list[tuple[int, int]]] = ROWS, *, compacted_to: int = 40, wider: bool = False) -> History:
+def history(rows: list[list[tuple[int, int]]] = ROWS, *, compacted_to: int = 40, wider: bool = False) -> HistoryIndex:
     """Each record's timestamp is its offset. `wider`: each file says that it goes one offset further than its records."""
-    return History(
+    return HistoryIndex(
         msgspec.structs.replace(
             no_manifest(ORDERS),
             version=1,

@@ -14,18 +14,18 @@ from metadata.errors import TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
 from segments.bucket.layout import history_file_key, history_file_name
 from segments.byte_budget import ByteBudget
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.history.manifest import EpochStart, Manifest, no_manifest
 from segments.history.parquet_file import ParquetSettings, write_history
 from segments.object_store.interface import Buffer
 from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
-from segments.read.disk_cache import DiskTier
-from segments.read.log_reader import Fetched, FetchTarget, LogReader
-from segments.read.read_cache import ColdPool
+from segments.read.disk_cache import DiskCache
+from segments.read.log_reader import FetchResult, FetchTarget, LogReader
+from segments.read.read_cache import ReadCache
 from segments.read.record_lookup import RecordLookup
-from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
+from segments.read.tail_cache import BATCH_MEMORY_BYTES, TailCache
 from segments.records.batch import split_batches
 from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import decode_batches, iterate_records
@@ -95,15 +95,15 @@ class TieredPartition:
             end_offset=Offset(at),
             producers=ProducerStates(producers_max=1, expiry_ms=1),
         )
-        self.led = LeaderPartition(log, self.runs, History(self.manifest, TOPIC))
+        self.led = LeaderPartition(log, self.runs, HistoryIndex(self.manifest, TOPIC))
         newest = self.stamped[len(batches) - hot :]
-        self.hot = HotPool(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in newest))
+        self.hot = TailCache(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in newest))
         if newest:
             self.hot.add(ORDERS, newest)
         self.reads = reads or ByteBudget(1 << 20)
         self.cold_bytes_max = cold_bytes_max
         self.disk_folder = disk_folder
-        self.pool: ColdPool
+        self.pool: ReadCache
         """While there is a reader."""
         self.adopted = 0
         self.newest: Manifest | None = None
@@ -165,7 +165,7 @@ class TieredPartition:
         self.adopted += 1
         if self.newest is None:
             return False
-        self.led.history = History(self.newest, TOPIC)
+        self.led.history = HistoryIndex(self.newest, TOPIC)
         return True
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,8 +173,8 @@ class TieredPartition:
     def with_reader(self, work: Callable[[LogReader], Awaitable[T]]) -> T:
         async def main() -> T:
             async with asyncio.TaskGroup() as tasks:
-                disk = None if self.disk_folder is None else DiskTier(self.disk_folder, bytes_max=1 << 20)
-                self.pool = ColdPool(
+                disk = None if self.disk_folder is None else DiskCache(self.disk_folder, bytes_max=1 << 20)
+                self.pool = ReadCache(
                     self.store,
                     bytes_max=self.cold_bytes_max,
                     reads=self.reads,
@@ -193,7 +193,7 @@ class TieredPartition:
         failed: list[TidelogError] = []
         return run(main())
 
-    async def fetch(self, reader: LogReader, offset: int, *, bytes_max: int = EVERYTHING, wait_ms_max: float = 0) -> Fetched:
+    async def fetch(self, reader: LogReader, offset: int, *, bytes_max: int = EVERYTHING, wait_ms_max: float = 0) -> FetchResult:
         (answer,) = await reader.fetch(
             [FetchTarget(ORDERS, offset, bytes_max)],
             lambda _: self.led,
@@ -206,7 +206,7 @@ class TieredPartition:
             raise answer
         return answer
 
-    def read(self, offset: int, *, bytes_max: int = EVERYTHING) -> Fetched:
+    def read(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         return self.with_reader(lambda reader: self.fetch(reader, offset, bytes_max=bytes_max))
 
     async def read_on(self, reader: LogReader, offset: int, *, bytes_max: int) -> list[RecordTuple]:

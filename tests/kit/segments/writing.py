@@ -10,7 +10,7 @@ from metadata.errors import TidelogError
 from metadata.model import SegmentSeq, TopicPartition
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
-from segments.object_store.health import BucketState
+from segments.object_store.health import HealthState
 from segments.settings import SegmentSettings
 from segments.wal.pending_segment import PendingSegment
 from segments.wal.segment_file import SEGMENT_MAGIC, SegmentFooter, parse_footer, parse_head
@@ -32,7 +32,7 @@ class Writing:
         self.store = store
         self.budget = ByteBudget(1 << 30)
         self.counters = LogCounters()
-        self.bucket_state = BucketState.HEALTHY
+        self.bucket_state = HealthState.HEALTHY
         self.writer = SegmentWriter(
             store,
             SESSION,

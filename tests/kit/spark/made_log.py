@@ -18,7 +18,7 @@ from segments.history.manifest import EpochStart, no_manifest
 from segments.history.manifest_edits import compacted, replaced
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.history.parquet_file import ParquetSettings, write_history
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import ObjectStore
 from segments.records.batch import parse_whole, stamp
 from segments.records.batch_kernel import NewRecordTuple
@@ -51,7 +51,7 @@ class MadeLog:
 
     def on(self, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
         async def main() -> T:
-            store = await DirectoryStore.open(self.root)
+            store = await DirectoryObjectStore.open(self.root)
             try:
                 return await work(store)
             finally:

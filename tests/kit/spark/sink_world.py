@@ -19,7 +19,7 @@ from metadata.errors import AlreadyExists, Rejected, TidelogError
 from metadata.model import Offset, ProducerId
 from segments.bucket.layout import staged_rows_key
 from segments.object_store.interface import Buffer, ListPage
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.partition.producer_state import ProducerStates, SequencedBatch
 from segments.records.batch import check_produced
 from segments.records.columns import iterate_records
@@ -62,7 +62,7 @@ class Clock:
         return self.now
 
 
-class CrashingStore(MemoryStore):
+class CrashingStore(MemoryObjectStore):
     """Counts what is done, and does nothing more from step `crash_at` on: before it, or with `after`, right after it."""
 
     def __init__(self, steps: Steps) -> None:
@@ -218,7 +218,7 @@ class World:
             key, [(where, [e for found, encoded in parts if found == where for e in encoded]) for where in wheres]
         )
         try:
-            await MemoryStore.create(self.store, key, body)
+            await MemoryObjectStore.create(self.store, key, body)
         except AlreadyExists:
             raise AssertionError(key) from None
         return file

@@ -14,7 +14,7 @@ from segments.bucket.layout import deleted_topic_key, topic_mirror_key
 from segments.history.manifest import no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import commit_manifest, newest_manifest
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.records.batch_kernel import NewRecordTuple
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -85,7 +85,7 @@ class Bucket:
         asyncio.run(self._delete_records(before))
 
     async def _delete_records(self, before: int) -> None:
-        store = await DirectoryStore.open(self.root)
+        store = await DirectoryObjectStore.open(self.root)
         try:
             held = await newest_manifest(store, "orders", ORDERS) or no_manifest(ORDERS)
             raised = log_start_raised(held, Offset(before), writer="0" * 32, now_ms=now_ms())
@@ -94,7 +94,7 @@ class Bucket:
             await store.close()
 
     async def _produce(self, batches: Sequence[Sequence[NewRecordTuple]], codec: Codec, where: TopicPartition) -> None:
-        store = await DirectoryStore.open(self.root, make_root=True)
+        store = await DirectoryObjectStore.open(self.root, make_root=True)
         try:
             before = [led(number, number) for number in self._led.setdefault(where, [])]
             self._sessions += 1
@@ -117,7 +117,7 @@ class Bucket:
             await store.close()
 
     async def _compact(self) -> None:
-        store = await DirectoryStore.open(self.root)
+        store = await DirectoryObjectStore.open(self.root)
         compactor, following = await compactor_on(store)
         try:
             for _ in range(3):

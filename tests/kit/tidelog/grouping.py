@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 import tidelog
-from metadata.groups.model import Phase
+from metadata.groups.model import GroupPhase
 from tests.kit.gateway.small_broker import SmallBroker, small_broker
 from tests.kit.tidelog.consuming import until
 from tidelog.settings import SettingChanges
@@ -57,6 +57,6 @@ async def until_members(broker: SmallBroker, count: int, group: str = GROUP) -> 
 
     def is_so() -> bool:
         held = broker.coordinated_groups._groups.get(group)
-        return held is not None and len(held.group.members) == count and held.group.phase in (Phase.STABLE, Phase.EMPTY)
+        return held is not None and len(held.group.members) == count and held.group.phase in (GroupPhase.STABLE, GroupPhase.EMPTY)
 
     await until(is_so)

@@ -16,7 +16,7 @@ import grpc.aio
 
 from gateway.error_codes import wire_codes
 from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
-from gateway.proto.status import DETAILS_TRAILER, status_of
+from gateway.proto.status import DETAILS_TRAILER, to_status
 from metadata.errors import (
     FencedLeaderEpoch,
     NoLeader,
@@ -263,7 +263,7 @@ async def running(broker: SmallBroker) -> AsyncIterator[SmallBroker]:
 
 
 async def _abort(context: Any, error: TidelogError) -> None:
-    await context.abort(wire_codes(error).grpc, error.message, ((DETAILS_TRAILER, status_of(error).SerializeToString()),))
+    await context.abort(wire_codes(error).grpc, error.message, ((DETAILS_TRAILER, to_status(error).SerializeToString()),))
 
 
 async def _refuse(broker: SmallBroker, method: str, context: Any) -> None:
@@ -283,8 +283,8 @@ class _Log(log_pb2_grpc.LogServicer):
         self._broker.producer_ids += 1
         return log_pb2.InitProducerResponse(producer_id=self._broker.producer_ids, producer_epoch=0)
 
-    async def ProduceStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        await _refuse(self._broker, "ProduceStream", context)
+    async def Sender(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        await _refuse(self._broker, "Sender", context)
         async for request in requests:
             await self._broker.running.wait()
             if not request.appends:
@@ -324,7 +324,7 @@ class _Log(log_pb2_grpc.LogServicer):
             )
             broker.after_append(append.topic, append.partition, header)
         except TidelogError as error:
-            return log_pb2.AppendResult(error=status_of(error))
+            return log_pb2.AppendResult(error=to_status(error))
         placement = log_pb2.Placement(
             partition=append.partition,
             base_offset=base_offset,
@@ -368,11 +368,11 @@ class _Log(log_pb2_grpc.LogServicer):
             try:
                 self._broker.check_readable(asked, ids)
             except TidelogError as error:
-                found.error.CopyFrom(status_of(error))
+                found.error.CopyFrom(to_status(error))
                 continue
             if not held.start <= asked.offset <= held.end:
                 gone = OutOfRange(f"offset {asked.offset} is gone", log_start_offset=held.start, high_watermark=held.end)
-                found.error.CopyFrom(status_of(gone))
+                found.error.CopyFrom(to_status(gone))
                 continue
             preferred = self._broker.preferred.get((asked.topic, asked.partition))
             if preferred and request.client_rack not in {"", self._broker.rack}:
@@ -396,13 +396,13 @@ class _Log(log_pb2_grpc.LogServicer):
     def _offset(self, query: log_pb2.OffsetQuery) -> log_pb2.OffsetResult:
         broker, held = self._broker, self._broker.partition(query.topic, query.partition)
         if (fault := broker.read_faults.get((query.topic, query.partition))) is not None:
-            return log_pb2.OffsetResult(error=status_of(fault))
+            return log_pb2.OffsetResult(error=to_status(fault))
         try:
             if query.partition >= broker.topics[query.topic].partition_count:
                 raise UnknownPartition(f"there is no partition {query.partition}")
             broker.check_epoch(query)
         except TidelogError as error:
-            return log_pb2.OffsetResult(error=status_of(error))
+            return log_pb2.OffsetResult(error=to_status(error))
         leader_epoch = broker.leader_epochs[query.topic, query.partition]
         if query.HasField("timestamp_ms"):
             rows = [row for batch in held.batches for row in iterate_records(batch, decompressed_bytes_max=BYTES_MAX)]

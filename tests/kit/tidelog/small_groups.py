@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from gateway.error_codes import wire_codes
 from gateway.proto import groups_pb2_grpc
-from gateway.proto.status import DETAILS_TRAILER, status_of
+from gateway.proto.status import DETAILS_TRAILER, to_status
 from metadata.errors import TidelogError
 from tests.kit.tidelog.small_broker import SmallBroker
 
@@ -34,7 +34,7 @@ class SmallGroups(groups_pb2_grpc.GroupsServicer):
         self.asked.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, TidelogError):
-            details = ((DETAILS_TRAILER, status_of(answer).SerializeToString()),)
+            details = ((DETAILS_TRAILER, to_status(answer).SerializeToString()),)
             await context.abort(wire_codes(answer).grpc, answer.message, details)
         assert isinstance(answer, Message)
         return answer

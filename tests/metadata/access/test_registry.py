@@ -12,14 +12,14 @@ from metadata.access.acl import Acl
 from metadata.access.api_key import FORGOTTEN_AFTER_MS, parse_key
 from metadata.access.cache import AccessCache
 from metadata.access.quota import Quota
-from metadata.access.registry import AccessRecords
+from metadata.access.registry import AccessRegistry
 from metadata.cluster.identity import read_peer_secret
 from metadata.errors import InvalidArgument, NotFound, Unavailable
 from metadata.store.interface import Delete, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 READ = Acl(principal="billing", operation="read", resource="topic", name="orders")
 
 
@@ -27,7 +27,7 @@ class World:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.now_ms = 1_767_225_600_000
-        self.records = AccessRecords(store, LAYOUT, now_ms=lambda: self.now_ms)
+        self.records = AccessRegistry(store, LAYOUT, now_ms=lambda: self.now_ms)
         self.cache = AccessCache(store, LAYOUT)
 
 

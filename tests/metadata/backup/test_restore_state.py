@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from metadata.backup.restore_state import Restoring, check_not_restoring, decode_restoring, encode_restoring, read_revision_base
+from metadata.backup.restore_state import RestoreState, check_not_restoring, decode_restoring, encode_restoring, read_revision_base
 from metadata.errors import Corrupt, Rejected
 from metadata.model import Revision
 from metadata.store.interface import KeyValue, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 
 def test_the_marker_says_which_cluster_is_restored() -> None:
-    value = encode_restoring(Restoring("abc", 5))
-    assert decode_restoring(KeyValue(LAYOUT.restoring, value, Revision(1), Revision(1), 1)) == Restoring("abc", 5)
+    value = encode_restoring(RestoreState("abc", 5))
+    assert decode_restoring(KeyValue(LAYOUT.restoring, value, Revision(1), Revision(1), 1)) == RestoreState("abc", 5)
     with pytest.raises(Corrupt, match="/tidelog/restoring"):
         decode_restoring(KeyValue(LAYOUT.restoring, b"\xff", Revision(1), Revision(1), 1))
 

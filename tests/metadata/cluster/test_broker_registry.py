@@ -12,8 +12,8 @@ import pytest
 from metadata.cluster.broker_registry import (
     FORMAT_VERSION,
     BrokerCache,
+    BrokerRegistration,
     Candidate,
-    Registration,
     check_broker_id,
     encode_registration,
     read_brokers,
@@ -22,16 +22,16 @@ from metadata.cluster.broker_registry import (
 from metadata.errors import InvalidArgument, NotFound, Rejected
 from metadata.model import SessionId
 from metadata.store.interface import NO_LEASE, Delete, LeaseId, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
-REGISTRATION = Registration(broker_id="b1", session=SessionId(9), http_address="10.0.0.7:8080", rack="eu-1a", version="0.1.0")
+LAYOUT = KeyLayout()
+REGISTRATION = BrokerRegistration(broker_id="b1", session=SessionId(9), http_address="10.0.0.7:8080", rack="eu-1a", version="0.1.0")
 
 
-def with_broker(path: Path, scenario: Callable[[FaultyStore, LeaseId], Awaitable[None]], registration: Registration) -> None:
+def with_broker(path: Path, scenario: Callable[[FaultyStore, LeaseId], Awaitable[None]], registration: BrokerRegistration) -> None:
     """Registered under the lease that the scenario gets."""
 
     async def main() -> None:
@@ -139,7 +139,7 @@ async def register(store: FaultyStore, cache: BrokerCache, broker_id: str, value
 
 
 def broker(broker_id: str, session: int) -> bytes:
-    return encode_registration(Registration(broker_id=broker_id, session=SessionId(session)))
+    return encode_registration(BrokerRegistration(broker_id=broker_id, session=SessionId(session)))
 
 
 def sessions(cache: BrokerCache) -> dict[str, int]:

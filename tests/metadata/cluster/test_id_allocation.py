@@ -14,12 +14,12 @@ from metadata.cluster.id_allocation import ATTEMPTS_MAX, BLOCK, DERIVED_IDS, NUM
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Unavailable
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.kit.metadata.stores import run
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from metadata.cluster import leadership
 from metadata.cluster.leadership import (
-    Decision,
+    LeadershipChange,
     PartitionState,
     SessionSpan,
     appointed,
@@ -28,12 +28,12 @@ from metadata.cluster.leadership import (
 from metadata.errors import Corrupt, Fenced, Rejected, Unavailable
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.kit.metadata.stores import run
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 TOPIC = TopicId("1f" * 16)
 OTHER = TopicId("2f" * 16)
 
@@ -77,16 +77,16 @@ async def lead_anew(
         appointed_state = appointed(current, SessionId(session))
         if holding is not None:
             appointed_state = pruned(appointed_state, {SessionId(s) for s in holding})
-        decisions.append(Decision(partition, read_at, appointed_state))
+        decisions.append(LeadershipChange(partition, read_at, appointed_state))
     await write(store, decisions, LAYOUT)
     return {decision.partition: decision.state for decision in decisions}
 
 
-def appoint(session: int, held: Mapping[TopicPartition, tuple[PartitionState, Revision] | None]) -> list[Decision]:
+def appoint(session: int, held: Mapping[TopicPartition, tuple[PartitionState, Revision] | None]) -> list[LeadershipChange]:
     decisions = []
     for partition, found in held.items():
         current, read_at = found or (None, Revision(0))
-        decisions.append(Decision(partition, read_at, appointed(current, SessionId(session))))
+        decisions.append(LeadershipChange(partition, read_at, appointed(current, SessionId(session))))
     return decisions
 
 

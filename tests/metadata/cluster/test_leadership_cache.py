@@ -15,12 +15,12 @@ from metadata.cluster.leadership import PartitionState, appointed, handed_over, 
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Delete, Operation, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 P0, P1, P2 = (TopicPartition(TopicId("a" * 32), Partition(number)) for number in range(3))
 
 

@@ -6,32 +6,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from metadata.cluster.manifest_notice import CompactionNotice, encode_notices
-from metadata.cluster.manifest_notices import NoticeCache
+from metadata.cluster.manifest_notice import ManifestNotice, encode_notices
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store.interface import Event, KeyValue
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 ORDERS = TopicPartition(TopicId("1f" * 16), Partition(0))
 
 
 class Follower:
     def __init__(self) -> None:
-        self.notices = NoticeCache(SqliteStore(Path(":memory:")), LAYOUT)
-        self.told: list[CompactionNotice] = []
+        self.notices = ManifestNoticeCache(SqliteStore(Path(":memory:")), LAYOUT)
+        self.told: list[ManifestNotice] = []
         self.notices.subscribe(self.told.extend)
 
-    def put(self, unit: str, version: int, *, is_deletion: bool = False) -> CompactionNotice:
-        notice = CompactionNotice(*ORDERS, version, is_deletion)
+    def put(self, unit: str, version: int, *, is_deletion: bool = False) -> ManifestNotice:
+        notice = ManifestNotice(*ORDERS, version, is_deletion)
         self.notices._apply([Event("put", LAYOUT.compaction(unit), encode_notices([notice])[0], Revision(1))])
         return notice
 
     def expire(self, unit: str) -> None:
         self.notices._apply([Event("delete", LAYOUT.compaction(unit), b"", Revision(1))])
 
-    def read_anew(self, standing: Iterable[tuple[str, CompactionNotice]]) -> None:
+    def read_anew(self, standing: Iterable[tuple[str, ManifestNotice]]) -> None:
         revision = Revision(2)
         self.notices._replace(
             [KeyValue(LAYOUT.compaction(unit), encode_notices([one])[0], revision, revision, version=1) for unit, one in standing]
@@ -62,7 +62,7 @@ def test_what_is_read_anew_after_a_hole_in_the_history_is_not_told_twice() -> No
     first = follower.put("u1", 3)
     follower.put("u2", 4)
     follower.told.clear()
-    missed = CompactionNotice(*ORDERS, 5)
+    missed = ManifestNotice(*ORDERS, 5)
     follower.read_anew([("u1", first), ("u3", missed)])
     assert follower.told == [missed]
     assert follower.notices.version(ORDERS) == 5

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.cluster.leadership import Decision, PartitionState, appointed, handed_over, moving, pruned
+from metadata.cluster.leadership import LeadershipChange, PartitionState, appointed, handed_over, moving, pruned
 from metadata.controller.appointments import (
     Batch,
     Progress,
@@ -28,7 +28,7 @@ PARTITION = TopicPartition(TopicId("a" * 32), Partition(7))
 S1, S2, S3 = SessionId(1), SessionId(2), SessionId(3)
 LED = appointed(None, S1)
 KEY = "appointments/00000000000000000042"
-BATCH = batch_of(42, "nonce", [Decision(PARTITION, Revision(9), moving(LED, S2))])
+BATCH = batch_of(42, "nonce", [LeadershipChange(PARTITION, Revision(9), moving(LED, S2))])
 
 
 def stored(value: bytes) -> KeyValue:

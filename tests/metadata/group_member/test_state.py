@@ -20,7 +20,7 @@ from metadata.errors import (
 )
 from metadata.group_member.leader_assignment import assignments, has_grown, subscribers
 from metadata.group_member.settings import MemberSettings
-from metadata.group_member.state import Heard, Membership, Moves, Phase
+from metadata.group_member.state import Heard, MemberPhase, MemberState, Moves
 from metadata.groups.assignors import Subscriber, TopicPartitionName
 from metadata.groups.consumer_protocol import Subscription as Asked
 from metadata.groups.consumer_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
@@ -31,9 +31,9 @@ ME = MemberId("c-1")
 P0, P1 = ("orders", 0), ("orders", 1)
 
 
-def staying(*owned: TopicPartitionName, protocol: str = "cooperative-sticky", settings: MemberSettings = SETTINGS) -> Membership:
+def staying(*owned: TopicPartitionName, protocol: str = "cooperative-sticky", settings: MemberSettings = SETTINGS) -> MemberState:
     """In generation 1, which it asked for at 100 s."""
-    place = Membership(settings)
+    place = MemberState(settings)
     place.join_request(["orders"], now_s=100)
     place.joined(joined(1, protocol))
     place.sync_request({}, now_s=100)
@@ -52,7 +52,7 @@ def synced(*owned: TopicPartitionName) -> Synced:
     return Synced("consumer", "", encode_assignment(by_topic))
 
 
-def answered(place: Membership, error: TidelogError | None, *, sent_s: float) -> Heard:
+def answered(place: MemberState, error: TidelogError | None, *, sent_s: float) -> Heard:
     beat = place.beat(now_s=sent_s)
     assert beat is not None
     return place.answered(beat, error)
@@ -62,16 +62,16 @@ def answered(place: Membership, error: TidelogError | None, *, sent_s: float) ->
 
 
 def test_a_new_member_asks_for_its_id_first_and_a_static_one_need_not() -> None:
-    place = Membership(SETTINGS)
+    place = MemberState(SETTINGS)
     assert place.join_request(["orders"], now_s=0).member_id_required
     place.named(MemberIdRequired("join again", member_id="c-7"))
     assert place.join_request(["orders"], now_s=0)[:2] == ("c-7", NO_INSTANCE)
-    static = Membership(MemberSettings(instance_id="a")).join_request(["orders"], now_s=0)
+    static = MemberState(MemberSettings(instance_id="a")).join_request(["orders"], now_s=0)
     assert (static.instance_id, static.member_id_required) == ("a", False)
 
 
 def test_who_holds_partitions_offers_cooperative_assignors_alone_and_says_what_it_holds_and_since_when() -> None:
-    first = Membership(SETTINGS).join_request(["orders", "events"], now_s=0)
+    first = MemberState(SETTINGS).join_request(["orders", "events"], now_s=0)
     assert [offered.name for offered in first.protocols] == ["cooperative-sticky", "range"]
     assert decode_subscription(first.protocols[0].metadata) == Asked(("events", "orders"))
     (offered,) = staying(P0, P1).join_request(["orders"], now_s=0).protocols
@@ -90,7 +90,7 @@ def test_what_an_eager_member_gave_up_to_join_is_told_to_an_eager_assignor_and_i
 
 
 def test_a_group_that_takes_an_assignor_which_was_not_offered_is_not_joined() -> None:
-    for place, protocol in ((Membership(SETTINGS), "sticky"), (staying(P0), "range")):
+    for place, protocol in ((MemberState(SETTINGS), "sticky"), (staying(P0), "range")):
         place.join_request(["orders"], now_s=0)
         with pytest.raises(InconsistentProtocol):
             place.joined(joined(2, protocol))
@@ -184,7 +184,7 @@ def test_a_heartbeat_of_a_generation_before_means_nothing() -> None:
     assert beat is not None
     for error in (RebalanceInProgress(""), UnknownMember("")):
         assert place.answered(beat, error) is Heard.NOTHING_NEW
-    assert Membership(SETTINGS).beat(now_s=0) is None
+    assert MemberState(SETTINGS).beat(now_s=0) is None
 
 
 def test_who_waits_to_join_and_hears_that_nobody_knows_of_it_asks_again() -> None:
@@ -210,7 +210,12 @@ def test_who_is_lost_owns_nothing_is_in_no_generation_and_keeps_its_id_unless_th
     for why, member_id in ((StaleGeneration(""), ME), (UnknownMember(""), NO_MEMBER)):
         place = staying(P0, P1)
         assert place.lost(why) == {P0, P1}
-        assert (place.owned, place.generation, place.member_id, place.phase) == (frozenset(), NO_GENERATION, member_id, Phase.OUT)
+        assert (place.owned, place.generation, place.member_id, place.phase) == (
+            frozenset(),
+            NO_GENERATION,
+            member_id,
+            MemberPhase.OUT,
+        )
         assert len(place.join_request(["orders"], now_s=0).protocols) == 2
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from metadata.errors import TidelogError
-from metadata.groups.model import NO_GENERATION, Generation, Joined, MemberId, Phase, Synced, Waiter
+from metadata.groups.model import NO_GENERATION, Generation, GroupPhase, Joined, MemberId, Synced, Waiter
 from metadata.groups.rebalance_barrier import Step
 from metadata.groups.settings import GroupSettings
 from metadata.groups.state_machine import wakes_at_ms
@@ -58,7 +58,7 @@ class Watched(Played):
             assert self.leaders.setdefault(answer.generation, name) == name, "a generation has one leader"
             assert bool(answer.members) == (member is leader)
         elif isinstance(answer, Synced):
-            assert self.group.phase is Phase.STABLE
+            assert self.group.phase is GroupPhase.STABLE
             asked_by = self.group.members[self.asked_by[waiter]]
             mine = f"{self.group.generation}:{asked_by.instance_id or asked_by.member_id}".encode()
             assert answer.assignment in (b"", mine), "an assignment is for a member of its generation"
@@ -95,7 +95,7 @@ class GroupMachine(RuleBasedStateMachine):
         with contextlib.suppress(TidelogError):
             self.played.join(request(member, instance=self.instance_of(member), protocols=offer, rebalance_ms=at_ms))  # type: ignore[arg-type]
 
-    @precondition(lambda self: self.played.group.phase in (Phase.COMPLETING, Phase.STABLE))
+    @precondition(lambda self: self.played.group.phase in (GroupPhase.COMPLETING, GroupPhase.STABLE))
     @rule(who=WHO, late=st.sampled_from([0, 0, 0, 1]))
     def asks_for_its_assignment(self, who: int, late: int) -> None:
         group = self.played.group
@@ -106,7 +106,7 @@ class GroupMachine(RuleBasedStateMachine):
         with contextlib.suppress(TidelogError):
             self.played.sync(member, group.generation - late, assignments, instance=self.instance_of(member))
 
-    @precondition(lambda self: self.played.group.phase is Phase.COMPLETING)
+    @precondition(lambda self: self.played.group.phase is GroupPhase.COMPLETING)
     @rule(leader_too=st.booleans())
     def everybody_asks_for_its_assignment(self, leader_too: bool) -> None:
         group = self.played.group
@@ -153,9 +153,9 @@ class GroupMachine(RuleBasedStateMachine):
         try:
             self.played.commit(generation=NO_GENERATION)
         except TidelogError:
-            assert self.played.group.phase is not Phase.EMPTY
+            assert self.played.group.phase is not GroupPhase.EMPTY
         else:
-            assert self.played.group.phase is Phase.EMPTY
+            assert self.played.group.phase is GroupPhase.EMPTY
 
     @rule(span_ms=st.sampled_from([1, 10, 500, 500, 5_000, LONGEST_MS]))
     def time_passes(self, span_ms: int) -> None:
@@ -184,15 +184,15 @@ class GroupMachine(RuleBasedStateMachine):
         for part in (group.joining, group.syncing, group.unsynced, group.unnamed):
             assert set(part) <= group.members.keys()
         assert group.unnamed <= group.joining.keys()
-        assert (group.barrier is not None) == (group.phase is Phase.PREPARING)
-        assert bool(group.members) or group.phase in (Phase.EMPTY, Phase.PREPARING)
-        assert not group.joining or group.phase is Phase.PREPARING
-        assert not group.syncing or group.phase is Phase.COMPLETING
-        assert not group.unsynced or group.phase in (Phase.COMPLETING, Phase.STABLE)
+        assert (group.barrier is not None) == (group.phase is GroupPhase.PREPARING)
+        assert bool(group.members) or group.phase in (GroupPhase.EMPTY, GroupPhase.PREPARING)
+        assert not group.joining or group.phase is GroupPhase.PREPARING
+        assert not group.syncing or group.phase is GroupPhase.COMPLETING
+        assert not group.unsynced or group.phase in (GroupPhase.COMPLETING, GroupPhase.STABLE)
         assert not group.syncing.keys() & group.unsynced
         instances = [member.instance_id for member in group.members.values() if member.instance_id]
         assert len(instances) == len(set(instances)), "an instance has one place"
-        if group.phase in (Phase.COMPLETING, Phase.STABLE):
+        if group.phase in (GroupPhase.COMPLETING, GroupPhase.STABLE):
             assert group.leader in group.members
             assert all(any(offered.name == group.protocol for offered in member.protocols) for member in group.members.values())
         assert (due_ms := wakes_at_ms(group)) is None or due_ms > self.played.now_ms, "what is due has happened"
@@ -203,7 +203,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.played.pass_ms(LONGEST_MS)
             self.played.tick(*self.played.group.members)
         assert not self.played.open
-        assert self.played.group.phase is Phase.EMPTY
+        assert self.played.group.phase is GroupPhase.EMPTY
         assert wakes_at_ms(self.played.group) is None
 
 

@@ -17,7 +17,7 @@ from metadata.errors import (
     UnknownMember,
 )
 from metadata.groups.consumer_protocol import decode_subscription
-from metadata.groups.model import Group, JoinRequest, Phase, Protocol, check_group_name
+from metadata.groups.model import Group, GroupPhase, JoinRequest, Protocol, check_group_name
 from metadata.groups.settings import GroupSettings
 from tests.kit.metadata.played_group import REBALANCE_MS, SESSION_MS, SETTINGS, Played, offers, request, settle, stable
 
@@ -36,7 +36,7 @@ def test_members_that_start_together_are_one_generation() -> None:
     assert played.joined(first).leader == "m1"
     assert [member.member_id for member in played.joined(first).members] == ["m1", "m2"]
     assert not played.joined(second).members, "only the leader is told who the others are"
-    assert played.group.phase is Phase.COMPLETING
+    assert played.group.phase is GroupPhase.COMPLETING
 
 
 def test_members_that_keep_coming_hold_the_first_barrier_no_longer_than_the_longest_rebalance_timeout() -> None:
@@ -63,7 +63,7 @@ def test_a_first_barrier_that_everybody_left_leaves_an_empty_group() -> None:
     played.leave("m1")
     assert played.refusal(waiter) is UnknownMember
     played.pass_ms(500)
-    assert played.group.phase is Phase.EMPTY
+    assert played.group.phase is GroupPhase.EMPTY
     assert played.group.generation == 1
 
 
@@ -73,7 +73,7 @@ def test_a_first_barrier_that_everybody_left_leaves_an_empty_group() -> None:
 def test_a_new_member_waits_until_all_others_have_joined_again() -> None:
     played = stable(request(), request())
     new = played.join(request())
-    assert played.group.phase is Phase.PREPARING
+    assert played.group.phase is GroupPhase.PREPARING
     for member in ("m1", "m2"):
         with pytest.raises(RebalanceInProgress):
             played.heartbeat(member)
@@ -120,19 +120,19 @@ def test_a_member_that_asks_twice_to_join_is_answered_once_and_its_former_call_i
 def test_a_member_that_joins_again_as_it_was_changes_nothing() -> None:
     played = stable(request(), request())
     answer = played.joined(played.join(request("m2")))
-    assert (answer.generation, answer.leader, played.group.phase) == (1, "m1", Phase.STABLE)
+    assert (answer.generation, answer.leader, played.group.phase) == (1, "m1", GroupPhase.STABLE)
 
 
 def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
     played = stable(request(), request())
     played.join(request("m1"))
-    assert played.group.phase is Phase.PREPARING
+    assert played.group.phase is GroupPhase.PREPARING
 
 
 def test_a_member_that_joins_with_another_subscription_begins_a_rebalance() -> None:
     played = stable(request(), request())
     played.join(request("m2", protocols=offers("payments")))
-    assert played.group.phase is Phase.PREPARING
+    assert played.group.phase is GroupPhase.PREPARING
 
 
 def test_a_member_whose_answer_was_lost_is_told_its_generation_again_before_the_assignment_is_there() -> None:
@@ -143,7 +143,7 @@ def test_a_member_whose_answer_was_lost_is_told_its_generation_again_before_the_
     again = played.joined(played.join(request("m1")))
     assert (again.generation, len(again.members)) == (1, 2)
     assert played.joined(played.join(request("m2"))).generation == 1
-    assert played.group.phase is Phase.COMPLETING
+    assert played.group.phase is GroupPhase.COMPLETING
 
 
 # ── members that hang up, and members that flap ─────────────────────────────────────────────────────────────────────────
@@ -198,7 +198,7 @@ def test_where_all_who_joined_have_hung_up_they_have_their_rebalance_timeout_to_
     played.pass_ms(REBALANCE_MS)
     assert (list(played.group.members), played.group.generation) == (["m1"], 1)
     played.pass_ms(REBALANCE_MS)
-    assert (played.group.phase, played.group.generation) == (Phase.EMPTY, 2)
+    assert (played.group.phase, played.group.generation) == (GroupPhase.EMPTY, 2)
 
 
 def test_who_hangs_up_at_a_first_barrier_owns_nothing_and_is_not_waited_for() -> None:
@@ -220,7 +220,7 @@ def test_a_member_that_joins_and_hangs_up_every_10_ms_never_stops_the_others_for
         played.hang_up(flapping)
         for member in ("m1", "m2"):  # as soon as a heartbeat has told them
             played.join(request(member))
-        assert played.group.phase is Phase.COMPLETING
+        assert played.group.phase is GroupPhase.COMPLETING
         settle(played)
         worst_ms = max(worst_ms, played.now_ms - began_ms)
         assert list(played.group.members) == ["m1", "m2"]
@@ -233,7 +233,7 @@ def test_a_member_that_joins_and_hangs_up_every_10_ms_never_stops_the_others_for
 def test_a_new_member_may_be_told_its_id_before_it_joins() -> None:
     played = Played()
     member_id = played.announced(played.join(request(id_required=True)))
-    assert played.group.phase is Phase.EMPTY
+    assert played.group.phase is GroupPhase.EMPTY
     assert not played.group.members
     waiter = played.join(request(member_id, id_required=True))
     played.pass_ms(500)
@@ -275,7 +275,7 @@ def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance() -> 
     played = stable(request(), request(instance="i"))
     answer = played.joined(played.join(request(instance="i")))
     assert (answer.member_id, answer.generation, answer.leader) == ("m3", 1, "m1")
-    assert played.group.phase is Phase.STABLE
+    assert played.group.phase is GroupPhase.STABLE
     assert "m3" in played.stored[-1].members, "or its former process would come back with a coordinator that did not see it"
     assert played.assignment(played.sync("m3", instance="i")) == b"m2"
 
@@ -303,7 +303,7 @@ def test_a_static_leader_that_restarts_leads_on_and_need_not_assign() -> None:
 def test_what_a_static_member_owned_before_its_restart_is_no_change_of_its_subscription() -> None:
     played = stable(request(), request(instance="i", protocols=offers("orders", owned={"orders": (1, 2)})))
     played.join(request(instance="i", protocols=offers("orders")))
-    assert played.group.phase is Phase.STABLE
+    assert played.group.phase is GroupPhase.STABLE
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_static_member_that_comes_back_changed_begins_a_rebalance(changed: Joi
     played = stable(request(protocols=offers(names=("sticky", "range"))), request(instance="i", protocols=both))
     assert played.group.protocol == "range"
     played.join(changed)
-    assert played.group.phase is Phase.PREPARING
+    assert played.group.phase is GroupPhase.PREPARING
     assert played.stored[-1] == played.group
 
 
@@ -360,7 +360,7 @@ def test_a_static_member_that_restarts_before_it_has_asked_for_its_assignment_ha
     assert not played.group.unsynced
     played.join(request(instance="i"))
     played.pass_ms(2 * REBALANCE_MS)
-    assert played.group.phase is Phase.STABLE
+    assert played.group.phase is GroupPhase.STABLE
 
 
 def test_a_static_member_that_is_away_keeps_its_place_over_a_rebalance() -> None:
@@ -380,7 +380,7 @@ def test_where_only_static_members_are_left_and_all_are_away_the_barrier_waits_f
     played = stable(request(instance="i"), request())
     played.pass_ms(0, "m2")
     played.pass_ms(3 * REBALANCE_MS)
-    assert (played.group.phase, played.group.generation) == (Phase.PREPARING, 1)
+    assert (played.group.phase, played.group.generation) == (GroupPhase.PREPARING, 1)
     back = played.join(request(instance="i"))
     assert played.joined(back).generation == 2
 
@@ -521,7 +521,7 @@ def test_a_member_that_would_make_the_group_too_large_to_be_stored_is_refused_an
         played.join(request(protocols=metadata))
     assert played.group is before
     played.pass_ms(500)
-    assert played.group.phase is Phase.COMPLETING
+    assert played.group.phase is GroupPhase.COMPLETING
 
 
 @pytest.mark.parametrize("name", ["", "g" * 250, "a\nb", "\0", "\x7f", "\ud800", "a\u202eb", "\u200b", "a\u2028b"])

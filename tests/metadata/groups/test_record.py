@@ -12,10 +12,10 @@ from metadata.errors import Corrupt, InvalidArgument, TidelogError, TooLarge
 from metadata.groups.model import (
     Generation,
     Group,
+    GroupPhase,
     InstanceId,
     Member,
     MemberId,
-    Phase,
     Protocol,
 )
 from metadata.groups.offsets import CommittedOffset, decode_offset, encode_offset, why_not
@@ -48,7 +48,7 @@ GROUPS = st.builds(
         members={member.member_id: member for member in members},
         changed_at_ms=at,
     ),
-    st.sampled_from(Phase),
+    st.sampled_from(GroupPhase),
     st.integers(0, 2**31 - 1),
     st.tuples(TEXTS, TEXTS),
     TEXTS,
@@ -78,7 +78,7 @@ def test_what_was_stored_of_a_group_is_read_back(group: Group) -> None:
     read = decode_group(kept(encode_group(group, SessionId(7))), now_ms=5_000)
     assert stored_part(read) == stored_part(group)
     assert list(read.members) == list(group.members), "the order decides who leads"
-    assert (read.barrier is not None) == (group.phase is Phase.PREPARING)
+    assert (read.barrier is not None) == (group.phase is GroupPhase.PREPARING)
     assert not read.joining
     assert not read.syncing
 
@@ -90,7 +90,7 @@ def test_what_begins_with_a_new_coordinator_ends_within_the_longest_rebalance_ti
     if read.barrier is not None:
         assert (read.barrier.opens_ms, read.barrier.first) == (5_000 + longest_ms, False)
     if read.unsynced:
-        assert read.phase is Phase.COMPLETING
+        assert read.phase is GroupPhase.COMPLETING
         assert read.sync_by_ms == 5_000 + longest_ms
 
 
@@ -99,7 +99,7 @@ def test_a_group_lies_in_the_store_as_the_documentation_says() -> None:
         MemberId("c1-x"), InstanceId(""), "c1", "10.0.0.7", 45_000, 300_000, (Protocol("range", b"\0\1"),), assignment=b"\2"
     )
     group = Group(
-        phase=Phase.STABLE,
+        phase=GroupPhase.STABLE,
         generation=Generation(3),
         protocol_type="consumer",
         protocol="range",
@@ -126,7 +126,7 @@ def test_a_group_that_is_handed_over_tells_who_is_still_there_and_how_long_each_
     told = encode_handover(before, SessionId(7), stored=played.stored[-1], silent_at_ms=silent_at_ms, now_ms=at_ms)
     assert told is not None
     read = decode_group(kept(told), now_ms=90_000, proof_ms=3_000)
-    assert (read.phase, read.generation, read.leader) == (Phase.PREPARING, 1, "m1")
+    assert (read.phase, read.generation, read.leader) == (GroupPhase.PREPARING, 1, "m1")
     assert list(read.members) == ["m1", "m2", "m3"], "the new one does not know its id"
     assert read.silent_in_ms == {"m1": SESSION_MS, "m2": 7_000, "m3": SESSION_MS // 2}, "m1 waits"
     assert read.alone_from_ms == 90_500, "there is no need to wait for the one that has handed it over"

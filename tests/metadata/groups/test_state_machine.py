@@ -16,7 +16,7 @@ from metadata.errors import (
     TooLarge,
     UnknownMember,
 )
-from metadata.groups.model import NO_GENERATION, Barrier, Group, Phase
+from metadata.groups.model import NO_GENERATION, Barrier, Group, GroupPhase
 from metadata.groups.rebalance_barrier import begun_when_stored
 from metadata.groups.settings import GroupSettings
 from metadata.groups.state_machine import wakes_at_ms
@@ -39,11 +39,11 @@ def preparing() -> Played:
 
 # ── each phase, and what a member is told in it ─────────────────────────────────────────────────────────────────────────
 
-PHASES: dict[Phase, Callable[[], Played]] = {
-    Phase.EMPTY: Played,
-    Phase.PREPARING: preparing,
-    Phase.COMPLETING: completing,
-    Phase.STABLE: lambda: stable(request(), request()),
+PHASES: dict[GroupPhase, Callable[[], Played]] = {
+    GroupPhase.EMPTY: Played,
+    GroupPhase.PREPARING: preparing,
+    GroupPhase.COMPLETING: completing,
+    GroupPhase.STABLE: lambda: stable(request(), request()),
 }
 OK = None
 
@@ -51,15 +51,15 @@ OK = None
 @pytest.mark.parametrize(
     ("phase", "heartbeat", "commit", "sync", "by_hand"),
     [
-        (Phase.EMPTY, UnknownMember, UnknownMember, UnknownMember, OK),
-        (Phase.PREPARING, RebalanceInProgress, OK, RebalanceInProgress, UnknownMember),
-        (Phase.COMPLETING, OK, RebalanceInProgress, OK, UnknownMember),
-        (Phase.STABLE, OK, OK, OK, UnknownMember),
+        (GroupPhase.EMPTY, UnknownMember, UnknownMember, UnknownMember, OK),
+        (GroupPhase.PREPARING, RebalanceInProgress, OK, RebalanceInProgress, UnknownMember),
+        (GroupPhase.COMPLETING, OK, RebalanceInProgress, OK, UnknownMember),
+        (GroupPhase.STABLE, OK, OK, OK, UnknownMember),
     ],
-    ids=lambda value: value.value if isinstance(value, Phase) else getattr(value, "__name__", "ok"),
+    ids=lambda value: value.value if isinstance(value, GroupPhase) else getattr(value, "__name__", "ok"),
 )
 def test_what_a_member_of_the_generation_is_told_in_each_phase(
-    phase: Phase,
+    phase: GroupPhase,
     heartbeat: type[TidelogError] | None,
     commit: type[TidelogError] | None,
     sync: type[TidelogError] | None,
@@ -73,8 +73,8 @@ def test_what_a_member_of_the_generation_is_told_in_each_phase(
     assert refusal(lambda: played.sync("m2")) is sync
 
 
-@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.COMPLETING, Phase.STABLE], ids=lambda phase: phase.value)
-def test_in_every_phase_a_stranger_and_another_generation_are_refused(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [GroupPhase.PREPARING, GroupPhase.COMPLETING, GroupPhase.STABLE], ids=lambda phase: phase.value)
+def test_in_every_phase_a_stranger_and_another_generation_are_refused(phase: GroupPhase) -> None:
     played = PHASES[phase]()
     before = played.group
     for asks in (played.heartbeat, played.commit, played.sync):
@@ -127,7 +127,7 @@ def test_an_assignment_for_a_stranger_is_refused_and_the_leader_may_try_again() 
     with pytest.raises(InvalidArgument, match="'stranger'"):
         played.sync("m1", assignments={"m1": b"1", "stranger": b"3"})
     played.sync("m1", assignments={"m1": b"1"})
-    assert played.group.phase is Phase.STABLE
+    assert played.group.phase is GroupPhase.STABLE
 
 
 def test_a_member_that_syncs_for_another_protocol_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_an_assignment_above_the_bound_is_refused() -> None:
     played = completing()
     with pytest.raises(TooLarge, match="an assignment has 70000 bytes"):
         played.sync("m1", assignments={"m1": bytes(70_000)})
-    assert played.group.phase is Phase.COMPLETING
+    assert played.group.phase is GroupPhase.COMPLETING
 
 
 def test_assignments_that_would_make_the_group_too_large_to_be_stored_are_refused() -> None:
@@ -166,7 +166,7 @@ def test_assignments_that_would_make_the_group_too_large_to_be_stored_are_refuse
     played.pass_ms(500)
     with pytest.raises(TooLarge, match="the group takes"):
         played.sync("m1", assignments={"m1": bytes(60_000)})
-    assert played.group.phase is Phase.COMPLETING
+    assert played.group.phase is GroupPhase.COMPLETING
 
 
 # ── members that never ask for their assignment ─────────────────────────────────────────────────────────────────────────
@@ -189,7 +189,7 @@ def test_a_member_that_never_asks_for_its_assignment_is_lost_though_it_sends_hea
     played.heartbeat("m2")
     played.pass_ms(1)
     assert list(played.group.members) == ["m1"], "else nobody would read its partitions"
-    assert played.group.phase is Phase.PREPARING
+    assert played.group.phase is GroupPhase.PREPARING
 
 
 def test_a_member_that_asked_and_hung_up_is_not_lost_for_that() -> None:
@@ -197,7 +197,7 @@ def test_a_member_that_asked_and_hung_up_is_not_lost_for_that() -> None:
     played.hang_up(played.sync("m2"))
     played.sync("m1", assignments={"m1": b"1", "m2": b"2"})
     played.pass_ms(2 * REBALANCE_MS)
-    assert played.group.phase is Phase.STABLE
+    assert played.group.phase is GroupPhase.STABLE
     assert played.assignment(played.sync("m2")) == b"2"
 
 
@@ -207,7 +207,7 @@ def test_a_member_that_asked_and_hung_up_is_not_lost_for_that() -> None:
 def test_when_the_last_member_leaves_the_group_is_empty_and_its_next_generation_begins() -> None:
     played = stable(request())
     played.leave("m1")
-    assert (played.group.phase, played.group.generation, played.group.leader) == (Phase.EMPTY, 2, "")
+    assert (played.group.phase, played.group.generation, played.group.leader) == (GroupPhase.EMPTY, 2, "")
     assert played.stored[-1] == played.group
     assert wakes_at_ms(played.group) is None
     played.join(request())
@@ -313,7 +313,7 @@ def test_the_next_coordinator_resumes_a_generation_without_a_rebalance() -> None
     played.commit("m2", 1)
     assert played.assignment(played.sync("m2", 1)) == b"m2"
     played.pass_ms(5 * REBALANCE_MS)
-    assert played.group.phase is Phase.STABLE
+    assert played.group.phase is GroupPhase.STABLE
 
 
 def test_the_next_coordinator_waits_for_the_assignment_of_the_generation_that_was_told() -> None:
@@ -339,7 +339,7 @@ def test_the_next_coordinator_holds_the_barrier_open_anew() -> None:
     played = stable(request(), request(instance="i"))
     played.join(request())
     played.join(request(instance="i"))
-    assert played.stored[-1].phase is Phase.PREPARING
+    assert played.stored[-1].phase is GroupPhase.PREPARING
     played.fail_over()
     waiter = played.join(request("m1"))
     played.pass_ms(REBALANCE_MS - 1)
@@ -352,9 +352,9 @@ def test_a_rebalance_that_was_under_way_is_begun_again_by_the_next_coordinator_a
     played = stable(request(), request())
     played.join(request())
     played.fail_over()
-    assert (played.group.phase, played.group.generation) == (Phase.STABLE, 1)
+    assert (played.group.phase, played.group.generation) == (GroupPhase.STABLE, 1)
     played.join(request())
-    assert played.group.phase is Phase.PREPARING
+    assert played.group.phase is GroupPhase.PREPARING
     settle(played)
 
 
@@ -376,7 +376,7 @@ def test_who_joined_a_coordinator_that_is_new_has_its_rebalance_timeout_from_whe
     played.group = replace(played.group, alone_from_ms=played.now_ms + 3_000)
     for member in ("m1", "m2"):
         played.join(request(member, protocols=offers("others")))
-    assert played.group.phase is Phase.COMPLETING
+    assert played.group.phase is GroupPhase.COMPLETING
     assert played.group.sync_by_ms == played.now_ms + 3_000 + REBALANCE_MS
     later = begun_when_stored(played.stored[0], played.group, now_ms=played.now_ms + 1_000)
     assert later.sync_by_ms == played.now_ms + 3_000 + REBALANCE_MS

@@ -15,7 +15,7 @@ from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Revision
 from metadata.store import range_watch
 from metadata.store.interface import Delete, Event, KeyValue, Operation, Put, RevisionCompacted, WatchBatch
-from metadata.store.range_watch import BACK_OFF_S, BACK_OFF_S_MAX, WatchedRange
+from metadata.store.range_watch import BACK_OFF_S, BACK_OFF_S_MAX, RangeWatch
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -30,7 +30,7 @@ class Follower:
         self.store = store
         self.held: dict[str, bytes] = {}
         self.told: list[str] = []
-        self.watched = WatchedRange(store, PREFIX, replace=self._replace, apply=self._apply)
+        self.watched = RangeWatch(store, PREFIX, replace=self._replace, apply=self._apply)
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
         self.held = {item.key.removeprefix(PREFIX): item.value for item in items}

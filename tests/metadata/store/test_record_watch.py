@@ -9,7 +9,7 @@ from pathlib import Path
 from metadata.errors import Corrupt
 from metadata.model import Revision
 from metadata.store.interface import Delete, KeyValue, Operation, Put
-from metadata.store.range_watch import WatchedRecords
+from metadata.store.range_watch import RecordWatch
 from metadata.store.sqlite.store import SqliteStore
 from tests.simulation.virtual_loop import run, virtual_loop
 
@@ -27,7 +27,7 @@ class Numbers:
     def __init__(self) -> None:
         self.store = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         self.changes = 0
-        self.records = WatchedRecords(self.store, PREFIX, number, self._changed)
+        self.records = RecordWatch(self.store, PREFIX, number, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1

@@ -13,7 +13,7 @@ from metadata.model import Revision
 from metadata.store import write_batcher
 from metadata.store.interface import VALUE_BYTES_MAX, Compare, MetadataStore, Put
 from metadata.store.sqlite.store import SqliteStore
-from metadata.store.write_batcher import CoalescedWrites, CompareFailed
+from metadata.store.write_batcher import CompareFailed, WriteBatcher
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -29,7 +29,7 @@ class Writing:
         self.below = STORES[kind]()
         self.store = FaultyStore(self.below)
         self.unknown: list[str] = []
-        self.writes = CoalescedWrites(self.store, linger_s=0.005, unknown=self.unknown.append)
+        self.writes = WriteBatcher(self.store, linger_s=0.005, unknown=self.unknown.append)
         self.running = asyncio.ensure_future(self.writes.run())
 
     async def guard(self, *names: str) -> Revision:

@@ -14,16 +14,16 @@ from metadata.errors import Corrupt, InvalidName, Unavailable, UnknownTopic
 from metadata.model import Revision, TopicId
 from metadata.store import range_watch
 from metadata.store.interface import KeyValue, MetadataStore, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import READS_AT_ONCE, TopicCache
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.kit.metadata.stores import PATIENCE_S, run, until
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Broker:
 
     store: FaultyStore
     sqlite: SqliteStore
-    topics: Topics
+    topics: TopicRegistry
     cache: TopicCache
     changes: list[tuple[Topic | None, Topic | None]] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ def on_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnBroker:
     async def opened(test: Callable[[Broker], Awaitable[None]]) -> None:
         sqlite = SqliteStore(tmp_path / "metadata.sqlite")
         store = FaultyStore(sqlite)
-        broker = Broker(store, sqlite, Topics(sqlite), TopicCache(store))
+        broker = Broker(store, sqlite, TopicRegistry(sqlite), TopicCache(store))
         broker.cache.subscribe(lambda old, new: broker.changes.append((old, new)))
         try:
             await test(broker)
@@ -384,7 +384,7 @@ class CountedGets(FaultyStore):
         return found
 
 
-def catching_up(test: Callable[[CountedGets, Topics, TopicCache], Awaitable[None]]) -> None:
+def catching_up(test: Callable[[CountedGets, TopicRegistry, TopicCache], Awaitable[None]]) -> None:
     async def opened() -> None:
         sqlite = SqliteStore(Path(":memory:"))
         store = CountedGets(sqlite)
@@ -392,7 +392,7 @@ def catching_up(test: Callable[[CountedGets, Topics, TopicCache], Awaitable[None
         following = asyncio.ensure_future(cache.run())
         try:
             assert await cache.wait_for(Revision(0), PATIENCE_S)
-            await test(store, Topics(sqlite), cache)
+            await test(store, TopicRegistry(sqlite), cache)
         finally:
             following.cancel()
             await asyncio.wait((following,))
@@ -402,7 +402,7 @@ def catching_up(test: Callable[[CountedGets, Topics, TopicCache], Awaitable[None
 
 
 def test_a_topic_is_known_after_the_cache_has_caught_up_with_the_store() -> None:
-    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         made = await topics.create("orders", 3)
         await cache.catch_up("orders", timeout_s=PATIENCE_S)
         assert cache.get("orders") == made
@@ -416,7 +416,7 @@ def test_a_topic_is_known_after_the_cache_has_caught_up_with_the_store() -> None
 
 
 def test_those_who_catch_up_at_once_share_a_read_that_begins_after_all_of_them_have_asked() -> None:
-    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()
         early = asyncio.ensure_future(cache.catch_up("orders", timeout_s=PATIENCE_S))
         await until(lambda: store.gets == 1)
@@ -433,7 +433,7 @@ def test_those_who_catch_up_at_once_share_a_read_that_begins_after_all_of_them_h
 
 
 def test_clients_that_name_many_missing_topics_read_few_of_them_at_once() -> None:
-    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         await asyncio.gather(*(cache.catch_up(f"missing-{number}", timeout_s=PATIENCE_S) for number in range(100)))
         assert (store.gets, store.at_once_peak) == (100, READS_AT_ONCE)
 
@@ -441,7 +441,7 @@ def test_clients_that_name_many_missing_topics_read_few_of_them_at_once() -> Non
 
 
 def test_who_can_t_catch_up_is_to_ask_again() -> None:
-    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()
         with pytest.raises(Unavailable, match="did not tell in time"):
             await cache.catch_up("orders", timeout_s=0.01)

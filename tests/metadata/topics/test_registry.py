@@ -25,24 +25,24 @@ from metadata.errors import (
 from metadata.model import PARTITIONS_MAX
 from metadata.page_token import PAGE_SIZE, PAGE_SIZE_MAX
 from metadata.store.interface import KeyValue, Put, RangeResult
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics import registry as topics_module
-from metadata.topics.registry import Topics
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import PARTITION_COUNT_MAX, Topic
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.kit.metadata.stores import run
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 
 
 @dataclass
 class Cluster:
     store: FaultyStore
-    topics: Topics
+    topics: TopicRegistry
 
-    def other_broker(self) -> Topics:
-        return Topics(self.store.store)
+    def other_broker(self) -> TopicRegistry:
+        return TopicRegistry(self.store.store)
 
     async def contents(self) -> RangeResult:
         return await self.store.store.range("")
@@ -56,7 +56,7 @@ class Cluster:
 async def cluster(directory: Path, max_message_bytes: int | None = None) -> AsyncIterator[Cluster]:
     store = FaultyStore(SqliteStore(directory / "metadata.sqlite"))
     ids, times = count(1), count(1_767_225_600_000)
-    topics = Topics(
+    topics = TopicRegistry(
         store, LAYOUT, max_message_bytes=max_message_bytes, new_id=lambda: f"{next(ids):032x}", now_ms=lambda: next(times)
     )
     try:

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from metadata.errors import Denied, Rejected
-from segments.bucket.cluster_record import check_not_nested, sign_bucket
+from segments.bucket.cluster_record import check_no_prefix_overlap, sign_bucket
 from segments.object_store.interface import ListPage, ObjectStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.object_store.open import open_store
 
 
@@ -26,12 +26,12 @@ async def _signed(url: str, cluster_id: str) -> None:
 async def _check(url: str) -> None:
     store = await open_store(url, make_directory=True)
     try:
-        await check_not_nested(store, url)
+        await check_no_prefix_overlap(store, url)
     finally:
         await store.close()
 
 
-def _in_memory(keys: Sequence[str], *, kind: type[MemoryStore] = MemoryStore) -> MemoryStore:
+def _in_memory(keys: Sequence[str], *, kind: type[MemoryObjectStore] = MemoryObjectStore) -> MemoryObjectStore:
     store = kind()
 
     async def fill() -> None:
@@ -43,7 +43,7 @@ def _in_memory(keys: Sequence[str], *, kind: type[MemoryStore] = MemoryStore) ->
 
 
 def _check_in_memory(store: ObjectStore) -> None:
-    asyncio.run(check_not_nested(store, "memory://"))
+    asyncio.run(check_no_prefix_overlap(store, "memory://"))
 
 
 def _check_both_directions(base: str) -> None:
@@ -104,7 +104,7 @@ def test_a_cluster_behind_a_large_folder_of_others_is_found() -> None:
 
 
 def test_no_more_than_some_pages_are_listed() -> None:
-    class Counting(MemoryStore):
+    class Counting(MemoryObjectStore):
         pages = 0
 
         async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
@@ -118,7 +118,7 @@ def test_no_more_than_some_pages_are_listed() -> None:
 
 
 def test_what_may_not_be_listed_is_passed_over() -> None:
-    class Closed(MemoryStore):
+    class Closed(MemoryObjectStore):
         async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
             raise Denied("no right to list")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from metadata.model import Revision
-from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
+from segments.bucket.deleted_topic import TopicTombstone, encode_deleted_topic, parse_deleted_topic
 from tests.kit.segments.batches import ORDERS
 
 
 def test_a_marker_comes_back_as_it_was_written() -> None:
-    marker = DeletedTopic(name="orders", id=ORDERS.topic_id, gone_at_revision=Revision(9), marked_at_ms=5)
+    marker = TopicTombstone(name="orders", id=ORDERS.topic_id, gone_at_revision=Revision(9), marked_at_ms=5)
     assert parse_deleted_topic(encode_deleted_topic(marker)) == marker
 
 

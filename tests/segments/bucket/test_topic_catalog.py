@@ -22,12 +22,12 @@ from segments.bucket.layout import (
 )
 from segments.bucket.topic_catalog import ATTEMPTS_MAX, incarnations, mark_deleted, names_of, read_records, write_registration
 from segments.object_store.interface import Buffer, ListPage
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 
 ONE, TWO, THREE = (TopicIncarnation(name, TopicId(letter * 32)) for name, letter in (("a", "1"), ("b", "2"), ("b", "3")))
 
 
-class Counting(MemoryStore):
+class Counting(MemoryObjectStore):
     """Counts its listings, and may lose answers of creates."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Counting(MemoryStore):
         await super().create(key, body, crc32c=crc32c)
 
 
-async def with_history(store: MemoryStore, topic: TopicIncarnation, count: int = 1_500) -> None:
+async def with_history(store: MemoryObjectStore, topic: TopicIncarnation, count: int = 1_500) -> None:
     partition = TopicPartition(topic.topic_id, Partition(0))
     for number in range(1, count):
         await store.create(manifest_key(topic.name, partition, number), [b""])
@@ -111,7 +111,7 @@ def test_a_record_whose_answer_is_lost_is_written_again_and_given_up_in_the_end(
 
 def test_a_record_that_stands_there_already_is_told_only_where_it_says_something_else(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        store = MemoryStore()
+        store = MemoryObjectStore()
         await write_registration(store, ONE, Revision(1), b"{}")
         await write_registration(store, ONE, Revision(1), b"{}")
         await mark_deleted(store, ONE, Revision(2), now_ms=5)

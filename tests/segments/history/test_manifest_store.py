@@ -14,7 +14,7 @@ from segments.bucket.layout import deleted_topic_key, history_file_key, manifest
 from segments.history.manifest import Manifest, Superseded, encode_manifest
 from segments.history.manifest_edits import collected
 from segments.history.manifest_store import LISTED_TOGETHER, commit_manifest, newest_manifest, newest_manifests
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.faulty_store import STORMY, FaultyStore
 from tests.kit.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS, partition_of
 from tests.kit.segments.manifests import TOPIC, compacted_to, file_of, plant, writer_of
@@ -180,7 +180,7 @@ def test_racing_writers_on_a_bad_network_make_each_version_once_and_know_which_a
     """Each adds one offset at a time to what it finds: so what was committed adds up to what each was told."""
 
     async def scenario() -> None:
-        chance, bucket, log = random.Random(seed), MemoryStore(), list[str]()
+        chance, bucket, log = random.Random(seed), MemoryObjectStore(), list[str]()
         told: dict[int, int] = {1: 0, 2: 0, 3: 0}
         drawn = iter(range(10, 10**6))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metadata.model import LeaderEpoch, Offset
 from segments.history.manifest import EpochStart
 from segments.history.parquet_file import ParquetSettings, read_columns, verify_history, write_history
-from segments.history.row_group_batches import HistoryBatch, encode_history
+from segments.history.row_group_batches import HistoryBatch, encode_row_group
 from segments.records.batch import NO_LEADER_EPOCH, parse_header
 from segments.records.checksum import checksum_of_batches
 from segments.records.columns import decode_batches, iterate_records
@@ -23,7 +23,7 @@ EPOCH = [EpochStart(LeaderEpoch(4), Offset(0))]
 
 
 def encode(rows: Sequence[Row], *, epochs: Sequence[EpochStart] = EPOCH, batch_bytes_max: int = 1 << 20) -> list[HistoryBatch]:
-    batches = encode_history(columns_of(rows), epochs=epochs, batch_bytes_max=batch_bytes_max)
+    batches = encode_row_group(columns_of(rows), epochs=epochs, batch_bytes_max=batch_bytes_max)
     assert rows_of_batches([batch.body for batch in batches]) == list(rows)
     for batch in batches:
         header = parse_header(batch.body)
@@ -48,7 +48,7 @@ def test_any_history_is_the_same_records_behind_columns_parquet_and_row_groups(
     served = [
         batch
         for group in read_columns(written.body, written.file)
-        for batch in encode_history(group, epochs=history.epochs, batch_bytes_max=batch_bytes_max)
+        for batch in encode_row_group(group, epochs=history.epochs, batch_bytes_max=batch_bytes_max)
     ]
     bodies = [batch.body for batch in served]
     assert rows_of_batches(bodies) == history.rows
@@ -75,7 +75,7 @@ def test_other_clients_read_them() -> None:
 
 
 def test_no_records_are_no_batches() -> None:
-    assert encode_history(columns_of([row(1)]).slice(0, 0), epochs=EPOCH) == []
+    assert encode_row_group(columns_of([row(1)]).slice(0, 0), epochs=EPOCH) == []
 
 
 def test_a_batch_ends_where_the_next_leader_epoch_begins() -> None:

@@ -24,7 +24,7 @@ from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, SessionLog, memory_bytes
-from segments.partition.partition_log import Appended, Dates
+from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
 from segments.records.batch import parse_header
 from segments.recovery.recover import recover
@@ -115,7 +115,7 @@ def test_log_append_time_replaces_the_producers_time() -> None:
         batch = batch_of(b"a", timestamps_ms=[5])
         await asyncio.sleep(2)
         async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
-            pending = log.append(ORDERS, batch, header_of(batch), admission, dates=Dates(by_broker=True))
+            pending = log.append(ORDERS, batch, header_of(batch), admission, dates=TimestampPolicy(by_broker=True))
         await pending.committed(Deadline.after(1))
         (stored,) = [b"".join((await fetch(log, 0)).batches)]
         header = parse_header(stored)

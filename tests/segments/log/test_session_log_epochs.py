@@ -24,10 +24,10 @@ from metadata.model import LeaderEpoch
 from segments.bucket.layout import session_prefix
 from segments.log.append_result import UnverifiedRejection, resolve_all
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
-from segments.shared_errors import own_copy
+from segments.shared_errors import copy_of
 from segments.wal.run_index import NO_EPOCH_END
 from segments.wal.session import Session
 from tests.kit.segments.batches import (
@@ -63,7 +63,9 @@ from tests.simulation.virtual_loop import run, virtual_loop
 LIST = session_prefix(SESSION.id)
 
 
-async def fetch_in(log: SessionLog, *epochs: int | None, wait_ms_max: float = 0, offset: int = 0) -> list[Fetched | TidelogError]:
+async def fetch_in(
+    log: SessionLog, *epochs: int | None, wait_ms_max: float = 0, offset: int = 0
+) -> list[FetchResult | TidelogError]:
     """Of ORDERS, PAYMENTS, … as a reader that knows these epochs."""
     targets = [
         FetchTarget(partition, offset, EVERYTHING, epoch) for partition, epoch in zip((ORDERS, PAYMENTS), epochs, strict=False)
@@ -82,10 +84,10 @@ def test_a_reader_that_names_another_epoch_is_refused_in_its_place_and_the_other
             refused, served = await fetch_in(log, current, EPOCH, wait_ms_max=60_000)
             assert type(refused) is kind
             assert refused.details == {"leader_epoch": EPOCH}
-            assert isinstance(served, Fetched)
+            assert isinstance(served, FetchResult)
             assert (served.high_watermark, served.leader_epoch) == (1, EPOCH)
         [unasked] = await fetch_in(log, None)
-        assert isinstance(unasked, Fetched)
+        assert isinstance(unasked, FetchResult)
         assert now_s() == 0, "nobody has waited"
 
     with_log(bucket(), work)
@@ -347,7 +349,7 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
         assert type(await doubted.resolve()) is Unavailable
         assert type(await doubted.resolve()) is Unavailable, "it is asked once"
         assert store.count("list", LIST) == 1
-        copied = own_copy(doubted)
+        copied = copy_of(doubted)
         assert type(await copied.resolve()) is OutOfOrderSequence
 
     with_log(store, work)

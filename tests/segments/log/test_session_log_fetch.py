@@ -14,7 +14,7 @@ from metadata.errors import Corrupt, NoLeader, OutOfRange, TidelogError, Unavail
 from metadata.model import TopicPartition
 from segments.deadline import Deadline
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
 from segments.recovery.recovered_partition import empty_partition
 from tests.kit.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, key_of, partition_of, records_in
@@ -81,13 +81,13 @@ def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_b
         await asyncio.sleep(1)
         await produce(log, batch_of(b"p"), partition=PAYMENTS)
         orders, payments = await polling
-        assert isinstance(orders, Fetched)
-        assert isinstance(payments, Fetched)
+        assert isinstance(orders, FetchResult)
+        assert isinstance(payments, FetchResult)
         assert (orders.batches, records_in(payments.batches)) == ([], [(0, b"p")])
         await produce(log, batch_of(b"o"))
         orders, payments = await log.reads.fetch(targets, bytes_max=1)
-        assert isinstance(orders, Fetched)
-        assert isinstance(payments, Fetched)
+        assert isinstance(orders, FetchResult)
+        assert isinstance(payments, FetchResult)
         assert (records_in(orders.batches), payments.batches, payments.more) == ([(0, b"o")], [], True)
 
     with_log(bucket(), work)
@@ -98,7 +98,7 @@ def test_the_error_of_one_partition_stands_in_its_place_and_is_not_waited_with()
         await produce(log)
         targets = [FetchTarget(partition_of(9), 0, 100), FetchTarget(ORDERS, 0, 100), FetchTarget(PAYMENTS, 7, 100)]
         answers = await log.reads.fetch(targets, bytes_max=1 << 20, bytes_min=1 << 20, wait_ms_max=60_000)
-        assert [type(answer) for answer in answers] == [NoLeader, Fetched, OutOfRange]
+        assert [type(answer) for answer in answers] == [NoLeader, FetchResult, OutOfRange]
         assert now_s() == 0
 
     with_log(bucket(), work)

@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, OutcomeUnknown, TidelogError, Unavailable
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import is_unsynced
 from segments.object_store.store_clock import StoreClock
 from tests.kit.servers import ROOT
 
 
-def with_store(root: Path, scenario: Callable[[DirectoryStore], Awaitable[None]], *, make_root: bool = False) -> None:
+def with_store(root: Path, scenario: Callable[[DirectoryObjectStore], Awaitable[None]], *, make_root: bool = False) -> None:
     async def main() -> None:
-        store = await DirectoryStore.open(root, make_root=make_root)
+        store = await DirectoryObjectStore.open(root, make_root=make_root)
         try:
             await scenario(store)
         finally:
@@ -34,7 +34,7 @@ def with_store(root: Path, scenario: Callable[[DirectoryStore], Awaitable[None]]
     asyncio.run(main())
 
 
-async def never(store: DirectoryStore) -> None:
+async def never(store: DirectoryObjectStore) -> None:
     pytest.fail(f"{store.url} was opened")
 
 
@@ -76,7 +76,7 @@ def record_disk_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
 def test_the_name_appears_when_the_bytes_are_durable_and_is_durable_when_create_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/00/0", [b"makes the directories"])
         calls = record_disk_calls(monkeypatch, tmp_path)
         await store.create("wal/00/1", [b"a", b"b"])
@@ -86,7 +86,7 @@ def test_the_name_appears_when_the_bytes_are_durable_and_is_durable_when_create_
 
 
 def test_new_directories_are_durable_before_anything_is_named_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         calls = record_disk_calls(monkeypatch, tmp_path)
         await store.create("wal/00/0", [b"a"])
         made = ["mkdir wal", "fsync .", "mkdir wal/00", "fsync wal"]
@@ -98,7 +98,7 @@ def test_new_directories_are_durable_before_anything_is_named_in_them(tmp_path: 
 def test_directories_made_by_another_process_are_synced_too_but_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wal/00").mkdir(parents=True)
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         calls = record_disk_calls(monkeypatch, tmp_path)
         await store.create("wal/00/0", [b"a"])
         assert {"fsync .", "fsync wal"} <= set(calls)
@@ -110,7 +110,7 @@ def test_directories_made_by_another_process_are_synced_too_but_only_once(tmp_pa
 
 
 def test_whoever_loses_learns_so_only_when_the_name_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"the winner's"])
         calls = record_disk_calls(monkeypatch, tmp_path)
         with pytest.raises(AlreadyExists):
@@ -123,7 +123,7 @@ def test_whoever_loses_learns_so_only_when_the_name_is_durable(tmp_path: Path, m
 def test_a_missing_root_is_made_durably_where_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = record_disk_calls(monkeypatch, tmp_path)
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("a", [b"x"])
 
     with_store(tmp_path / "bucket", scenario, make_root=True)
@@ -182,7 +182,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 def test_a_create_that_fails_before_it_has_its_name_wrote_nothing(
     tmp_path: Path, disk: Disk, call: str, number: int, error: type[TidelogError], says: str
 ) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("made/before", [b"x"])
         disk.fails(call, number)
         with pytest.raises(error, match=says) as failure:
@@ -200,7 +200,7 @@ def test_a_create_that_fails_before_it_has_its_name_wrote_nothing(
 
 
 def test_a_file_system_without_hard_links_is_named_as_the_reason(tmp_path: Path, disk: Disk) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         disk.fails("link", errno.EPERM)
         with pytest.raises(Denied) as failure:
             await store.create("a", [b"x"])
@@ -211,7 +211,7 @@ def test_a_file_system_without_hard_links_is_named_as_the_reason(tmp_path: Path,
 
 @pytest.mark.parametrize("call", ["link", "fsync"])
 def test_a_disk_that_fails_once_the_name_may_exist_leaves_the_outcome_unknown(tmp_path: Path, disk: Disk, call: str) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"x"])
         disk.fails(call, errno.EIO, of_directory=True)
         with pytest.raises(OutcomeUnknown, match="wal/1"):
@@ -229,7 +229,7 @@ def test_after_a_failed_fsync_no_name_that_was_there_counts_as_durable_though_th
 ) -> None:
     """The kernel reports an error once, and has dropped what it could not write."""
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/1/0", [b"x"])
         disk.fails("fsync", errno.EIO, of_directory=True)
         with pytest.raises(OutcomeUnknown) as failure:
@@ -251,7 +251,7 @@ def test_after_a_failed_fsync_no_name_that_was_there_counts_as_durable_though_th
 def test_a_directory_whose_name_could_not_be_synced_takes_no_objects_though_the_next_fsync_succeeds(
     tmp_path: Path, disk: Disk
 ) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/1/0", [b"x"])
         disk.fails("fsync", errno.EIO, of_directory=True)
         with pytest.raises(Unavailable) as first:
@@ -268,7 +268,7 @@ def test_a_directory_whose_name_could_not_be_synced_takes_no_objects_though_the_
 
 
 def test_a_failed_fsync_of_the_root_counts_for_objects_in_it_and_for_directories(tmp_path: Path, disk: Disk) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         (tmp_path / "wal").mkdir()
         disk.fails("fsync", errno.EIO, of_directory=True)
         with pytest.raises(OutcomeUnknown):
@@ -285,7 +285,7 @@ def test_a_failed_fsync_of_the_root_counts_for_objects_in_it_and_for_directories
 def test_after_a_failed_fsync_nothing_is_deleted(tmp_path: Path, disk: Disk) -> None:
     """A manifest that is not on the disk would be the reason to delete the segments that are."""
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"x"])
         disk.fails("fsync", errno.EIO, of_directory=True)
         with pytest.raises(OutcomeUnknown):
@@ -301,7 +301,7 @@ def test_after_a_failed_fsync_nothing_is_deleted(tmp_path: Path, disk: Disk) -> 
 def test_a_name_that_another_thread_is_still_syncing_is_durable_only_once_that_has_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"x"])
         synced, release = threading.Event(), threading.Event()
         original, calls = os.fsync, count()
@@ -331,7 +331,7 @@ def test_a_name_that_another_thread_is_still_syncing_is_durable_only_once_that_h
 
 
 def test_a_loser_on_a_failing_disk_does_not_claim_that_the_winner_is_durable(tmp_path: Path, disk: Disk) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"x"])
         disk.fails("fsync", errno.EIO, of_directory=True)
         with pytest.raises(OutcomeUnknown):
@@ -346,7 +346,7 @@ def test_a_write_that_the_kernel_cut_short_is_continued(tmp_path: Path, monkeypa
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, bytes(data)[:5000]))
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("a", body)
         assert await store.get("a") == b"".join(body)
 
@@ -357,7 +357,7 @@ def test_a_read_that_the_kernel_cut_short_is_continued(tmp_path: Path, monkeypat
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda file, size, offset: pread(file, min(size, 7), offset))
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("a", [b"0123456789" * 5])
         assert await store.get("a", start=3, end=33) == (b"0123456789" * 5)[3:33]
 
@@ -366,7 +366,7 @@ def test_a_read_that_the_kernel_cut_short_is_continued(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(("number", "error"), [(errno.EIO, Unavailable), (errno.EACCES, Denied), (errno.EMFILE, Unavailable)])
 def test_reads_of_a_failing_disk_tell_what_failed(tmp_path: Path, disk: Disk, number: int, error: type[TidelogError]) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("a", [b"x"])
         disk.fails("open", number)
         for read in (store.get("a"), store.tail("a", 1)):
@@ -399,7 +399,7 @@ def test_only_temporaries_are_swept(tmp_path: Path) -> None:
     somebodys.touch()
     left_behind.touch()
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         pass
 
     with_store(tmp_path, scenario)
@@ -419,7 +419,7 @@ def test_a_root_that_vanishes_is_not_taken_for_an_empty_log(tmp_path: Path) -> N
     root = tmp_path / "mounted"
     root.mkdir()
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"x"])
         root.rename(tmp_path / "unmounted")
         for call in (store.create("wal/1", [b"x"]), store.list("wal/"), store.get("wal/0"), store.tail("wal/0", 1)):
@@ -434,7 +434,7 @@ def test_a_bucket_can_be_read_where_nothing_may_be_written(tmp_path: Path, disk:
     (tmp_path / "a").write_bytes(b"x")
     disk.fails("mkdir", errno.EROFS)
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         assert await store.get("a") == b"x"
         assert len((await store.list("")).objects) == 1
         with pytest.raises(Denied, match="Read-only"):
@@ -444,7 +444,7 @@ def test_a_bucket_can_be_read_where_nothing_may_be_written(tmp_path: Path, disk:
 
 
 def test_a_key_and_a_directory_can_not_have_one_name(tmp_path: Path) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"x"])
         with pytest.raises(InvalidArgument, match="is a directory"):
             await store.create("wal", [b"x"])
@@ -473,7 +473,7 @@ def held(monkeypatch: pytest.MonkeyPatch, call: str) -> tuple[threading.Event, t
 
 
 def test_a_slow_disk_stops_neither_the_event_loop_nor_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("made", [b"before"])
         reached, released = held(monkeypatch, "fsync")
         slow = [asyncio.ensure_future(store.create(f"slow/{number}", [b"x"])) for number in range(20)]
@@ -488,7 +488,7 @@ def test_a_slow_disk_stops_neither_the_event_loop_nor_readers(tmp_path: Path, mo
 
 
 def test_a_cancelled_create_goes_on_in_its_thread_and_leaves_no_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         reached, released = held(monkeypatch, "link")
         create = asyncio.ensure_future(store.create("a", [b"whole"]))
         await asyncio.to_thread(reached.wait, 30)
@@ -508,14 +508,14 @@ def test_a_cancelled_create_goes_on_in_its_thread_and_leaves_no_temporary(tmp_pa
 WRITER = """
 import asyncio, os, sys
 from pathlib import Path
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 
 def stop(*args, **kwargs):
     print("written", flush=True)
     sys.stdin.readline()
 
 async def main():
-    store = await DirectoryStore.open(Path(sys.argv[1]))
+    store = await DirectoryObjectStore.open(Path(sys.argv[1]))
     link = os.link
     os.link = lambda *args, **kwargs: (stop(), link(*args, **kwargs))
     await store.create("wal/0", [b"of the writer"])
@@ -542,7 +542,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_shows_and_is_swept_up_by_th
         process.wait()
     assert len(temporaries(tmp_path)) == 1
 
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         assert (await store.list("")).objects == ()
         with pytest.raises(NotFound):
             await store.get("wal/0")
@@ -556,7 +556,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_shows_and_is_swept_up_by_th
 def test_a_store_that_opens_leaves_alone_what_another_process_is_writing(tmp_path: Path) -> None:
     with writer(tmp_path) as process:
 
-        async def scenario(store: DirectoryStore) -> None:
+        async def scenario(store: DirectoryObjectStore) -> None:
             assert len(temporaries(tmp_path)) == 1
             assert process.stdin is not None
             process.stdin.write("\n")
@@ -570,7 +570,7 @@ def test_a_store_that_opens_leaves_alone_what_another_process_is_writing(tmp_pat
 
 
 def test_a_temporary_that_a_sweep_takes_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(store: DirectoryStore) -> None:
+    async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("first", [b"x"])
         fstat = os.fstat
         swept: list[Path] = []
@@ -595,7 +595,7 @@ def test_a_temporary_that_a_sweep_takes_before_it_is_locked_is_made_again(tmp_pa
 def test_the_clock_hears_the_times_that_the_file_system_gives(tmp_path: Path) -> None:
     async def main() -> None:
         clock = StoreClock(lambda: time.time_ns() // 1_000_000)
-        store = await DirectoryStore.open(tmp_path, clock=clock)
+        store = await DirectoryObjectStore.open(tmp_path, clock=clock)
         try:
             await store.list("")
             assert clock.reading().store is None

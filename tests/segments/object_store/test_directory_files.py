@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.object_store.directory_files import objects_in_order
+from segments.object_store.directory_files import list_in_key_order
 
 components = st.text("a-.=0", min_size=1, max_size=3).map(lambda text: text.strip(".") or "b")
 trees = st.lists(st.lists(components, min_size=1, max_size=4).map("/".join), max_size=15, unique=True).map(
@@ -25,7 +25,7 @@ def plant(root: Path, *keys: str) -> None:
 
 
 def listed(root: Path, prefix: str = "", start_after: str = "") -> list[str]:
-    return [key for key, _ in objects_in_order(str(root), prefix, start_after)]
+    return [key for key, _ in list_in_key_order(str(root), prefix, start_after)]
 
 
 @given(tree=trees, data=st.data())
@@ -71,14 +71,14 @@ def test_no_directory_is_read_that_can_hold_no_wanted_key(tmp_path: Path, read_d
 
 def test_a_walk_that_is_left_early_reads_no_further(tmp_path: Path, read_directories: list[str]) -> None:
     plant(tmp_path, *(f"wal/{session}/0" for session in "123456"))
-    walk = objects_in_order(str(tmp_path), "", "")
+    walk = list_in_key_order(str(tmp_path), "", "")
     assert [next(walk)[0], next(walk)[0]] == ["wal/1/0", "wal/2/0"]
     assert read_directories == [tmp_path.name, "wal", "1", "2"]
 
 
 def test_a_directory_that_vanishes_during_the_walk_is_passed_over(tmp_path: Path) -> None:
     plant(tmp_path, "a/0", "b/0", "c/0")
-    walk = objects_in_order(str(tmp_path), "", "")
+    walk = list_in_key_order(str(tmp_path), "", "")
     assert next(walk)[0] == "a/0"
     (tmp_path / "b/0").unlink()
     (tmp_path / "b").rmdir()

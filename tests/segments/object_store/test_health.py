@@ -3,21 +3,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.object_store.health import CALM_S, SAMPLE_MIN, WINDOW_S, BucketHealth, BucketState
+from segments.object_store.health import CALM_S, SAMPLE_MIN, WINDOW_S, HealthState, StoreHealth
 
-HEALTHY, DEGRADED, UNAVAILABLE = BucketState
+HEALTHY, DEGRADED, UNAVAILABLE = HealthState
 
 
-def after(outcomes: str, health: BucketHealth | None = None, *, from_s: float = 0.0, each_s: float = 0.1) -> BucketHealth:
+def after(outcomes: str, health: StoreHealth | None = None, *, from_s: float = 0.0, each_s: float = 0.1) -> StoreHealth:
     """`.` is a call that succeeded, `x` one that failed; one each `each_s`."""
-    health = health or BucketHealth()
+    health = health or StoreHealth()
     for at, outcome in enumerate(outcomes):
         health.ended(failed=outcome == "x", now_s=from_s + at * each_s)
     return health
 
 
 def test_of_a_bucket_that_nobody_has_called_nothing_bad_is_known() -> None:
-    assert BucketHealth().state(0.0) is HEALTHY
+    assert StoreHealth().state(0.0) is HEALTHY
 
 
 def test_one_failure_in_five_calls_changes_nothing() -> None:
@@ -80,7 +80,7 @@ def test_a_bucket_that_nobody_has_called_for_a_whole_window_is_not_held_to_what_
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 5)), max_size=300))
 def test_it_never_gets_worse_by_a_success_nor_better_by_a_failure(outcomes: list[tuple[bool, float]]) -> None:
-    health, now_s, order = BucketHealth(), 0.0, [HEALTHY, DEGRADED, UNAVAILABLE]
+    health, now_s, order = StoreHealth(), 0.0, [HEALTHY, DEGRADED, UNAVAILABLE]
     for failed, pause_s in outcomes:
         now_s += pause_s
         before = order.index(health.state(now_s))

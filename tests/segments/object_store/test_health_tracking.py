@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 from metadata.errors import AlreadyExists, Denied, NotFound, OutcomeUnknown, Unavailable
-from segments.object_store.health import BucketState
-from segments.object_store.health_tracking import HealthTrackingObjectStore, Trouble, Unwritable
+from segments.object_store.health import HealthState
+from segments.object_store.health_tracking import HealthTrackingObjectStore, StoreTrouble, Unwritable
 from segments.object_store.interface import Buffer
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.simulation.virtual_loop import run
 
 
-class Moody(MemoryStore):
+class Moody(MemoryObjectStore):
     """Raises `trouble` while there is one."""
 
     trouble: Exception | None = None
@@ -119,7 +119,7 @@ def test_an_object_that_exists_is_an_answer(caplog: pytest.LogCaptureFixture) ->
 
 def test_everything_else_goes_through() -> None:
     async def session() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         store = HealthTrackingObjectStore(bucket)
         await store.create("a", [b"one ", b"two"])
         assert store.url == bucket.url
@@ -134,7 +134,7 @@ def test_everything_else_goes_through() -> None:
 
 
 def test_the_trouble_can_be_asked_for_while_it_lasts() -> None:
-    found: list[Trouble | None] = []
+    found: list[StoreTrouble | None] = []
 
     async def main() -> None:
         bucket = Moody()
@@ -149,7 +149,7 @@ def test_the_trouble_can_be_asked_for_while_it_lasts() -> None:
         found.append(store.trouble)
 
     run(main())
-    assert found == [None, Trouble("the bucket takes no writes: no space left on device", "Make room."), None]
+    assert found == [None, StoreTrouble("the bucket takes no writes: no space left on device", "Make room."), None]
 
 
 def test_a_write_without_an_answer_and_one_that_its_caller_gave_up_are_told_as_not_written() -> None:
@@ -198,7 +198,7 @@ def test_what_calls_of_all_kinds_come_to_tells_how_the_bucket_is() -> None:
                 raise self.trouble
             return await super().get(key, start=start, end=end)
 
-    states: list[BucketState] = []
+    states: list[HealthState] = []
     troubles: list[bool] = []
 
     async def session() -> None:
@@ -225,19 +225,19 @@ def test_what_calls_of_all_kinds_come_to_tells_how_the_bucket_is() -> None:
         note()
 
     run(session())
-    assert states == [BucketState.HEALTHY, BucketState.UNAVAILABLE, BucketState.DEGRADED]
+    assert states == [HealthState.HEALTHY, HealthState.UNAVAILABLE, HealthState.DEGRADED]
     assert troubles == [False, True, False]
 
 
 def test_a_read_that_its_caller_gives_up_on_after_a_while_has_failed_and_one_that_he_gives_up_at_once_says_nothing() -> None:
-    class Silent(MemoryStore):
+    class Silent(MemoryObjectStore):
         async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
             await asyncio.Event().wait()
             raise AssertionError
 
     async def session() -> None:
         store = HealthTrackingObjectStore(Silent())
-        for patience_s, state in ((0.1, BucketState.HEALTHY), (6.0, BucketState.UNAVAILABLE)):
+        for patience_s, state in ((0.1, HealthState.HEALTHY), (6.0, HealthState.UNAVAILABLE)):
             reads = [asyncio.wait_for(store.get("key"), patience_s) for _ in range(10)]
             found = await asyncio.gather(*reads, return_exceptions=True)
             assert all(isinstance(error, TimeoutError) for error in found)

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, InvalidArgument, NotFound
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import Buffer, ObjectStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.servers import S3Server, named_server, versity_server
 
 Scenario = Callable[[ObjectStore], Coroutine[None, None, None]]
@@ -69,10 +69,10 @@ def opener(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], Coroutine[None, None, ObjectStore]]:
     if request.param == "memory":
-        memory = MemoryStore()
+        memory = MemoryObjectStore()
         return lambda: as_opened(memory)
     if request.param == "directory":
-        return lambda: DirectoryStore.open(tmp_path)
+        return lambda: DirectoryObjectStore.open(tmp_path)
     from segments.object_store.s3 import S3Store
 
     server: S3Server = request.getfixturevalue(request.param)

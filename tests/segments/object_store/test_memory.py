@@ -8,12 +8,12 @@ import pytest
 from awscrt.checksums import crc32c
 
 from metadata.errors import NotFound, Unavailable
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 
 
 def test_a_checksum_that_is_not_that_of_the_body_is_refused_as_s3_refuses_it() -> None:
     async def scenario() -> None:
-        store = MemoryStore()
+        store = MemoryObjectStore()
         with pytest.raises(Unavailable, match="CRC-32C"):
             await store.create("a", [b"body"], crc32c=crc32c(b"another body"))
         with pytest.raises(NotFound):
@@ -24,7 +24,7 @@ def test_a_checksum_that_is_not_that_of_the_body_is_refused_as_s3_refuses_it() -
 
 def test_an_object_does_not_change_with_the_buffer_that_it_was_made_of() -> None:
     async def scenario() -> None:
-        store, buffer = MemoryStore(), bytearray(b"as created")
+        store, buffer = MemoryObjectStore(), bytearray(b"as created")
         await store.create("a", [buffer])
         buffer[:] = b"overwritten"[:10]
         assert await store.get("a") == b"as created"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import Denied, InvalidArgument
-from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.conditional_put_check import check_conditional_put
 from segments.object_store.interface import ObjectStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.object_store.open import open_store
 from segments.object_store.timeout import TimeoutObjectStore
 
@@ -53,7 +53,7 @@ def test_a_missing_directory_is_made_only_where_that_was_asked_for(tmp_path: Pat
 
 def test_memory_is_a_new_store_each_time() -> None:
     first, second = asyncio.run(open_store("memory://")), asyncio.run(open_store("memory://"))
-    assert isinstance(first, MemoryStore)
+    assert isinstance(first, MemoryObjectStore)
     assert first is not second
 
 
@@ -82,7 +82,7 @@ def test_an_s3_url_is_a_bucket_and_a_prefix(url: str, shown: str) -> None:
 def test_a_bucket_url_says_all_that_is_needed_to_reach_a_server(moto_bucket: str) -> None:
     async def proving() -> None:
         store = await open_store(moto_bucket)
-        await prove_create_only(store, "proof/0")
+        await check_conditional_put(store, "proof/0")
         await store.close()
 
     asyncio.run(proving())

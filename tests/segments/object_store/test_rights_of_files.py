@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from segments.object_store.directory import DirectoryStore
-from segments.read.disk_cache import DiskTier
+from segments.object_store.directory import DirectoryObjectStore
+from segments.read.disk_cache import DiskCache
 
 
 @pytest.fixture(params=(0o000, 0o022, 0o077, 0o177), ids=oct)
@@ -29,7 +29,7 @@ def written(root: Path) -> tuple[set[int], set[int]]:
     """Creates an object in the bucket. Returns the rights of all directories below the root, and of all files."""
 
     async def write() -> None:
-        store = await DirectoryStore.open(root, make_root=True)
+        store = await DirectoryObjectStore.open(root, make_root=True)
         await store.create("wal/a/1", [b"records"])
         await store.close()
 
@@ -71,7 +71,7 @@ def test_the_disk_tier_is_for_its_user_alone(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "cold" / "broker-1"
 
     async def put() -> None:
-        await DiskTier(folder, bytes_max=100).put("a", b"records")
+        await DiskCache(folder, bytes_max=100).put("a", b"records")
 
     asyncio.run(put())
     assert [rights(path) for path in folder.iterdir()] == [0o600]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.read.cached_run import ColdRun, open_by_footer, open_run
+from segments.read.cached_run import CachedRun, open_by_footer, open_run
 from segments.wal.run_index import RunPlace
 from segments.wal.segment_file import BatchEntry
 from tests.kit.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, records_in, segment_of, stamped_run
@@ -40,7 +40,7 @@ class Written:
 RUN = Written(batch_of(b"one", b"two"), batch_of(b"three"), batch_of(b"four", b"five"))
 
 
-def read_through(run: ColdRun, *, bytes_max: int = 1 << 30) -> tuple[list[Record], list[Corrupt]]:
+def read_through(run: CachedRun, *, bytes_max: int = 1 << 30) -> tuple[list[Record], list[Corrupt]]:
     """All that a reader gets who steps over what is damaged."""
     at, records, damage = int(run.place.base_offset), list[Record](), list[Corrupt]()
     while at <= run.place.last_offset:

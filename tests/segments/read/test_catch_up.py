@@ -12,8 +12,8 @@ import pytest
 from segments.byte_budget import ByteBudget
 from segments.history.index import GroupPlace
 from segments.read.log_reader import LogReader
-from segments.read.read_cache import ColdPool
-from segments.read.row_group_pins import IN_USE_S, GroupsInUse
+from segments.read.read_cache import ReadCache
+from segments.read.row_group_pins import IN_USE_S, RowGroupPins
 from segments.records.batch_kernel import RecordTuple
 from tests.kit.segments.batches import ORDERS, batch_of
 from tests.kit.segments.scripted_store import ScriptedStore
@@ -59,7 +59,7 @@ def large_history(*, cold_bytes_max: int = GROUPS_HELD * GROUP_BYTES * 11 // 10)
     return partition
 
 
-async def watched(pool: ColdPool, work: Awaitable[object]) -> int:
+async def watched(pool: ReadCache, work: Awaitable[object]) -> int:
     """The most that the pool holds while this goes on, looked at each time that the bucket might have answered."""
     most = 0
     task = asyncio.ensure_future(work)
@@ -143,17 +143,17 @@ def places() -> list[GroupPlace]:
     return [place for offset in (2, 5, 12) if (place := history().find(offset)) is not None]
 
 
-def with_groups(work: Callable[[GroupsInUse], Awaitable[None]]) -> None:
+def with_groups(work: Callable[[RowGroupPins], Awaitable[None]]) -> None:
     async def main() -> None:
         first, second, third = places()
         assert first.size_bytes >= third.size_bytes
-        await work(GroupsInUse(first.size_bytes + second.size_bytes))
+        await work(RowGroupPins(first.size_bytes + second.size_bytes))
 
     run(main())
 
 
 def test_who_waits_for_room_gets_it_when_another_group_has_been_read_to_its_end() -> None:
-    async def work(groups: GroupsInUse) -> None:
+    async def work(groups: RowGroupPins) -> None:
         first, second, third = places()
         for place in (first, second):
             await groups.begin(place, patience_s=5)
@@ -170,14 +170,14 @@ def test_who_waits_for_room_gets_it_when_another_group_has_been_read_to_its_end(
 
 
 def test_who_gets_no_room_reads_all_the_same_after_a_while_and_so_does_who_is_larger_than_all_of_it() -> None:
-    async def work(groups: GroupsInUse) -> None:
+    async def work(groups: RowGroupPins) -> None:
         first, second, third = places()
         await groups.begin(first, patience_s=5)
         await groups.begin(second, patience_s=5)
         await groups.begin(third, patience_s=5)
         assert asyncio.get_running_loop().time() == 5
         assert third.identity not in groups
-        larger = GroupsInUse(third.size_bytes - 1)
+        larger = RowGroupPins(third.size_bytes - 1)
         for _ in range(2):
             await larger.begin(third, patience_s=5)
             larger.go_on(third)
@@ -209,7 +209,7 @@ def test_slow_readers_of_more_than_the_pool_holds_get_on_all_the_same() -> None:
 
 
 def test_a_group_stays_in_use_as_long_as_somebody_comes_back_for_more_of_it() -> None:
-    async def work(groups: GroupsInUse) -> None:
+    async def work(groups: RowGroupPins) -> None:
         first, *_ = places()
         groups.go_on(first)
         for _ in range(5):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from segments.read.row_group_loader import NICE, DecodingThreads, threads_max
+from segments.read.row_group_loader import NICE, DecodeThreads, threads_max
 
 
 def test_half_of_the_cores_are_left_to_others_and_one_thread_there_is() -> None:
@@ -40,7 +40,7 @@ def test_work_is_done_in_order_of_arrival_and_who_gave_up_before_its_turn_is_lef
         may_end.set()
         assert await asyncio.gather(first, *others) == ["a", "c", "d"]
 
-    decoding = DecodingThreads()
+    decoding = DecodeThreads()
     asyncio.run(main())
     assert begun == ["a", "c", "d"]
 
@@ -71,7 +71,7 @@ def test_what_waits_for_its_turn_is_let_go_when_nobody_waits_for_it_any_more(mon
         may_end.set()
         assert await busy
 
-    decoding = DecodingThreads()
+    decoding = DecodeThreads()
     asyncio.run(main())
 
 
@@ -80,13 +80,13 @@ def test_what_the_work_raises_is_raised() -> None:
         raise ValueError("no group")
 
     with pytest.raises(ValueError, match="no group"):
-        asyncio.run(DecodingThreads().run(fail))
+        asyncio.run(DecodeThreads().run(fail))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a thread has a niceness of its own on Linux only")
 def test_its_threads_are_nicer_than_the_process_which_stays_as_it_was() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    assert asyncio.run(DecodingThreads().run(lambda: os.getpriority(os.PRIO_PROCESS, 0))) == min(19, before + NICE)
+    assert asyncio.run(DecodeThreads().run(lambda: os.getpriority(os.PRIO_PROCESS, 0))) == min(19, before + NICE)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
@@ -95,11 +95,11 @@ def test_where_a_thread_may_not_step_back_it_decodes_all_the_same(monkeypatch: p
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "nice", forbidden)
-    assert asyncio.run(DecodingThreads().run(lambda: "decoded")) == "decoded"
+    assert asyncio.run(DecodeThreads().run(lambda: "decoded")) == "decoded"
 
 
 def test_its_threads_end_with_it() -> None:
-    decoding = DecodingThreads()
+    decoding = DecodeThreads()
     thread = asyncio.run(decoding.run(threading.current_thread))
     del decoding
     gc.collect()
@@ -137,5 +137,5 @@ def test_who_gives_up_on_work_that_has_begun_is_told_when_its_thread_has_ended_a
         assert await decoding.run(lambda: "next", outlived=outlived) == "next"
         assert told == ["outlived"]
 
-    decoding = DecodingThreads()
+    decoding = DecodeThreads()
     asyncio.run(main())

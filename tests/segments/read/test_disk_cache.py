@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from segments.read.disk_cache import DiskTier
+from segments.read.disk_cache import DiskCache
 from segments.read.log_reader import LogReader
 from tests.kit.segments.batches import batch_of
 from tests.kit.segments.tiered_partition import TieredPartition
@@ -31,7 +31,7 @@ def damage_all(folder: Path) -> None:
 
 def test_what_was_put_is_found_again_and_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
     async def main() -> None:
-        tier = DiskTier(tmp_path / "cold", bytes_max=25)
+        tier = DiskCache(tmp_path / "cold", bytes_max=25)
         for identity in ("a", "b"):
             await tier.put(identity, identity.encode() * 10)
         assert await tier.get("a") == b"a" * 10
@@ -49,13 +49,13 @@ def test_what_was_put_is_found_again_and_what_was_not_used_for_longest_makes_roo
 def test_what_a_process_before_has_left_is_thrown_away_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "0000000000000000.cold").write_bytes(b"of a process that crashed")
     (tmp_path / "notes.txt").write_bytes(b"somebody's")
-    DiskTier(tmp_path, bytes_max=100)
+    DiskCache(tmp_path, bytes_max=100)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_writes_at_the_same_time_keep_within_the_bound(tmp_path: Path) -> None:
     async def main() -> None:
-        tier = DiskTier(tmp_path, bytes_max=25)
+        tier = DiskCache(tmp_path, bytes_max=25)
         await asyncio.gather(*[tier.put(number, b"x" * 10) for number in range(10)])
         assert tier.bytes_used <= 25
         assert files_in(tmp_path) == tier.bytes_used // 10
@@ -67,7 +67,7 @@ def test_reads_that_are_given_up_before_a_thread_is_free_leave_no_file_behind(tm
     async def main() -> None:
         loop, busy = asyncio.get_running_loop(), threading.Event()
         loop.set_default_executor(ThreadPoolExecutor(1))
-        tier = DiskTier(tmp_path, bytes_max=30)
+        tier = DiskCache(tmp_path, bytes_max=30)
         for number in range(3):
             await tier.put(number, b"x" * 10)
         held_up = loop.run_in_executor(None, busy.wait)
@@ -89,7 +89,7 @@ def test_reads_that_are_given_up_before_a_thread_is_free_leave_no_file_behind(tm
 def test_a_disk_that_fails_turns_the_tier_off_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         folder = tmp_path / "cold"
-        tier = DiskTier(folder, bytes_max=100)
+        tier = DiskCache(folder, bytes_max=100)
         await tier.put("a", b"a")
         for file in folder.iterdir():
             file.unlink()

@@ -10,10 +10,10 @@ import pytest
 from metadata.errors import Throttled, Unavailable
 from metadata.model import SessionId
 from segments.byte_budget import ByteBudget
-from segments.read.cached_run import ColdRun
+from segments.read.cached_run import CachedRun
 from segments.read.fetch_plan import RUNS_MAX
-from segments.read.fetch_reads import ColdReads
-from segments.read.read_cache import LEFT_OUT_MAX, READS_IN_FLIGHT_MAX, READS_WAITING_MAX, ColdPool
+from segments.read.fetch_reads import FetchReads
+from segments.read.read_cache import LEFT_OUT_MAX, READS_IN_FLIGHT_MAX, READS_WAITING_MAX, ReadCache
 from segments.wal.run_index import RunPlace
 from tests.kit.segments.cold_bucket import BODY, KEY, OTHER, PLACE, THIRD, bucket, cold_pool, with_pool
 from tests.kit.segments.scripted_store import REFUSED, ScriptedStore, slow
@@ -24,15 +24,15 @@ def test_a_fetch_is_woken_when_what_it_waits_for_arrives() -> None:
     store = bucket()
     store.script("get", KEY, slow(2))
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         woken = asyncio.Event()
-        with ColdReads(pool, bytes_max=1, woken=woken) as reads:
+        with FetchReads(pool, bytes_max=1, woken=woken) as reads:
             reads.begin(PLACE)
             assert (reads.cold_at(PLACE), reads.is_reading(PLACE), reads.in_flight, reads.owes) == (None, True, True, False)
             await woken.wait()
             assert asyncio.get_running_loop().time() == 2
             arrived = reads.cold_at(PLACE)
-            assert isinstance(arrived, ColdRun)
+            assert isinstance(arrived, CachedRun)
             assert arrived.base_offsets == [100, 102, 103]
             assert (reads.is_reading(PLACE), reads.in_flight) == (False, False)
 
@@ -43,7 +43,7 @@ def test_a_fetch_keeps_what_it_has_read_though_the_pool_does_not() -> None:
     async def main() -> None:
         async with cold_pool(bucket(), bytes_max=1) as pool:
             woken = asyncio.Event()
-            with ColdReads(pool, bytes_max=1, woken=woken) as reads:
+            with FetchReads(pool, bytes_max=1, woken=woken) as reads:
                 reads.begin(PLACE)
                 await woken.wait()
                 assert pool.held(PLACE) is None
@@ -64,8 +64,8 @@ def test_a_fetch_keeps_what_it_has_read_though_the_pool_does_not() -> None:
 def test_a_fetch_reads_about_the_bytes_that_it_may_answer_with_and_one_run_at_least(bytes_max: int, read: list[RunPlace]) -> None:
     store = bucket()
 
-    async def work(pool: ColdPool) -> None:
-        with ColdReads(pool, bytes_max=bytes_max, woken=asyncio.Event()) as reads:
+    async def work(pool: ReadCache) -> None:
+        with FetchReads(pool, bytes_max=bytes_max, woken=asyncio.Event()) as reads:
             for place in (PLACE, OTHER, THIRD, PLACE):
                 if not reads.is_full:
                     reads.begin(place)
@@ -82,8 +82,8 @@ def test_a_fetch_begins_a_bounded_number_of_reads_of_which_some_are_in_flight() 
         store.plant(place.key, BODY)
         store.script("get", place.key, slow(1))
 
-    async def work(pool: ColdPool) -> None:
-        with ColdReads(pool, bytes_max=1 << 30, woken=asyncio.Event()) as reads:
+    async def work(pool: ReadCache) -> None:
+        with FetchReads(pool, bytes_max=1 << 30, woken=asyncio.Event()) as reads:
             for place in places:
                 if not reads.is_full:
                     reads.begin(place)
@@ -102,10 +102,10 @@ def test_reads_that_wait_are_bounded_and_from_a_quarter_on_no_fetch_begins_more_
         store.plant(place.key, BODY)
         store.script("get", place.key, slow(0.01))
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         begun: list[int] = []
         for first in range(READS_WAITING_MAX):
-            with ColdReads(pool, bytes_max=1 << 30, woken=asyncio.Event()) as reads:
+            with FetchReads(pool, bytes_max=1 << 30, woken=asyncio.Event()) as reads:
                 for place in places[first * 2 : first * 2 + 2]:
                     if not reads.is_full:
                         reads.begin(place)
@@ -119,9 +119,9 @@ def test_reads_that_wait_are_bounded_and_from_a_quarter_on_no_fetch_begins_more_
     with_pool(store, work)
 
 
-def left_out(pool: ColdPool, place: RunPlace = PLACE) -> None:
+def left_out(pool: ReadCache, place: RunPlace = PLACE) -> None:
     """One fetch that begins to read the run and is answered without it."""
-    with ColdReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
+    with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
         reads.begin(place)
         assert reads.cold_at(place) is None
 
@@ -130,12 +130,12 @@ def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() 
     store = bucket()
     store.script("get", KEY, slow(5))
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         left_out(pool)
         await asyncio.sleep(2)
         left_out(pool)  # it is still being read: the same read
         await asyncio.sleep(4)
-        with ColdReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
+        with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             reads.begin(PLACE)
             assert reads.cold_at(PLACE) is not None
         assert not pool.was_left_out(PLACE)
@@ -153,7 +153,7 @@ def test_what_was_left_out_and_pushed_out_again_is_owed_to_the_next_fetch() -> N
             await asyncio.sleep(1)
             assert pool.was_left_out(PLACE)
             woken = asyncio.Event()
-            with ColdReads(pool, bytes_max=1, woken=woken) as reads:
+            with FetchReads(pool, bytes_max=1, woken=woken) as reads:
                 reads.begin(PLACE)
                 owed = [reads.owes]
                 await woken.wait()
@@ -169,10 +169,10 @@ def test_the_error_of_a_read_that_was_left_out_is_told_to_the_next_fetch_once() 
     store = bucket()
     store.script("get", KEY, REFUSED)
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         left_out(pool)
         await asyncio.sleep(1)
-        with ColdReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
+        with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             with pytest.raises(Unavailable, match="503 SlowDown"):
                 reads.cold_at(PLACE)
             assert reads.cold_at(PLACE) is None
@@ -186,11 +186,11 @@ def test_an_error_that_is_no_news_any_more_is_not_told_the_run_is_read_again() -
     store = bucket()
     store.script("get", KEY, REFUSED)
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         left_out(pool)
         await asyncio.sleep(60)
         woken = asyncio.Event()
-        with ColdReads(pool, bytes_max=1, woken=woken) as reads:
+        with FetchReads(pool, bytes_max=1, woken=woken) as reads:
             assert reads.cold_at(PLACE) is None
             reads.begin(PLACE)
             assert reads.owes
@@ -201,7 +201,7 @@ def test_an_error_that_is_no_news_any_more_is_not_told_the_run_is_read_again() -
 
 
 def test_a_run_that_somebody_else_read_meanwhile_is_owed_to_nobody() -> None:
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         left_out(pool)
         await asyncio.sleep(1)
         await pool.run_at(PLACE)
@@ -230,8 +230,8 @@ def test_when_the_session_has_ended_a_fetch_is_told_so_where_it_needs_the_bucket
             work.close()
             raise Unavailable("the session has ended")
 
-        pool = ColdPool(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
-        with ColdReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
+        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             reads.begin(PLACE)
             assert not reads.in_flight
             with pytest.raises(Unavailable, match="the session has ended"):

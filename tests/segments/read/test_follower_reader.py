@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from metadata.errors import Corrupt, OutOfRange, TidelogError, Unavailable
 from metadata.model import Offset
 from segments.bucket.layout import manifest_key
-from segments.history.index import History
+from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest, encode_manifest
 from segments.read import follower_reader
-from segments.read.follower_reader import LocatedReads, ToldTarget
-from segments.read.log_reader import Fetched, FetchTarget, LogReader
-from segments.read.record_locations import Told
+from segments.read.follower_reader import FollowerReader, ToldTarget
+from segments.read.log_reader import FetchResult, FetchTarget, LogReader
+from segments.read.record_locations import LeaderSnapshot
 from tests.kit.segments.batches import ORDERS, batch_of
 from tests.kit.segments.scripted_store import slow
 from tests.kit.segments.tiered_partition import EVERYTHING, TOPIC, TieredPartition, tuples_in
@@ -34,9 +34,9 @@ class Pair:
     def __init__(self, partition: TieredPartition, leader: LogReader) -> None:
         self.partition = partition
         self.leader = leader
-        self.located: LocatedReads
+        self.located: FollowerReader
 
-    async def told(self, offset: int, *, bytes_max: int = EVERYTHING) -> Fetched:
+    async def told(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         """What the leader answers who would read from the bucket itself."""
         (answer,) = await self.leader.fetch(
             [FetchTarget(ORDERS, offset, bytes_max, places_bytes_min=1)],
@@ -46,19 +46,19 @@ class Pair:
             bytes_min=1,
             wait_ms_max=0,
         )
-        assert isinstance(answer, Fetched), answer
+        assert isinstance(answer, FetchResult), answer
         return answer
 
-    async def read(self, offset: int, told: Fetched, *, bytes_max: int = EVERYTHING) -> Fetched | TidelogError:
+    async def read(self, offset: int, told: FetchResult, *, bytes_max: int = EVERYTHING) -> FetchResult | TidelogError:
         assert told.located is not None
         assert told.batches == []
-        where = Told(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
+        where = LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
         (answer,) = await self.located.fetch(
             [ToldTarget(TOPIC, FetchTarget(ORDERS, offset, bytes_max), where)], bytes_max=bytes_max
         )
         return answer
 
-    async def fetched(self, offset: int, *, bytes_max: int = EVERYTHING) -> Fetched:
+    async def fetched(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         told = await self.told(offset, bytes_max=bytes_max)
         if told.located is None:
             return told
@@ -79,7 +79,7 @@ def paired(partition: TieredPartition, scenario: Callable[[Pair], Awaitable[None
     async def work(leader: LogReader) -> None:
         pair = Pair(partition, leader)
         async with asyncio.TaskGroup() as tasks:
-            pair.located = LocatedReads(partition.store, partition.pool, spawn=tasks.create_task, read_timeout_s=1000)
+            pair.located = FollowerReader(partition.store, partition.pool, spawn=tasks.create_task, read_timeout_s=1000)
             await scenario(pair)
 
     partition.with_reader(work)
@@ -138,7 +138,7 @@ def test_a_reader_that_waits_for_more_bytes_than_there_are_is_told_of_places_whe
     partition = TieredPartition(V, compacted=6)
 
     async def scenario(pair: Pair) -> None:
-        async def fetch(bytes_min: int) -> tuple[Fetched | TidelogError, float]:
+        async def fetch(bytes_min: int) -> tuple[FetchResult | TidelogError, float]:
             begun_s = virtual_loop().time()
             target = FetchTarget(ORDERS, 14, EVERYTHING, places_bytes_min=1)
             (answer,) = await pair.leader.fetch(
@@ -191,7 +191,7 @@ def test_what_was_compacted_and_trimmed_since_the_leader_looked_is_found_in_the_
         for seq in range(12):
             await partition.store.delete(f"wal/{7:016x}/{seq:016x}")
         answer = await pair.read(4, told)
-        assert isinstance(answer, Fetched), answer
+        assert isinstance(answer, FetchResult), answer
         assert tuples_in(answer.batches, from_offset=4) == partition.records[4:]
 
     paired(partition, scenario)
@@ -205,7 +205,7 @@ def test_it_is_read_at_once_where_the_answer_has_room_for_one_place_alone() -> N
         compacted_on(partition, behind)
         await partition.store.delete(f"wal/{7:016x}/{2:016x}")
         answer = await pair.read(4, told, bytes_max=1)
-        assert isinstance(answer, Fetched), answer
+        assert isinstance(answer, FetchResult), answer
         assert tuples_in(answer.batches, from_offset=4)[0] == partition.records[4]
 
     paired(partition, scenario)
@@ -221,7 +221,7 @@ def test_a_manifest_that_the_leader_names_and_that_was_collected_is_replaced_by_
         for key in partition.file_keys:
             await partition.store.delete(key)
         answer = await pair.read(0, told)
-        assert isinstance(answer, Fetched), answer
+        assert isinstance(answer, FetchResult), answer
         assert tuples_in(answer.batches) == partition.records
 
     paired(partition, scenario)
@@ -235,7 +235,7 @@ def test_an_older_manifest_than_the_leader_names_is_not_used_however_long_it_is_
         newer = compacted_on(partition, behind)
         for key in partition.file_keys:  # the grace is over
             await partition.store.delete(key)
-        partition.led.history = History(newer, TOPIC)
+        partition.led.history = HistoryIndex(newer, TOPIC)
         partition.led.runs.drop_below(newer.compacted_to)
         partition.store.calls.clear()
         fetched = await pair.fetched(0)
@@ -308,7 +308,7 @@ def test_who_waits_for_a_manifest_may_hang_up_and_disturbs_no_other() -> None:
             await asyncio.sleep(0.1)
             first.cancel()
         answer = second.result()
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, FetchResult)
         assert tuples_in(answer.batches) == partition.records
         assert [call.kind for call in partition.store.calls if call.key == key] == ["get"]
 

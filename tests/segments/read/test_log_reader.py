@@ -19,10 +19,10 @@ from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read import log_reader
 from segments.read.fetch_plan import FetchPart, plan_fetch
-from segments.read.log_reader import Fetched, FetchTarget, LogReader
-from segments.read.read_cache import ColdPool
+from segments.read.log_reader import FetchResult, FetchTarget, LogReader
+from segments.read.read_cache import ReadCache
 from segments.read.record_lookup import Explanation, RecordLookup, TimestampedOffset
-from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
+from segments.read.tail_cache import BATCH_MEMORY_BYTES, TailCache
 from segments.records.batch import parse_header, with_log_append_time
 from segments.wal.run_index import RunIndex
 from segments.wal.segment_file import StampedBatch
@@ -65,7 +65,7 @@ class Partition:
         self.led = LeaderPartition(log, runs)
         self.batches = batches
         self.hot_start = batches[len(batches) - hot_batches].base_offset if hot_batches else self.end
-        self.hot = HotPool(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in batches[len(batches) - hot_batches :]))
+        self.hot = TailCache(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in batches[len(batches) - hot_batches :]))
         self.hot.add(ORDERS, batches)
 
     def damage(self, seq: int, offset: int) -> range:
@@ -84,7 +84,7 @@ class Partition:
     def with_reader(self, work: Callable[[LogReader], Awaitable[T]]) -> T:
         async def main() -> T:
             async with asyncio.TaskGroup() as tasks:
-                cold = ColdPool(
+                cold = ReadCache(
                     self.store, bytes_max=1 << 20, reads=ByteBudget(1 << 20), read_timeout_s=10, spawn=tasks.create_task
                 )
                 try:
@@ -97,10 +97,10 @@ class Partition:
         failed: list[TidelogError] = []
         return run(main())
 
-    def read(self, offset: int, *, bytes_max: int = EVERYTHING) -> Fetched:
+    def read(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         return self.with_reader(lambda reader: self.fetch(reader, offset, bytes_max=bytes_max))
 
-    async def fetch(self, reader: LogReader, offset: int, *, bytes_max: int = EVERYTHING) -> Fetched:
+    async def fetch(self, reader: LogReader, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         (answer,) = await reader.fetch(
             [FetchTarget(ORDERS, offset, bytes_max)],
             lambda _: self.led,
@@ -145,7 +145,7 @@ def test_history_is_read_from_the_bucket_and_goes_over_into_the_hot_pool() -> No
 
 def test_at_the_high_watermark_there_is_nothing_yet_and_beyond_it_nobody_may_stand() -> None:
     partition = Partition([A], first_offset=10)
-    assert partition.read(12) == Fetched([], 0, Offset(12), Offset(12), Offset(10), EPOCH)
+    assert partition.read(12) == FetchResult([], 0, Offset(12), Offset(12), Offset(10), EPOCH)
     for offset in (9, 13, -1):
         with pytest.raises(OutOfRange) as refusal:
             partition.read(offset)
@@ -182,7 +182,7 @@ def test_when_the_tail_is_evicted_while_history_is_read_the_reader_gets_it_from_
     partition = Partition([A], [B], hot_batches=1)
     partition.store.script("get", key_of(0), slow(1))
 
-    async def work(reader: LogReader) -> Fetched:
+    async def work(reader: LogReader) -> FetchResult:
         reading = asyncio.create_task(partition.fetch(reader, 0))
         await asyncio.sleep(0.5)
         partition.hot.drop(ORDERS)

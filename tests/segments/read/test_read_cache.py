@@ -10,8 +10,8 @@ import pytest
 
 from metadata.errors import Corrupt, Denied, Throttled, Unavailable
 from segments.byte_budget import ByteBudget
-from segments.read.cached_run import ColdRun
-from segments.read.read_cache import DAMAGE_BELIEVED_S, ColdPool
+from segments.read.cached_run import CachedRun
+from segments.read.read_cache import DAMAGE_BELIEVED_S, ReadCache
 from segments.wal.run_index import RunPlace
 from tests.kit.segments.batches import ORDERS, batch_of, records_in, segment_of, stamped_run
 from tests.kit.segments.cold_bucket import (
@@ -33,14 +33,14 @@ from tests.kit.segments.scripted_store import REFUSED, SILENCE, ScriptedStore, f
 from tests.simulation.virtual_loop import run
 
 
-def read_run(store: ScriptedStore, place: RunPlace = PLACE, *, reads: ByteBudget | None = None) -> ColdRun:
-    async def main() -> ColdRun:
+def read_run(store: ScriptedStore, place: RunPlace = PLACE, *, reads: ByteBudget | None = None) -> CachedRun:
+    async def main() -> CachedRun:
         async with cold_pool(store, reads=reads) as pool:
             try:
                 return await pool.run_at(place)
             except Exception as error:  # noqa: BLE001  # not through the task group, which would wrap it
                 failed.append(error)
-                return ColdRun(place, memoryview(b""), [], [0], {})
+                return CachedRun(place, memoryview(b""), [], [0], {})
 
     failed: list[Exception] = []
     found = run(main())
@@ -72,7 +72,7 @@ def test_however_many_readers_wait_there_is_one_get() -> None:
     store = bucket()
     store.script("get", KEY, slow(1))
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         found = await asyncio.gather(*[pool.run_at(PLACE) for _ in range(10)])
         assert all(one is found[0] for one in found)
         assert await pool.run_at(PLACE) is found[0]
@@ -85,7 +85,7 @@ def test_a_reader_that_hangs_up_does_not_stop_the_others() -> None:
     store = bucket()
     store.script("get", KEY, slow(2))
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         first, second = (asyncio.create_task(pool.run_at(PLACE)) for _ in range(2))
         await asyncio.sleep(1)
         first.cancel()
@@ -171,7 +171,7 @@ def test_a_footer_that_can_t_be_read_now_is_no_damage() -> None:
     store = bucket(damaged(PLACE.start + 30))
     store.script("tail", KEY, REFUSED)
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         with pytest.raises(Unavailable, match="503 SlowDown"):
             await pool.run_at(PLACE)
         assert records_in([(await pool.run_at(PLACE)).read(102, bytes_max=1 << 20).body])[0] == (102, b"three")
@@ -183,7 +183,7 @@ def test_damage_is_believed_for_a_while_and_then_looked_at_again() -> None:
     """The object may have been restored meanwhile, or the network be to blame."""
     store = bucket(damaged(PLACE.start + 30))
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         assert list((await pool.run_at(PLACE)).damaged) == [0]
         store.plant(KEY, BODY)
         await asyncio.sleep(DAMAGE_BELIEVED_S - 1)
@@ -244,7 +244,7 @@ def test_an_error_is_told_to_all_who_wait_and_not_kept() -> None:
     store = bucket()
     store.script("get", KEY, REFUSED)
 
-    async def work(pool: ColdPool) -> None:
+    async def work(pool: ReadCache) -> None:
         answers = await asyncio.gather(*[pool.run_at(PLACE) for _ in range(3)], return_exceptions=True)
         assert all(isinstance(answer, Unavailable) for answer in answers)
         assert len({id(answer) for answer in answers}) == 3, "each has an instance of its own to raise and to note on"
@@ -283,7 +283,7 @@ def test_when_the_session_ends_its_readers_are_told_even_if_their_read_had_not_b
                 tasks[0].cancel()  # before its first step
             return tasks[0]
 
-        pool = ColdPool(store, bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        pool = ReadCache(store, bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
         reader = asyncio.create_task(pool.run_at(PLACE))
         await asyncio.sleep(waited_s)
         tasks[0].cancel()
@@ -300,7 +300,7 @@ def test_a_session_that_has_ended_reads_nothing_more() -> None:
             work.close()
             raise Unavailable("the session has ended")
 
-        pool = ColdPool(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(Unavailable, match="the session has ended"):
                 await pool.run_at(PLACE)

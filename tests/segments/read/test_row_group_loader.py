@@ -17,8 +17,8 @@ import segments.history.parquet_file
 from metadata.model import Offset
 from segments.byte_budget import ByteBudget
 from segments.history.index import GroupPlace
-from segments.read.read_cache import ColdPool
-from segments.read.row_group_loader import HistoryReads
+from segments.read.read_cache import ReadCache
+from segments.read.row_group_loader import RowGroupLoader
 from segments.records.batch import parse_header
 from tests.kit.segments.batches import batch_of
 from tests.kit.segments.scripted_store import REFUSED, slow
@@ -46,7 +46,7 @@ def test_a_footer_far_behind_its_row_group_is_read_once_however_many_groups_wait
     partition.store.script("get", groups[0].key, slow(1))
 
     async def main() -> None:
-        reads = HistoryReads(partition.store)
+        reads = RowGroupLoader(partition.store)
         read = await asyncio.gather(*map(reads.read, groups))
         assert tuples_in([body for group in read for body in group.batches]) == partition.records
 
@@ -60,7 +60,7 @@ def test_a_footer_that_could_not_be_read_is_asked_for_again() -> None:
     partition.store.script("get", first.key, REFUSED)
 
     async def main() -> None:
-        reads = HistoryReads(partition.store)
+        reads = RowGroupLoader(partition.store)
         with pytest.raises(type(REFUSED.error or Exception())):
             await reads.read(first)
         assert not (await reads.read(first)).damaged
@@ -73,7 +73,7 @@ def test_footers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     groups = places(partition)
 
     async def main() -> None:
-        reads = HistoryReads(partition.store)
+        reads = RowGroupLoader(partition.store)
         await reads.read(groups[0])
         monkeypatch.setattr("segments.read.row_group_loader.FOOTERS_BYTES_MAX", 3 * reads._footers_bytes + 10)
         for group in groups:
@@ -90,7 +90,7 @@ def test_a_row_group_becomes_batches_of_a_bounded_size_and_a_part_of_them_is_not
     [place] = places(partition)
 
     async def main() -> None:
-        group = await HistoryReads(partition.store).read(place)
+        group = await RowGroupLoader(partition.store).read(place)
         assert len(group.batches) > 3
         assert group.memory_bytes > sum(map(len, group.batches))
         whole = group.read(0, bytes_max=1 << 20, high_watermark=Offset(24))
@@ -124,7 +124,7 @@ def test_what_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypat
     monkeypatch.setattr(sys, "meta_path", [loaders, *sys.meta_path])
 
     async def main() -> None:
-        reads = HistoryReads(partition.store)
+        reads = RowGroupLoader(partition.store)
         read = await asyncio.gather(*map(reads.read, groups))
         assert tuples_in([body for group in read for body in group.batches]) == partition.records
 
@@ -148,7 +148,7 @@ def test_a_decoding_that_outlives_its_read_is_counted_until_its_thread_has_ended
 
     async def main() -> None:
         budget = ByteBudget(1 << 20)
-        pool = ColdPool(
+        pool = ReadCache(
             partition.store, bytes_max=1 << 20, reads=budget, read_timeout_s=60, spawn=asyncio.get_running_loop().create_task
         )
         reading = pool.read(place)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from metadata.model import TopicPartition
-from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
+from segments.read.tail_cache import BATCH_MEMORY_BYTES, TailCache
 from segments.wal.segment_file import StampedBatch
 from tests.kit.segments.batches import ORDERS, PAYMENTS, batch_of, partition_of, stamped, stamped_run
 
@@ -18,11 +18,11 @@ BATCH = batch_of(b"x" * 100)
 COST = len(BATCH) + BATCH_MEMORY_BYTES
 
 
-def pool_for(batch_count: int) -> HotPool:
-    return HotPool(batch_count * COST)
+def pool_for(batch_count: int) -> TailCache:
+    return TailCache(batch_count * COST)
 
 
-def base_offsets(pool: HotPool, partition: TopicPartition, offset: int, *, bytes_max: int = 1 << 30) -> list[int] | None:
+def base_offsets(pool: TailCache, partition: TopicPartition, offset: int, *, bytes_max: int = 1 << 30) -> list[int] | None:
     read = pool.read(partition, offset, bytes_max=bytes_max)
     if read is None:
         return None
@@ -67,14 +67,14 @@ def test_the_oldest_commit_makes_room_wherever_it_belongs() -> None:
 
 
 def test_a_batch_larger_than_the_pool_leaves_at_once() -> None:
-    pool = HotPool(COST - 1)
+    pool = TailCache(COST - 1)
     pool.add(ORDERS, stamped_run(0, BATCH))
     assert (pool.start_offset(ORDERS), pool.bytes_used) == (None, 0)
 
 
 def test_a_read_ends_before_a_batch_that_does_not_fit_though_a_later_one_would() -> None:
     large, small = batch_of(b"x" * 500), batch_of(b"x")
-    pool = HotPool(1 << 20)
+    pool = TailCache(1 << 20)
     pool.add(ORDERS, stamped_run(0, small, large, small, small))
     assert base_offsets(pool, ORDERS, 0, bytes_max=3 * len(small)) == [0]
     assert base_offsets(pool, ORDERS, 2, bytes_max=3 * len(small)) == [2, 3]
@@ -82,7 +82,7 @@ def test_a_read_ends_before_a_batch_that_does_not_fit_though_a_later_one_would()
 
 def test_a_batch_that_does_not_fit_takes_all_before_it_along_and_leaves_no_gap() -> None:
     large, small = batch_of(b"x" * 500), batch_of(b"x")
-    pool = HotPool(len(large) + len(small) + 2 * BATCH_MEMORY_BYTES)
+    pool = TailCache(len(large) + len(small) + 2 * BATCH_MEMORY_BYTES)
     pool.add(ORDERS, stamped_run(0, small, small))
     pool.add(ORDERS, stamped_run(2, small, large, small))
     assert pool.start_offset(ORDERS) == 3
@@ -91,7 +91,7 @@ def test_a_batch_that_does_not_fit_takes_all_before_it_along_and_leaves_no_gap()
 
 def test_a_batch_larger_than_the_pool_is_never_passed_over_for_those_round_it() -> None:
     larger, small = batch_of(b"x" * 2000), batch_of(b"x")
-    pool = HotPool(3 * (len(small) + BATCH_MEMORY_BYTES))
+    pool = TailCache(3 * (len(small) + BATCH_MEMORY_BYTES))
     assert len(larger) > pool.bytes_max
     pool.add(ORDERS, stamped_run(0, small, larger, small))
     assert (pool.start_offset(ORDERS), base_offsets(pool, ORDERS, 0), base_offsets(pool, ORDERS, 2)) == (2, None, [2])
@@ -135,7 +135,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = HotPool(8 * COST)
+        self.pool = TailCache(8 * COST)
         self.commits: list[tuple[TopicPartition, StampedBatch]] = []
         self.ends = dict.fromkeys(self.PARTITIONS, 0)
 

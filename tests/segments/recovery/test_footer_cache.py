@@ -12,7 +12,7 @@ from metadata.model import SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import index_key, segment_key, session_prefix, trimmed_key
 from segments.recovery.footer_cache import KEPT_S, RUN_BYTES, FooterCache
 from segments.recovery.recovered_partition import RecoveredPartition
-from segments.recovery.takeover_prefetch import ReadAhead
+from segments.recovery.takeover_prefetch import TakeoverPrefetch
 from segments.wal.footer_index import TAIL_MIN, IndexBlock
 from segments.wal.footer_reader import write_index
 from segments.wal.segment_file import BATCH_DTYPE, SEAL_BYTES, FooterBytes
@@ -143,7 +143,7 @@ def test_what_one_reads_on_is_not_taken_for_what_another_had_read_ahead() -> Non
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         in_both(bucket, 3)
-        ahead = ReadAhead(bucket, SETTINGS, cache)
+        ahead = TakeoverPrefetch(bucket, SETTINGS, cache)
         await ahead.read({ORDERS: [led(1, 1)]})
         in_both(bucket, 3)
         await found(bucket, cache, PAYMENTS, led(1, 1, released_at_seq=6))
@@ -161,7 +161,7 @@ def test_what_one_reads_on_while_another_reads_elsewhere_is_not_mixed_up() -> No
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         in_both(bucket, 1, session=5, epoch=0)
         in_both(bucket, 3, session=1)
-        ahead = ReadAhead(bucket, SETTINGS, cache)
+        ahead = TakeoverPrefetch(bucket, SETTINGS, cache)
         spans = [led(5, 0, released_at_seq=1), led(1, 1)]
         bucket.script("list", session_prefix(SessionId(5)), slow(1))
         async with asyncio.TaskGroup() as lots:

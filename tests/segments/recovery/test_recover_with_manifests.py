@@ -19,7 +19,7 @@ from segments.partition.leader_partitions import LeaderPartition
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition
-from segments.recovery.takeover_prefetch import ReadAhead
+from segments.recovery.takeover_prefetch import TakeoverPrefetch
 from segments.wal.run_index import NO_EPOCH_END
 from tests.kit.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS, Led, header_of, led, partition_of, sequenced_batch
 from tests.kit.segments.manifests import TOPIC, compacted_to, plant, remembered, writer_of
@@ -207,7 +207,7 @@ def test_compaction_that_comes_on_while_it_is_read_makes_no_gap(steps: list[int]
         cache = FooterCache(bytes_max=1 << 20)
         begun = None
         if reads_ahead:
-            ahead = ReadAhead(bucket, SETTINGS, cache if keeps else None)
+            ahead = TakeoverPrefetch(bucket, SETTINGS, cache if keeps else None)
             await ahead.read({ORDERS: [led(1)]}, {ORDERS: TOPIC})
             begun = ahead.take({ORDERS})
         spans = {ORDERS: [led(1, released_at_seq=SEGMENTS)]}
@@ -222,7 +222,7 @@ def test_what_was_read_ahead_before_it_was_compacted_is_dropped_and_nothing_is_r
     bucket = Compacted()
 
     async def recovered() -> RecoveredPartition:
-        ahead = ReadAhead(bucket, SETTINGS)
+        ahead = TakeoverPrefetch(bucket, SETTINGS)
         await ahead.read({ORDERS: [led(1)]}, {ORDERS: TOPIC})
         bucket.compact(5)
         bucket.trim(5)

@@ -14,8 +14,8 @@ from segments.bucket.layout import claim_key, segment_key
 from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition
-from segments.recovery.session_runs import Span
-from segments.recovery.takeover_prefetch import ReadAhead, read_footers_ahead
+from segments.recovery.session_runs import LeadershipSpan
+from segments.recovery.takeover_prefetch import TakeoverPrefetch, read_footers_ahead
 from segments.settings import SegmentSettings
 from segments.wal.session import seal
 from tests.kit.segments.batches import BY, ORDERS, TIMESTAMP_MS, batch_of, led, seal_of, segment_of, stamped_run
@@ -31,20 +31,22 @@ async def write(store: ScriptedStore, session: int, seq: int, first_offset: int,
     await store.create(segment_key(led(session).session, SegmentSeq(seq)), segment.body)
 
 
-async def read_ahead(store: ScriptedStore, spans: Sequence[Span]) -> ReadAhead:
-    ahead = ReadAhead(store, SETTINGS)
+async def read_ahead(store: ScriptedStore, spans: Sequence[LeadershipSpan]) -> TakeoverPrefetch:
+    ahead = TakeoverPrefetch(store, SETTINGS)
     await ahead.read({ORDERS: spans})
     return ahead
 
 
-async def recovered(store: ScriptedStore, spans: Sequence[Span], ahead: ReadAhead | None = None) -> RecoveredPartition:
+async def recovered(
+    store: ScriptedStore, spans: Sequence[LeadershipSpan], ahead: TakeoverPrefetch | None = None
+) -> RecoveredPartition:
     begun = ahead.take({ORDERS}) if ahead is not None else None
     found = (await recover(store, {ORDERS: spans}, by=BY, settings=SETTINGS, now_ms=lambda: TIMESTAMP_MS, begun=begun))[ORDERS]
     assert isinstance(found, RecoveredPartition), found
     return found
 
 
-async def same_as_without(store: ScriptedStore, spans: Sequence[Span], ahead: ReadAhead) -> RecoveredPartition:
+async def same_as_without(store: ScriptedStore, spans: Sequence[LeadershipSpan], ahead: TakeoverPrefetch) -> RecoveredPartition:
     with_it, without = await recovered(store, spans, ahead), await recovered(store, spans)
     assert with_it.end_offset == without.end_offset
     assert with_it.sessions == without.sessions
@@ -130,7 +132,7 @@ def test_a_leader_that_wrote_nothing_may_be_missing_from_the_list() -> None:
         [],  # none: the topic was made anew
     ],
 )
-def test_what_the_metadata_do_not_bear_out_is_not_used(spans: list[Span]) -> None:
+def test_what_the_metadata_do_not_bear_out_is_not_used(spans: list[LeadershipSpan]) -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         store.plant(claim_key(led(6).session), b"{}")
@@ -172,7 +174,7 @@ def test_why_nothing_was_read_ahead_is_told(act: Act, told: str, caplog: pytest.
         await write(store, 5, 0, 0, epoch=0)
         store.script("tail", segment_key(led(5).session, SegmentSeq(0)), act)
         began_s = asyncio.get_running_loop().time()
-        assert not await ReadAhead(store, SETTINGS).read({ORDERS: [led(5, 0)]}, timeout_s=2.0)
+        assert not await TakeoverPrefetch(store, SETTINGS).read({ORDERS: [led(5, 0)]}, timeout_s=2.0)
         assert asyncio.get_running_loop().time() - began_s <= 2.0
 
     with caplog.at_level("INFO"):

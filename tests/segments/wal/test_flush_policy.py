@@ -10,37 +10,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segments.settings import SegmentSettings
-from segments.wal.flush_policy import FlushRule, FlushState
+from segments.wal.flush_policy import FlushPolicy, FlushState
 
 NOTHING = FlushState(full_segments=0, open_since_s=None, in_flight=0, closing=False)
 SETTINGS = SegmentSettings(linger_ms=100, puts_per_second_max=20, puts_in_flight_max=4)
 
 
-def exhausted_rule(settings: SegmentSettings, *, now_s: float) -> FlushRule:
+def exhausted_rule(settings: SegmentSettings, *, now_s: float) -> FlushPolicy:
     """One whose budget was spent just now."""
-    rule = FlushRule(settings)
+    rule = FlushPolicy(settings)
     for _ in range(100):
         rule.flushed(now_s=now_s)
     return rule
 
 
 def test_nothing_is_flushed_while_there_is_nothing() -> None:
-    assert FlushRule(SETTINGS).due_at_s(NOTHING, now_s=10) is None
-    assert FlushRule(SETTINGS).due_at_s(NOTHING._replace(closing=True), now_s=10) is None
+    assert FlushPolicy(SETTINGS).due_at_s(NOTHING, now_s=10) is None
+    assert FlushPolicy(SETTINGS).due_at_s(NOTHING._replace(closing=True), now_s=10) is None
 
 
 def test_a_quiet_broker_flushes_at_once() -> None:
-    assert FlushRule(SETTINGS).due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == 10
+    assert FlushPolicy(SETTINGS).due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == 10
 
 
 def test_a_bucket_that_is_not_well_gets_nothing_before_its_time() -> None:
     spared = NOTHING._replace(open_since_s=10, spared=True)
-    assert FlushRule(SETTINGS).due_at_s(spared, now_s=10) == pytest.approx(10.1)
-    assert FlushRule(SETTINGS).due_at_s(spared._replace(waited_for=True), now_s=10) == 10, "but for who waits"
+    assert FlushPolicy(SETTINGS).due_at_s(spared, now_s=10) == pytest.approx(10.1)
+    assert FlushPolicy(SETTINGS).due_at_s(spared._replace(waited_for=True), now_s=10) == 10, "but for who waits"
 
 
 def test_while_a_put_is_in_flight_batches_gather_for_linger_ms() -> None:
-    assert FlushRule(SETTINGS).due_at_s(NOTHING._replace(open_since_s=10, in_flight=1), now_s=10.03) == pytest.approx(10.1)
+    assert FlushPolicy(SETTINGS).due_at_s(NOTHING._replace(open_since_s=10, in_flight=1), now_s=10.03) == pytest.approx(10.1)
 
 
 def test_a_full_segment_leaves_at_once_whatever_is_in_flight_and_whatever_the_budget_says() -> None:
@@ -51,7 +51,7 @@ def test_a_full_segment_leaves_at_once_whatever_is_in_flight_and_whatever_the_bu
 @pytest.mark.parametrize("closing", [False, True])
 def test_with_all_places_in_flight_taken_everything_waits_for_one_to_land(closing: bool) -> None:
     state = FlushState(full_segments=2, open_since_s=1, in_flight=4, closing=closing)
-    assert FlushRule(SETTINGS).due_at_s(state, now_s=10) is None
+    assert FlushPolicy(SETTINGS).due_at_s(state, now_s=10) is None
 
 
 def test_closing_does_not_linger() -> None:
@@ -62,7 +62,7 @@ def test_closing_does_not_linger() -> None:
 def test_what_a_handover_waits_for_does_not_linger_either_and_waits_for_a_place_in_flight() -> None:
     state = FlushState(full_segments=0, open_since_s=10, in_flight=1, closing=False, waited_for=True)
     assert exhausted_rule(SETTINGS, now_s=10).due_at_s(state, now_s=10) == 10
-    assert FlushRule(SETTINGS).due_at_s(state._replace(in_flight=4), now_s=10) is None
+    assert FlushPolicy(SETTINGS).due_at_s(state._replace(in_flight=4), now_s=10) is None
 
 
 def test_without_budget_even_a_quiet_broker_lingers() -> None:
@@ -71,14 +71,14 @@ def test_without_budget_even_a_quiet_broker_lingers() -> None:
 
 
 def test_the_budget_comes_back_by_puts_per_second_and_is_worth_a_flush_before_linger_is_over() -> None:
-    rule = FlushRule(SETTINGS)
+    rule = FlushPolicy(SETTINGS)
     for _ in range(5):
         rule.flushed(now_s=10)
     assert rule.due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == pytest.approx(10.05)
 
 
 def test_a_budget_of_zero_leaves_linger_alone() -> None:
-    rule = FlushRule(SegmentSettings(linger_ms=100, puts_per_second_max=0))
+    rule = FlushPolicy(SegmentSettings(linger_ms=100, puts_per_second_max=0))
     assert rule.due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == pytest.approx(10.1)
 
 
@@ -105,7 +105,7 @@ class Flush(NamedTuple):
 def drive(settings: SegmentSettings, arrivals: list[Arrival], put_times_s: list[float]) -> list[Flush]:
     """Plays segments/wal/segment_writer.py without I/O, and checks at every step that nobody waits too long. What was flushed, and
     when."""
-    rule, linger_s = FlushRule(settings), settings.linger_ms / 1000
+    rule, linger_s = FlushPolicy(settings), settings.linger_ms / 1000
     now_s, full, open_since_s = 0.0, 0, None
     landings: list[float] = []
     flushes: list[Flush] = []

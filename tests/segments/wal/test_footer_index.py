@@ -13,9 +13,9 @@ from metadata.model import SegmentSeq, SessionId
 from segments.wal.footer_index import (
     BLOCK_BYTES_MAX,
     FooterBlocks,
+    FooterRead,
     IndexBlock,
     IndexRange,
-    Part,
     cover,
     encode_index,
     parse_index,
@@ -86,7 +86,7 @@ def test_whatever_indexes_there_are_each_footer_is_read_once(ranges: list[tuple[
     assert places_read(parts, segments) == list(range(first, segments))
 
 
-def places_read(parts: Sequence[Part], segments: int) -> list[int]:
+def places_read(parts: Sequence[FooterRead], segments: int) -> list[int]:
     return [seq for first, index in parts for seq in range(first, min(index.end, segments) if index else first + 1)]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import SegmentSeq
 from segments.bucket.layout import index_key, session_prefix, trimmed_key
-from segments.object_store.health import BucketState
+from segments.object_store.health import HealthState
 from segments.object_store.interface import unsynced
 from segments.settings import SegmentSettings
 from segments.wal.footer_index import parse_index
@@ -265,7 +265,7 @@ def test_a_bucket_that_answers_nothing_gets_no_put_twice() -> None:
     store.script("create", key_of(0), slow(5))
 
     async def work(at_work: Writing) -> None:
-        at_work.bucket_state = BucketState.UNAVAILABLE
+        at_work.bucket_state = HealthState.UNAVAILABLE
         assert await outcome(at_work.add()) is None
         assert now_s() == 5
 

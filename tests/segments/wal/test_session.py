@@ -22,9 +22,9 @@ from segments.wal.session import (
     claim,
     find_seal,
     list_session,
+    read_writer_id,
     seal,
     trim_point,
-    who_wrote,
 )
 from segments.wal.session_listing import SessionListing, SessionLook
 from tests.kit.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
@@ -388,7 +388,7 @@ def test_two_sealers_and_a_writer_that_goes_on_agree_on_where_the_session_ends(
 
 def writer_at(store: ScriptedStore, seq: int, *, bytes_expected: int | None = None) -> bytes | None:
     expected = len(body_of(seq)) if bytes_expected is None else bytes_expected
-    return run(who_wrote(store, SESSION, SegmentSeq(seq), bytes_expected=expected))
+    return run(read_writer_id(store, SESSION, SegmentSeq(seq), bytes_expected=expected))
 
 
 def test_a_place_tells_its_writer_or_that_it_is_sealed() -> None:

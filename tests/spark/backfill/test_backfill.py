@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compaction.conversion.unit_files import MadeUnit
-from compaction.manifest_cache import Manifests
+from compaction.manifest_cache import ManifestCache
 from compaction.settings import CompactionSettings
 from metadata.errors import Corrupt, Unavailable, UnknownTopic
 from metadata.model import Partition, SegmentSeq, SessionId, TopicId, TopicPartition
@@ -79,9 +79,9 @@ def manifest(log: MadeLog, partition: int) -> Manifest:
     where = log.place(partition)
 
     async def read() -> Manifest:
-        from segments.object_store.directory import DirectoryStore
+        from segments.object_store.directory import DirectoryObjectStore
 
-        store = await DirectoryStore.open(log.root)
+        store = await DirectoryObjectStore.open(log.root)
         try:
             return await newest_manifest(store, log.topic, where) or no_manifest(where)
         finally:
@@ -145,10 +145,10 @@ def test_the_manifest_is_the_one_that_a_compactor_makes_but_for_names(tmp_path: 
 
 
 def _newest(root: Path) -> Manifest:
-    from segments.object_store.directory import DirectoryStore
+    from segments.object_store.directory import DirectoryObjectStore
 
     async def read() -> Manifest:
-        store = await DirectoryStore.open(root)
+        store = await DirectoryObjectStore.open(root)
         try:
             found = await newest_manifest(store, "orders", ORDERS)
             assert found is not None
@@ -183,16 +183,16 @@ def test_who_is_overtaken_right_after_a_commit_goes_on_from_what_is_the_newest_t
     log: MadeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the manifest that it has committed is not in mind any more."""
-    newest, overtaken = Manifests.newest, list[TopicPartition]()
+    newest, overtaken = ManifestCache.newest, list[TopicPartition]()
 
-    async def forgotten(self: Manifests, topic: str, partition: TopicPartition) -> Manifest:
+    async def forgotten(self: ManifestCache, topic: str, partition: TopicPartition) -> Manifest:
         if not overtaken:
             overtaken.append(partition)
             await asyncio.to_thread(run, log.url)
             self.forget(partition)
         return await newest(self, topic, partition)
 
-    monkeypatch.setattr(Manifests, "newest", forgotten)
+    monkeypatch.setattr(ManifestCache, "newest", forgotten)
     report = backfill(log.url, ALL, in_this_process, units=2, unit_bytes_max=6_000, settings=SMALL)
     assert overtaken
     assert (report.damaged, report.bytes_waiting) == ({}, 0)

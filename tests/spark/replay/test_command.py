@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import spark.runtime.session
 from metadata.errors import InvalidArgument, NotFound, TidelogError, UnknownTopic
 from spark.replay import replay as replays
-from spark.replay.plan import PLAN_FILE, Asked, Placement, Plan, Target, Verdict
+from spark.replay.plan import PLAN_FILE, PartitionChoice, ReplayPlan, ReplayRequest, ReplayTarget, Verdict
 from spark.runtime.hadoop_files import CONFIGURED_BY
 from spark.sink.options import parse_sink_options
 from spark.source.scan_plan import OffsetRange
@@ -66,28 +66,28 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
 
 def running(
     monkeypatch: pytest.MonkeyPatch, verdict: Verdict | BaseException, *, done: int = 0, keeps: bool = False
-) -> list[tuple[Asked, replays.Running]]:
-    calls: list[tuple[Asked, replays.Running]] = []
+) -> list[tuple[ReplayRequest, replays.Running]]:
+    calls: list[tuple[ReplayRequest, replays.Running]] = []
 
     def replay(
         session: Session,
-        asked: Asked,
+        asked: ReplayRequest,
         running: replays.Running,
         *,
         partitions: int | None,
-        began: Callable[[Plan, int], None],
-        told: Callable[[replays.Progress], None],
+        began: Callable[[ReplayPlan, int], None],
+        told: Callable[[replays.ReplayProgress], None],
     ) -> Verdict:
         calls.append((asked, running))
-        began(Plan(asked, {"orders": {0: OffsetRange(0, 200)}}, {}, keeps), done)
-        told(replays.Progress(200, 200))
+        began(ReplayPlan(asked, {"orders": {0: OffsetRange(0, 200)}}, {}, keeps), done)
+        told(replays.ReplayProgress(200, 200))
         if isinstance(verdict, BaseException):
             raise verdict
         return verdict
 
     monkeypatch.setattr(replays, "replay", replay)
     monkeypatch.setattr(replays, "check_source", lambda asked, begins: None)
-    monkeypatch.setattr(replays, "target_partitions", lambda asked, running: 1 if asked.target is Target.TOPIC else None)
+    monkeypatch.setattr(replays, "target_partitions", lambda asked, running: 1 if asked.target is ReplayTarget.TOPIC else None)
     return calls
 
 
@@ -96,7 +96,7 @@ def test_the_checkpoint_of_parquet_lies_in_its_folder(monkeypatch: pytest.Monkey
     code, said = typed("--into-parquet", "/rows/", "--from", "1h", "--where", "partition = 0", "--batch-offsets", "7")
     assert code == 0
     ((asked, given),) = calls
-    assert (asked.start, asked.end, asked.where, asked.target) == ("1h", "latest", "partition = 0", Target.PARQUET)
+    assert (asked.start, asked.end, asked.where, asked.target) == ("1h", "latest", "partition = 0", ReplayTarget.PARQUET)
     assert (given.checkpoint, given.batch_offsets, given.brokers) == ("/rows/_checkpoint", 7, "")
     assert "200 offsets of orders into /rows/\n" in said
     assert "200 records are in /rows/, as many as there are in the range; both sides were counted" in said
@@ -222,7 +222,9 @@ def test_where_only_spark_can_tell_it_is_asked(tmp_path: Path, monkeypatch: pyte
 
 def test_one_that_goes_on_is_not_held_up_by_partitions_that_came_since(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "bucket", partitions=3)
-    asked = Asked(("orders",), log.url, '{"orders":{"0":5,"1":5}}', "latest", Target.PARQUET, "/rows", "", Placement.AUTO)
+    asked = ReplayRequest(
+        ("orders",), log.url, '{"orders":{"0":5,"1":5}}', "latest", ReplayTarget.PARQUET, "/rows", "", PartitionChoice.AUTO
+    )
     replays.check_source(asked)
 
 

@@ -13,8 +13,18 @@ from pyspark.errors import StreamingQueryException
 from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.settings import INT64_MAX
-from spark.replay.plan import Asked, Placement, Plan, Target, Verdict, check_same, decode_plan, encode_plan, plan_of
-from spark.replay.replay import SLOW_WORKER, Progress, check_dates, resolve_range, run_query
+from spark.replay.plan import (
+    PartitionChoice,
+    ReplayPlan,
+    ReplayRequest,
+    ReplayTarget,
+    Verdict,
+    check_same,
+    decode_plan,
+    encode_plan,
+    plan_of,
+)
+from spark.replay.replay import SLOW_WORKER, ReplayProgress, check_dates, resolve_range, run_query
 from spark.runtime.bucket_thread import BucketThread
 from spark.sink.row_encoder import TopicFacts
 from spark.source.log_snapshot import PartitionSnapshot
@@ -37,20 +47,20 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
     return made
 
 
-def asked(bucket: Bucket, **changes: Any) -> Asked:
-    given = {"start": "earliest", "end": "latest", "target": Target.PARQUET, "into": "/rows", **changes}
-    return msgspec.convert({"topics": ("orders",), "bucket": bucket.url, **given}, Asked)
+def asked(bucket: Bucket, **changes: Any) -> ReplayRequest:
+    given = {"start": "earliest", "end": "latest", "target": ReplayTarget.PARQUET, "into": "/rows", **changes}
+    return msgspec.convert({"topics": ("orders",), "bucket": bucket.url, **given}, ReplayRequest)
 
 
 Resolved = tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]
 
 
-def resolve(wanted: Asked) -> Resolved:
+def resolve(wanted: ReplayRequest) -> Resolved:
     with BucketThread(wanted.bucket) as opened:
         return opened.run(lambda store: resolve_range(store, wanted, now_ms=NOW_MS))
 
 
-def planned(bucket: Bucket, target_partitions: int | None = None, /, **changes: Any) -> Plan:
+def planned(bucket: Bucket, target_partitions: int | None = None, /, **changes: Any) -> ReplayPlan:
     wanted = asked(bucket, **changes)
     return plan_of(wanted, *resolve(wanted), target_partitions=target_partitions)
 
@@ -139,22 +149,22 @@ def test_a_plan_names_each_partition_so_that_nothing_that_comes_later_is_read(bu
 @pytest.mark.parametrize(
     ("placement", "target_partitions", "keeps"),
     [
-        (Placement.AUTO, 2, True),
-        (Placement.AUTO, 3, False),
-        (Placement.KEEP, 3, True),
-        (Placement.BY_KEY, 2, False),
-        (Placement.KEEP, None, False),
+        (PartitionChoice.AUTO, 2, True),
+        (PartitionChoice.AUTO, 3, False),
+        (PartitionChoice.KEEP, 3, True),
+        (PartitionChoice.BY_KEY, 2, False),
+        (PartitionChoice.KEEP, None, False),
     ],
 )
 def test_partitions_are_kept_where_the_counts_are_equal_or_as_it_is_asked(
-    bucket: Bucket, placement: Placement, target_partitions: int | None, keeps: bool
+    bucket: Bucket, placement: PartitionChoice, target_partitions: int | None, keeps: bool
 ) -> None:
     assert planned(bucket, target_partitions, placement=placement).keeps_partitions is keeps
 
 
 def test_partitions_that_the_target_lacks_are_refused(bucket: Bucket) -> None:
     with pytest.raises(Rejected, match="orders has partitions up to 1, and /rows has 1") as refused:
-        planned(bucket, 1, placement=Placement.KEEP)
+        planned(bucket, 1, placement=PartitionChoice.KEEP)
     assert "--partitions 2" in refused.value.hint
 
 
@@ -196,9 +206,9 @@ class Query:
 
 
 def test_a_worker_that_spark_has_not_waited_for_is_started_again(bucket: Bucket) -> None:
-    query, told = Query([f"[STREAM_FAILED] terminated with exception: {SLOW_WORKER}."] * 2), list[Progress]()
+    query, told = Query([f"[STREAM_FAILED] terminated with exception: {SLOW_WORKER}."] * 2), list[ReplayProgress]()
     run_query(lambda: query, planned(bucket), told.append)  # type: ignore[arg-type,return-value]  # as much of a query as is needed
-    assert told == [Progress(60, 7)]
+    assert told == [ReplayProgress(60, 7)]
     assert query.stopped == 3
 
 
@@ -252,7 +262,7 @@ def test_records_that_a_topic_would_not_take_for_their_dates_are_refused_before_
     bucket: Bucket, limit_ms: int, changes: dict[str, str], refused: int | None
 ) -> None:
     into = TopicFacts("kept", "a" * 32, 2, 1 << 20, timestamp_after_max_ms=limit_ms)
-    wanted = asked(bucket, target=Target.TOPIC, into="kept", **changes)
+    wanted = asked(bucket, target=ReplayTarget.TOPIC, into="kept", **changes)
     snapshots, ranges = resolve(wanted)
 
     def check() -> None:

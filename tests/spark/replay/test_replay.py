@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 import tidelog
 from metadata.errors import InvalidArgument, InvalidTimestamp, TidelogError
 from metadata.topics.settings import INT64_MAX
-from spark.replay.plan import Asked, Placement, Plan, Target, Verdict
-from spark.replay.replay import Progress, Running, replay, target_partitions
+from spark.replay.plan import PartitionChoice, ReplayPlan, ReplayRequest, ReplayTarget, Verdict
+from spark.replay.replay import ReplayProgress, Running, replay, target_partitions
 from tests.kit.forked_tidelog import ForkedBroker
 from tests.kit.spark.topics_on_disk import Bucket, records
 from tidelog import Message
@@ -27,7 +27,7 @@ class StopReplayError(Exception):
     """Stands for Ctrl-C, or a crash."""
 
 
-def stop(progress: Progress) -> None:
+def stop(progress: ReplayProgress) -> None:
     raise StopReplayError
 
 
@@ -40,8 +40,8 @@ def bucket(tmp_path: Path) -> Bucket:
     return made
 
 
-def asked(bucket: Bucket, target: Target, into: str, where: str = "", start: str = "10", end: str = "110") -> Asked:
-    return Asked(("orders",), bucket.url, start, end, target, into, where)
+def asked(bucket: Bucket, target: ReplayTarget, into: str, where: str = "", start: str = "10", end: str = "110") -> ReplayRequest:
+    return ReplayRequest(("orders",), bucket.url, start, end, target, into, where)
 
 
 def test_a_range_that_is_filtered_goes_to_parquet_and_goes_on_after_an_interruption(
@@ -49,17 +49,17 @@ def test_a_range_that_is_filtered_goes_to_parquet_and_goes_on_after_an_interrupt
 ) -> None:
     rows, running = str(tmp_path / "rows"), Running(f"{tmp_path}/rows/_checkpoint", batch_offsets=40)
     in_small_batches = replace(running, batch_offsets=2)  # 50 batches take seconds, so the first look finds the replay half done
-    wanted = asked(bucket, Target.PARQUET, rows, where="value is not null")
+    wanted = asked(bucket, ReplayTarget.PARQUET, rows, where="value is not null")
     with pytest.raises(InvalidArgument, match=r"--where 'valu = 1' is no condition that Spark takes: .*valu.*Nothing was written"):
-        replay(spark, asked(bucket, Target.PARQUET, rows, where="valu = 1"), running, partitions=None)
+        replay(spark, asked(bucket, ReplayTarget.PARQUET, rows, where="valu = 1"), running, partitions=None)
     with pytest.raises(StopReplayError):
         replay(spark, wanted, in_small_batches, partitions=None, told=stop)
     bucket.compact()
     bucket.produce(records(120, 10))
     with pytest.raises(InvalidArgument, match="is the checkpoint of another replay: --where was 'value is not null', and is ''"):
-        replay(spark, asked(bucket, Target.PARQUET, rows), running, partitions=None)
-    seen: list[Progress] = []
-    begins: list[tuple[Plan, int]] = []
+        replay(spark, asked(bucket, ReplayTarget.PARQUET, rows), running, partitions=None)
+    seen: list[ReplayProgress] = []
+    begins: list[tuple[ReplayPlan, int]] = []
     verdict = replay(
         spark, wanted, running, partitions=None, told=seen.append, began=lambda plan, done: begins.append((plan, done))
     )
@@ -82,7 +82,7 @@ def test_a_replay_makes_a_table_and_takes_none_whose_rows_spark_would_hide(
 ) -> None:
     """A file sink of Spark passes over batches whose numbers are in the log of the folder."""
     try:
-        wanted, running = asked(bucket, Target.TABLE, "replayed", start="0", end="30"), Running(str(tmp_path / "checkpoint"))
+        wanted, running = asked(bucket, ReplayTarget.TABLE, "replayed", start="0", end="30"), Running(str(tmp_path / "checkpoint"))
         assert replay(spark, wanted, running, partitions=None) == Verdict(30, 30)
         assert replay(spark, wanted, running, partitions=None) == Verdict(30, 30)
         assert [row.offset for row in spark.table("replayed").orderBy("offset").collect()] == list(range(30))
@@ -113,16 +113,18 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
                 for n in range(300)
             ],
         )
-    source = Asked(("source",), bucket, "earliest", "latest", Target.TOPIC, "kept")
+    source = ReplayRequest(("source",), bucket, "earliest", "latest", ReplayTarget.TOPIC, "kept")
 
-    def run(wanted: Asked, told: Callable[[Progress], None] = lambda progress: None) -> Verdict:
+    def run(wanted: ReplayRequest, told: Callable[[ReplayProgress], None] = lambda progress: None) -> Verdict:
         running = Running(str(tmp_path / f"{wanted.topics[0]}-{wanted.into}"), brokers=broker.http_url, batch_offsets=120)
         return replay(spark, wanted, running, partitions=target_partitions(wanted, running), told=told)
 
     with pytest.raises(StopReplayError):
         run(source, told=stop)
     assert run(source) == Verdict(300, 300)
-    into_three = Asked(("source",), bucket, "earliest", "latest", Target.TOPIC, "spread", "partition = 1", Placement.AUTO)
+    into_three = ReplayRequest(
+        ("source",), bucket, "earliest", "latest", ReplayTarget.TOPIC, "spread", "partition = 1", PartitionChoice.AUTO
+    )
     assert run(into_three) == Verdict(150, 150)
     assert rows(spark, bucket, "kept") == rows(spark, bucket, "source")
     spread = rows(spark, bucket, "spread")
@@ -135,12 +137,14 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
         log.topics.create("ahead", partitions=2, settings={"message.timestamp.after.max.ms": str(INT64_MAX)})
         log.produce_many("ahead", [Message(b"v", partition=n, timestamp_ms=(1, 2**50)[n]) for n in range(2)])
     with pytest.raises(InvalidTimestamp, match=r"offset 0 of ahead/1 is dated too far ahead: kept takes .* Nothing was written"):
-        run(Asked(("ahead",), bucket, "earliest", "latest", Target.TOPIC, "kept"))
-    nowhere = Asked(("source",), bucket, "0", "1", Target.TOPIC, "nowhere")
+        run(ReplayRequest(("ahead",), bucket, "earliest", "latest", ReplayTarget.TOPIC, "kept"))
+    nowhere = ReplayRequest(("source",), bucket, "0", "1", ReplayTarget.TOPIC, "nowhere")
     with pytest.raises(TidelogError, match="nowhere"):
         target_partitions(nowhere, Running("", brokers=broker.http_url))
     with pytest.raises(InvalidArgument, match="source would be replayed into itself"):
-        target_partitions(Asked(("source",), bucket, "0", "1", Target.TOPIC, "source"), Running("", brokers=broker.http_url))
+        target_partitions(
+            ReplayRequest(("source",), bucket, "0", "1", ReplayTarget.TOPIC, "source"), Running("", brokers=broker.http_url)
+        )
 
 
 def rows(spark: SparkSession, bucket: str, topic: str) -> list[Row]:

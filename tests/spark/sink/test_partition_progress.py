@@ -8,16 +8,16 @@ from metadata.errors import Corrupt, Fenced, OutcomeUnknown, OutOfOrderSequence,
 from metadata.errors import UnknownProducer as Unknown
 from segments.records.batch import parse_whole
 from segments.records.columns import encode_records
-from spark.sink.partition_progress import ForgottenError, Lane
+from spark.sink.partition_progress import ForgottenError, PartitionProgress
 from spark.sink.staged_files import StagedPartition
 
 ORDERS = StagedPartition("orders", "a" * 32, 0)
 TEN = encode_records([(None, b"v", (), 0)] * 10)
 
 
-def lane_of(batches: int, *, staged: int | None = None) -> Lane:
+def lane_of(batches: int, *, staged: int | None = None) -> PartitionProgress:
     """Of so many record batches, of ten records each."""
-    lane = Lane(ORDERS, 10 * batches)
+    lane = PartitionProgress(ORDERS, 10 * batches)
     for file in range(batches if staged is None else staged):
         assert lane.stage(TEN, parse_whole(TEN), file)
     return lane

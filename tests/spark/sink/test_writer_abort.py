@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from segments.bucket.layout import staged_rows_key
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from spark.sink.options import parse_sink_options
 from spark.sink.staged_files import encode_file
 from spark.sink.staging import StagedByTask, upload
@@ -17,7 +17,7 @@ WRITE = "0f" * 16
 
 def test_rows_stay_where_every_task_was_done_since_the_marker_of_a_commit_that_failed_may_still_land(tmp_path: Path) -> None:
     async def test() -> None:
-        store = await DirectoryStore.open(tmp_path)
+        store = await DirectoryObjectStore.open(tmp_path)
         key = staged_rows_key(WRITE, 0, 1, "0" * 16, 0)
         file, body = encode_file(key, [])
         await upload(store, key, body)

@@ -13,14 +13,14 @@ from metadata.model import Offset, TopicId
 from segments.history.manifest import KeyPass
 from segments.history.manifest_edits import keys_compacted
 from segments.history.manifest_store import commit_manifest, newest_manifest
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.records import columns as records_columns
 from segments.records.compression import Codec
 from spark.runtime.bucket_thread import BucketThread
 from spark.source import task_reader
 from spark.source.batch_query import plan_batch
 from spark.source.options import parse_source_options
-from spark.source.scan_plan import ALL_ROWS, FilePart, Rows, RunPart, Task
+from spark.source.scan_plan import ALL_ROWS, FilePart, RowFilter, RunGroup, Task
 from spark.source.schema import ARROW_TYPES, arrow_schema
 from spark.source.task_reader import read_task
 from tests.kit.segments.batches import ORDERS
@@ -40,7 +40,7 @@ def bucket(tmp_path: Path) -> Bucket:
     return made
 
 
-def tasks(bucket: Bucket, rows: Rows = ALL_ROWS, /, **options: str) -> list[Task]:
+def tasks(bucket: Bucket, rows: RowFilter = ALL_ROWS, /, **options: str) -> list[Task]:
     given = {"bucket": bucket.url} | (
         {} if options.keys() & {"subscribePattern", "assign", "subscribe"} else {"subscribe": "orders"}
     )
@@ -66,7 +66,7 @@ def read(bucket: Bucket, planned: Iterable[Task], columns: tuple[str, ...] = tup
 def test_all_that_was_written_is_read_in_order_from_parquet_and_segments(bucket: Bucket) -> None:
     planned = tasks(bucket)
     kinds = {type(part) for task in planned for part in task.parts}
-    assert kinds == {FilePart, RunPart}
+    assert kinds == {FilePart, RunGroup}
     assert read(bucket, planned) == bucket.written
 
 
@@ -119,11 +119,11 @@ def test_a_task_has_no_more_records_than_it_may(bucket: Bucket) -> None:
 
 
 def test_what_filters_rule_out_is_not_read(bucket: Bucket) -> None:
-    assert tasks(bucket, Rows(partitions=frozenset([1]))) == []
-    tail = tasks(bucket, Rows(offset_min=180))
-    assert [type(part) for task in tail for part in task.parts] == [RunPart]
+    assert tasks(bucket, RowFilter(partitions=frozenset([1]))) == []
+    tail = tasks(bucket, RowFilter(offset_min=180))
+    assert [type(part) for task in tail for part in task.parts] == [RunGroup]
     assert read(bucket, tail)[-20:] == bucket.written[180:]
-    late = tasks(bucket, Rows(timestamp_min_ms=START_MS + 150_000))
+    late = tasks(bucket, RowFilter(timestamp_min_ms=START_MS + 150_000))
     assert read(bucket, late)[-50:] == bucket.written[150:]
 
 
@@ -195,7 +195,7 @@ def test_a_plan_is_not_made_anew_over_files_that_a_key_pass_under_way_has_replac
 
 
 async def _note_a_key_pass(bucket: Bucket, end_offset: int) -> None:
-    store = await DirectoryStore.open(bucket.root)
+    store = await DirectoryObjectStore.open(bucket.root)
     held = await newest_manifest(store, "orders", ORDERS)
     assert held is not None
     passed = keys_compacted(held, passes=(KeyPass(Offset(end_offset), 0, 0),), writer="0" * 32, now_ms=0)

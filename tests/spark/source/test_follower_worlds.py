@@ -23,7 +23,7 @@ from segments.bucket.layout import claim_key, segment_key, trimmed_key
 from segments.history.manifest import EpochStart, Manifest, no_manifest
 from segments.history.manifest_edits import compacted
 from segments.history.manifest_store import commit_manifest, newest_manifest
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.records.batch import parse_whole, stamp
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -60,7 +60,7 @@ class WrittenSession:
 @dataclass(slots=True)
 class World:
     chance: random.Random
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
     sessions: dict[int, WrittenSession] = field(default_factory=dict)
     on_their_way: list[Put] = field(default_factory=list)
     runs: list[PlacedRun] = field(default_factory=list)

@@ -8,7 +8,7 @@ from metadata.errors import InvalidArgument
 from spark.source.options import (
     EARLIEST,
     LATEST,
-    Assigned,
+    AssignedPartitions,
     AtOffset,
     AtOffsets,
     AtTimestamp,
@@ -37,7 +37,7 @@ def test_names_are_compared_without_regard_to_case() -> None:
 
 def test_topics_are_named_matched_or_assigned() -> None:
     assert parse_source_options({**BUCKET, "subscribe": " b , a,b"}).topics == Subscribed(("b", "a"))
-    assert parse_source_options({**BUCKET, "assign": '{"a":[2,0,2]}'}).topics == Assigned({"a": (2, 0)})
+    assert parse_source_options({**BUCKET, "assign": '{"a":[2,0,2]}'}).topics == AssignedPartitions({"a": (2, 0)})
     matching = parse_source_options({**BUCKET, "subscribePattern": "a.*"}).topics
     assert isinstance(matching, Matching)
     assert matching.pattern.pattern == "a.*"

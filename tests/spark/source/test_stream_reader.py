@@ -17,11 +17,11 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from metadata.errors import Unavailable
 from metadata.model import SegmentSeq, SessionId, TopicId
 from segments.bucket.layout import segment_key
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import ListPage
 from spark.source import stream_log
 from spark.source.reader import TidelogSource
-from spark.source.scan_plan import FilePart, RunPart
+from spark.source.scan_plan import FilePart, RunGroup
 from spark.source.stream_reader import TidelogStreamReader
 from tests.kit.spark.topics_on_disk import START_MS, Bucket, records
 
@@ -142,7 +142,7 @@ def test_a_batch_that_is_planned_again_after_a_restart_is_the_same_from_parquet(
     end = query.plan()
     assert end is not None
     kinds = {type(part) for task in query.reader.partitions(query.start, end) for part in task.value.parts}
-    assert kinds == {RunPart}
+    assert kinds == {RunGroup}
     before = query.run(end)
     bucket.produce(records(100, 10))
     bucket.compact()
@@ -178,16 +178,16 @@ def test_what_was_trimmed_before_it_was_seen_is_read_from_parquet(bucket: Bucket
 
 def test_a_bucket_that_is_away_for_a_moment_does_not_fail_a_query(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(bucket, startingOffsets="earliest")
-    listed = DirectoryStore.list
+    listed = DirectoryObjectStore.list
     faults = iter(range(3))
 
-    async def lists(self: DirectoryStore, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+    async def lists(self: DirectoryObjectStore, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
         if next(faults, None) is not None:
             raise Unavailable("it is away")
         return await listed(self, prefix, start_after=start_after, limit=limit)
 
     monkeypatch.setattr(stream_log, "RETRY_PAUSE_S", 0.0)
-    monkeypatch.setattr(DirectoryStore, "list", lists)
+    monkeypatch.setattr(DirectoryObjectStore, "list", lists)
     assert query.drain() == of(0, 0, 100)
     assert next(faults, None) is None
     monkeypatch.setattr(stream_log, "PATIENCE_S", -1.0)

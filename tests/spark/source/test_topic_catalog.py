@@ -13,12 +13,12 @@ from metadata.model import Revision, TopicId
 from metadata.topics.topic import Topic, encode_topic
 from segments.bucket.layout import TopicIncarnation
 from segments.bucket.topic_catalog import mark_deleted, write_registration
-from segments.object_store.memory import MemoryStore
-from spark.source.options import Assigned, Matching, Subscribed, Topics
+from segments.object_store.memory import MemoryObjectStore
+from spark.source.options import AssignedPartitions, Matching, Subscribed, Topics
 from spark.source.topic_catalog import find_partitions
 
 
-class Counting(MemoryStore):
+class Counting(MemoryObjectStore):
     """Remembers what is read."""
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ def named(name: str, letter: str) -> TopicIncarnation:
 
 
 async def register(
-    store: MemoryStore, topic: TopicIncarnation, partitions: int, *, revision: int = 1, created_at_ms: int = 0
+    store: MemoryObjectStore, topic: TopicIncarnation, partitions: int, *, revision: int = 1, created_at_ms: int = 0
 ) -> None:
     made = Topic(id=topic.topic_id, name=topic.name, partition_count=partitions, settings={}, created_at_ms=created_at_ms)
     await write_registration(store, topic, Revision(revision), encode_topic(made))
 
 
-def found(store: MemoryStore, wanted: Topics) -> list[tuple[str, str, int]]:
+def found(store: MemoryObjectStore, wanted: Topics) -> list[tuple[str, str, int]]:
     partitions = asyncio.run(find_partitions(store, wanted))
     return [(name, where.topic_id[0], where.partition) for where, name in partitions.items()]
 
@@ -66,9 +66,9 @@ def test_the_newest_registration_of_the_topic_that_lives_counts() -> None:
         (named("orders", "a"), 1, 3), (named("orders", "a"), 5, 0), (named("orders", "b"), 6, 1), (named("orders", "b"), 8, 2)
     )
     assert found(store, Subscribed(("orders",))) == [("orders", "b", 0), ("orders", "b", 1)]
-    assert found(store, Assigned({"orders": (1,)})) == [("orders", "b", 1)]
+    assert found(store, AssignedPartitions({"orders": (1,)})) == [("orders", "b", 1)]
     with pytest.raises(UnknownPartition, match="orders/2"):
-        found(store, Assigned({"orders": (2,)}))
+        found(store, AssignedPartitions({"orders": (2,)}))
 
 
 @pytest.mark.parametrize("steps", [(), ((named("orders", "a"), 1, 1), (named("orders", "a"), 2, 0))])

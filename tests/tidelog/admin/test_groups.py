@@ -11,7 +11,7 @@ import pytest
 
 import tidelog
 from gateway.proto import groups_pb2 as wire
-from gateway.proto.status import status_of
+from gateway.proto.status import to_status
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,
@@ -134,7 +134,7 @@ def expected(**changes: Any) -> PartitionLag:
             expected(committed_offset=0),
         ),
         (  # nothing is known of the log
-            lag_row(high_watermark=-1, log_start_offset=-1, error=status_of(NoLeader("nobody leads t/1", hint="Wait."))),
+            lag_row(high_watermark=-1, log_start_offset=-1, error=to_status(NoLeader("nobody leads t/1", hint="Wait."))),
             expected(
                 high_watermark=None,
                 log_start_offset=None,
@@ -146,7 +146,7 @@ def expected(**changes: Any) -> PartitionLag:
             ),
         ),
         (  # only the age of the first unread record is not
-            lag_row(high_watermark=9, log_start_offset=2, lag_records=7, error=status_of(Unavailable("slow", hint="Wait."))),
+            lag_row(high_watermark=9, log_start_offset=2, lag_records=7, error=to_status(Unavailable("slow", hint="Wait."))),
             expected(lag_seconds=None, error="slow", error_code="UNAVAILABLE", hint="Wait."),
         ),
     ],
@@ -175,7 +175,7 @@ def test_offsets_leave_out_what_was_not_committed_and_come_in_order() -> None:
 
 
 def test_a_partition_that_is_not_there_is_raised() -> None:
-    row = wire.FetchedOffset(topic="a", partition=9, error=status_of(UnknownPartition("a has 3 partitions")))
+    row = wire.FetchedOffset(topic="a", partition=9, error=to_status(UnknownPartition("a has 3 partitions")))
     met, _ = told(lambda groups: groups.offsets("g", {"a": [9]}), wire.OffsetFetchResponse(offsets=[row]))
     assert (type(met), met.message) == (UnknownPartition, "a/9: a has 3 partitions")
 
@@ -207,7 +207,7 @@ def test_a_seek_says_where_to(to: Any, shift: int | None, kind: str, value: Any)
 def test_what_can_not_be_moved_says_why_and_has_no_place() -> None:
     rows = [
         wire.MovedOffset(topic="t", partition=1, after=4),
-        wire.MovedOffset(topic="t", partition=0, before=3, after=-1, error=status_of(NoLeader("nobody leads", hint="Wait."))),
+        wire.MovedOffset(topic="t", partition=0, before=3, after=-1, error=to_status(NoLeader("nobody leads", hint="Wait."))),
     ]
     (failed, begun), _ = told(lambda groups: groups.seek("g", "latest", validate_only=True), wire.SeekGroupResponse(moved=rows))
     assert failed == MovedOffset(

@@ -24,7 +24,7 @@ from segments.bucket.layout import (
 from segments.history.manifest import EpochStart, KeyPass, Manifest, Retired, Superseded, encode_manifest
 from segments.history.parquet_file import write_history
 from segments.object_store.interface import ListPage, ObjectInfo, Tail
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.records.batch import parse_header, stamp
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -50,7 +50,7 @@ class Bucket:
     """A bucket in the making."""
 
     def __init__(self) -> None:
-        self.store = MemoryStore()
+        self.store = MemoryObjectStore()
 
     async def sign(self) -> None:
         await sign_bucket(self.store, "cluster", now_ms=0)
@@ -559,7 +559,7 @@ def test_a_cluster_that_compacts_meanwhile_is_not_called_damaged() -> None:
         await bucket.two_sessions()
         manifest = await bucket.history(0, 6)
 
-        class Merging(MemoryStore):
+        class Merging(MemoryObjectStore):
             merged = False
 
             async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
@@ -585,7 +585,7 @@ def test_a_session_that_is_trimmed_meanwhile_is_listed_again() -> None:
         await bucket.two_sessions()
         first = segment_key(SessionId(1), SegmentSeq(0))
 
-        class Trimming(MemoryStore):
+        class Trimming(MemoryObjectStore):
             trimmed = False
 
             async def tail(self, key: str, bytes_max: int) -> Tail:
@@ -617,7 +617,7 @@ def test_a_partition_that_moves_between_two_pages_of_the_listing_is_not_called_d
         await bucket.segment(1, 0, (ORDERS, 0, 1, [(0, 3)]))
         await bucket.claim(2)
 
-        class Moving(MemoryStore):
+        class Moving(MemoryObjectStore):
             moved = False
 
             async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from gateway.cluster.identity import identify_cluster
-from gateway.cluster.session_opener import SessionClaims
+from gateway.cluster.session_opener import SessionOpener
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import partitions_of
 from gateway.controller.metadata_snapshots import take_snapshot
-from metadata.backup.restore_state import Restoring, encode_restoring
+from metadata.backup.restore_state import RestoreState, encode_restoring
 from metadata.cluster.id_allocation import ProducerIds, next_session
 from metadata.controller.appointments import decode_batch, decode_progress
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
@@ -38,8 +38,8 @@ from segments.bucket.layout import (
     topic_mirror_key,
 )
 from segments.history.manifest import encode_manifest
-from segments.object_store.interface import objects_under
-from segments.object_store.memory import MemoryStore
+from segments.object_store.interface import list_all
+from segments.object_store.memory import MemoryObjectStore
 from segments.wal.segment_file import SEAL_BYTES
 from tests.kit import etcd_server
 from tests.kit.gateway.doorless_cluster import CLUSTER_ID, LAYOUT, READY_S, Acknowledged, Broker, cluster_of, epochs, now_ms, until
@@ -78,7 +78,7 @@ async def etcd(directory: Path) -> AsyncIterator[MetadataStore]:
 @pytest.mark.parametrize("new_metadata", [sqlite, etcd])
 def test_a_cluster_whose_metadata_were_wiped_goes_on_where_it_was(new_metadata: OpenMetadata, tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         told = Acknowledged()
         async with new_metadata(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1", "b2"], killed=True) as cluster:
             orders, gone = await cluster.create("orders", 4), await cluster.create("gone", 2)
@@ -137,7 +137,7 @@ def test_brokers_that_still_run_are_fenced_by_the_restore(new_metadata: OpenMeta
     counts, and no more. They begin no other session, and end."""
 
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         told = Acknowledged()
         orders: Topic
         async with new_metadata(tmp_path / "lost") as lost, new_metadata(tmp_path / "empty") as empty:
@@ -172,7 +172,7 @@ def test_what_was_changed_after_a_restore_survives_the_next_one(tmp_path: Path) 
     """The new etcd counts from 1 again, and yet what it writes to the bucket is newer than all that lies there."""
 
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         told = Acknowledged()
         async with sqlite(tmp_path / "first") as first:
             for _ in range(50):
@@ -233,13 +233,13 @@ def test_of_two_restores_into_different_stores_the_one_that_began_first_does_not
 
 def test_without_a_snapshot_topics_come_from_their_mirrors_and_groups_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         told = Acknowledged()
         async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
             orders = await cluster.create("orders", 2)
             await told.produce(cluster, [orders], producer_ids=[1], rounds=2)
             await lost.transact([], [Put(GROUP, b"generation 7")])
-        for key in [found.key async for found in objects_under(bucket, SNAPSHOTS)]:
+        for key in [found.key async for found in list_all(bucket, SNAPSHOTS)]:
             await bucket.delete(key)
         async with sqlite(tmp_path / "empty") as empty:
             restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
@@ -254,13 +254,13 @@ def test_without_a_snapshot_topics_come_from_their_mirrors_and_groups_are_gone(t
 
 def test_a_snapshot_that_another_cluster_has_left_on_the_bucket_is_not_used(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket, other = await small_bucket(tmp_path / "lost"), MemoryStore()
+        bucket, other = await small_bucket(tmp_path / "lost"), MemoryObjectStore()
         async with sqlite(tmp_path / "other") as metadata:
             await metadata.transact([], [Put(LAYOUT.cluster_id, b"another"), Put(GROUP, b"of the other"), Put("/far", b"")])
             for _ in range(500):  # so that it is the newest
                 await metadata.transact([], [Put("/far", b"")])
             await take_snapshot(other, metadata, LAYOUT, now_ms=now_ms)
-        (left,) = [found.key async for found in objects_under(other, SNAPSHOTS)]
+        (left,) = [found.key async for found in list_all(other, SNAPSHOTS)]
         await bucket.create(left, [await other.get(left)])
         async with sqlite(tmp_path / "empty") as empty:
             restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
@@ -272,9 +272,9 @@ def test_a_snapshot_that_another_cluster_has_left_on_the_bucket_is_not_used(tmp_
     asyncio.run(main())
 
 
-async def small_bucket(directory: Path, *, topics: int = 1) -> MemoryStore:
+async def small_bucket(directory: Path, *, topics: int = 1) -> MemoryObjectStore:
     """Of a cluster that has some topics of one partition, each with a record; all brokers stopped in order."""
-    bucket = MemoryStore()
+    bucket = MemoryObjectStore()
     told = Acknowledged()
     async with sqlite(directory) as metadata, cluster_of(bucket, metadata, ["b1"]) as cluster:
         made = [await cluster.create(f"topic-{number}") for number in range(topics)]
@@ -337,7 +337,7 @@ def test_a_broker_begins_a_session_after_a_restore_though_another_had_taken_a_nu
             assert await next_session(empty, LAYOUT, writer=bytes(16)) == 1
             restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
             assert (await empty.range(LAYOUT.beginning)).items == ()
-            claims = SessionClaims(bucket, empty, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=now_ms)
+            claims = SessionOpener(bucket, empty, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=now_ms)
             assert (await claims.next()).id == restored.plan.next_session
 
     asyncio.run(main())
@@ -347,7 +347,7 @@ def test_a_place_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with sqlite(tmp_path / "empty") as empty:
             with pytest.raises(Rejected, match="it has no cluster"):
-                await restore_cluster(MemoryStore(), empty, LAYOUT, now_ms=now_ms)
+                await restore_cluster(MemoryObjectStore(), empty, LAYOUT, now_ms=now_ms)
             assert await contents(empty) == {}
 
     asyncio.run(main())
@@ -355,15 +355,15 @@ def test_a_place_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
 
 def test_a_dry_run_seals_nothing_and_writes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
             await Acknowledged().produce(cluster, [await cluster.create("orders")], producer_ids=[1], rounds=1)
-        before = {found.key async for found in objects_under(bucket, "")}
+        before = {found.key async for found in list_all(bucket, "")}
         async with sqlite(tmp_path / "empty") as empty:
             restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms, dry_run=True)
             assert (restored.written, restored.plan.records, restored.found.sealed_now) == (False, 1, 1)
             assert await contents(empty) == {}
-        assert {found.key async for found in objects_under(bucket, "")} == before
+        assert {found.key async for found in list_all(bucket, "")} == before
 
     asyncio.run(main())
 
@@ -410,12 +410,12 @@ def test_answers_that_get_lost_do_a_restore_no_harm(fault: str, tmp_path: Path) 
 def test_a_restore_takes_the_next_number_of_appointments_so_that_metadata_that_were_not_lost_appoint_nobody(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = await small_bucket(tmp_path / "lost")
-        before = [parse_appointments_key(found.key) async for found in objects_under(bucket, APPOINTMENTS)]
+        before = [parse_appointments_key(found.key) async for found in list_all(bucket, APPOINTMENTS)]
         assert before, "the topic's leader was appointed"
         async with sqlite(tmp_path / "empty") as empty:
             assert (await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)).written
             progress = decode_progress(await empty.get(LAYOUT.appointments), key=LAYOUT.appointments)
-        after = [parse_appointments_key(found.key) async for found in objects_under(bucket, APPOINTMENTS)]
+        after = [parse_appointments_key(found.key) async for found in list_all(bucket, APPOINTMENTS)]
         assert after == [*before, progress.number]
         key = appointments_key(progress.number)
         assert decode_batch(await bucket.get(key), number=progress.number, key=key).appointments == ()
@@ -444,9 +444,9 @@ def test_nobody_becomes_the_controller_of_half_a_cluster(tmp_path: Path, caplog:
     """A broker that was running when the metadata were lost is none either, though nothing else holds it back."""
 
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with sqlite(tmp_path / "metadata") as metadata:
-            await metadata.transact([], [Put(LAYOUT.restoring, encode_restoring(Restoring(CLUSTER_ID, 0)))])
+            await metadata.transact([], [Put(LAYOUT.restoring, encode_restoring(RestoreState(CLUSTER_ID, 0)))])
             broker = Broker(bucket, metadata, "b1", ClusterSettings())
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(broker.view.run()), tasks.create_task(broker.leadership.run())]
@@ -471,7 +471,7 @@ def test_nobody_becomes_the_controller_of_half_a_cluster(tmp_path: Path, caplog:
 def test_a_segment_that_cannot_be_read_stops_the_restore_unless_it_is_given_up(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = await small_bucket(tmp_path / "lost")
-        (key,) = [found.key async for found in objects_under(bucket, WAL) if found.size > SEAL_BYTES and "claim" not in found.key]
+        (key,) = [found.key async for found in list_all(bucket, WAL) if found.size > SEAL_BYTES and "claim" not in found.key]
         body = bytearray(await bucket.get(key))
         body[-20] ^= 1
         await bucket.delete(key)
@@ -489,13 +489,13 @@ def test_a_segment_that_cannot_be_read_stops_the_restore_unless_it_is_given_up(t
 @pytest.mark.parametrize("damaged", [1, 2])
 def test_a_damaged_snapshot_gives_way_to_the_one_before_it(damaged: int, tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
             await cluster.create("orders")
             for _ in range(2):
                 await lost.transact([], [Put(GROUP, b"generation 7")])
                 await take_snapshot(bucket, lost, LAYOUT, now_ms=now_ms)
-        snapshots = [found.key async for found in objects_under(bucket, SNAPSHOTS)]
+        snapshots = [found.key async for found in list_all(bucket, SNAPSHOTS)]
         for key in snapshots[-damaged:]:
             body = bytearray(await bucket.get(key))
             body[len(body) // 2] ^= 1
@@ -544,7 +544,7 @@ def test_what_was_compacted_and_trimmed_is_known_after_a_restore_and_goes_on(tmp
     """Of one partition some is compacted and trimmed, of another all; a third was never compacted."""
 
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
             orders = await cluster.create("orders", 3)
             [producer_id] = [await ProducerIds(lost, LAYOUT).next()]

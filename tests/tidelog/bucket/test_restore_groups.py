@@ -19,7 +19,7 @@ from metadata.groups.offsets import CommittedOffset
 from metadata.groups.settings import GroupSettings
 from metadata.model import SessionId
 from metadata.store.interface import MetadataStore
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms
 from tests.kit.metadata.played_group import request
 from tests.tidelog.bucket.test_restore import sqlite
@@ -42,7 +42,7 @@ async def coordinator(store: MetadataStore, session: int) -> AsyncIterator[Group
         GroupSettings(group_initial_rebalance_delay_ms=0, commit_linger_ms=0),
         session=lambda: SessionId(session),
         coordinates=lambda _: True,
-        make_sure=_sure,
+        verify=_sure,
         now_ms=now_ms,
         new_member_id=lambda client: MemberId(f"{client}-{next(numbers)}"),
     )
@@ -62,7 +62,7 @@ async def assigned(groups: GroupCoordinator, member: str = "") -> Joined:
 
 def test_groups_and_committed_offsets_are_those_of_the_snapshot(tmp_path: Path) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
             orders = await cluster.create("orders", 2)
             p0, p1 = partitions_of(orders)

@@ -13,7 +13,7 @@ from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic, decode_topic, encode_topic
 from segments.history.manifest import Manifest, RememberedProducer
 from segments.wal.segment_file import SegmentFooter, encode_segment
@@ -31,7 +31,7 @@ from tidelog.bucket.restore_plan import (
     transactions,
 )
 
-LAYOUT = EtcdLayout()
+LAYOUT = KeyLayout()
 ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)
 
 

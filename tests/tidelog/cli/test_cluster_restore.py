@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
 from segments.bucket.layout import WAL
 from tests.kit import etcd_server
@@ -35,7 +35,7 @@ def data_dir(tmp_path: Path) -> Path:
 
     async def main() -> None:
         settings = load_settings({"data_dir": str(directory), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}, {})
-        async with running(settings) as broker:
+        async with run_broker(settings) as broker:
             await broker.create_topic("orders", 3)
 
     asyncio.run(main())
@@ -61,7 +61,9 @@ def test_the_broker_that_lost_its_metadata_says_what_to_type_and_that_helps(
     assert "start the brokers" in shown.err
 
     async def starts() -> list[str]:
-        async with running(load_settings({"data_dir": str(data_dir), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}, {})) as broker:
+        async with run_broker(
+            load_settings({"data_dir": str(data_dir), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}, {})
+        ) as broker:
             return [topic.name for topic in broker.topic_cache.topics()]
 
     assert asyncio.run(starts()) == ["orders"]

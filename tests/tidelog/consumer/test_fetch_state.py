@@ -20,7 +20,7 @@ from metadata.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tidelog.consumer.fetch_state import Patience, ReadProgress, named
+from tidelog.consumer.fetch_state import FetchState, Patience, named
 from tidelog.settings import ResetPolicy
 from tidelog.transport.descriptions import OffsetRange
 
@@ -28,8 +28,8 @@ P0, P1 = ("orders", 0), ("orders", 1)
 PATIENCE = Patience(pause_s=1.0, pause_s_max=4.0, patience_s=100.0)
 
 
-def progress_of(*next_offsets: int, follow: bool = True, reset: ResetPolicy = "error") -> ReadProgress:
-    progress = ReadProgress(follow=follow, reset=reset, patience=PATIENCE)
+def progress_of(*next_offsets: int, follow: bool = True, reset: ResetPolicy = "error") -> FetchState:
+    progress = FetchState(follow=follow, reset=reset, patience=PATIENCE)
     for number, next_offset in enumerate(next_offsets):
         progress.begin(("orders", number), next_offset)
     return progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.consumer.preferred_replicas import FetchPlace, FetchPlaces
+from tidelog.consumer.preferred_replicas import FetchPlace, PreferredReplicas
 
 AGE_S = 30.0
 ONE, TWO = ("orders", 0), ("orders", 1)
@@ -14,8 +14,8 @@ AGAIN = FetchPlace(LEADER, "")
 """The leader, which is to answer."""
 
 
-def places(client_rack: str = "b") -> FetchPlaces:
-    return FetchPlaces(client_rack, age_s=AGE_S)
+def places(client_rack: str = "b") -> PreferredReplicas:
+    return PreferredReplicas(client_rack, age_s=AGE_S)
 
 
 def test_who_names_no_rack_fetches_from_leaders_alone() -> None:

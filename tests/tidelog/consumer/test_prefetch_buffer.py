@@ -13,7 +13,7 @@ from metadata.errors import Corrupt
 from segments.records.columns import encode_records
 from tests.kit.tidelog.consuming import until, waits_for_its_caller, with_records
 from tests.kit.tidelog.small_broker import SmallBroker
-from tidelog.consumer.prefetch_buffer import Answer, Fetched, ReadAhead
+from tidelog.consumer.prefetch_buffer import Fetched, FetchedBatches, PrefetchBuffer
 
 
 def _batches(count: int, *, base_offset: int = 0, value: bytes = b"x") -> bytes:
@@ -21,8 +21,8 @@ def _batches(count: int, *, base_offset: int = 0, value: bytes = b"x") -> bytes:
     return b"".join(encode_records([(None, value, (), 0)], base_offset=base_offset + n) for n in range(count))
 
 
-def _answer(partition: int, batches: bytes) -> Answer:
-    return Answer(("orders", partition), batches, start_offset=0, end_offset=None)
+def _answer(partition: int, batches: bytes) -> FetchedBatches:
+    return FetchedBatches(("orders", partition), batches, start_offset=0, end_offset=None)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -35,9 +35,9 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 def test_batches_come_out_one_by_one_in_the_order_of_their_arrival() -> None:
     async def test() -> None:
-        ahead = ReadAhead(1_000)
+        ahead = PrefetchBuffer(1_000)
         first, second = _batches(2), _batches(1, base_offset=7)
-        ahead.put(Answer(("orders", 3), first, start_offset=1, end_offset=9))
+        ahead.put(FetchedBatches(("orders", 3), first, start_offset=1, end_offset=9))
         ahead.put(_answer(0, second))
         taken = [await ahead.take() for _ in range(3)]
         half = len(first) // 2
@@ -55,7 +55,7 @@ def test_batches_come_out_one_by_one_in_the_order_of_their_arrival() -> None:
 
 def test_an_error_comes_after_what_arrived_before_it_and_again_whenever_it_is_asked_for() -> None:
     async def test() -> None:
-        ahead = ReadAhead(1_000)
+        ahead = PrefetchBuffer(1_000)
         ahead.put(_answer(0, _batches(1)))
         ahead.end(Corrupt("damaged"))
         ahead.end(None)
@@ -69,7 +69,7 @@ def test_an_error_comes_after_what_arrived_before_it_and_again_whenever_it_is_as
 
 def test_bytes_count_until_the_last_batch_of_an_answer_was_taken_since_all_are_views_of_it() -> None:
     async def test() -> None:
-        ahead = ReadAhead(1_000)
+        ahead = PrefetchBuffer(1_000)
         batches = _batches(3)
         ahead.put(_answer(0, batches))
         for _ in range(2):
@@ -83,7 +83,7 @@ def test_bytes_count_until_the_last_batch_of_an_answer_was_taken_since_all_are_v
 
 def test_room_is_kept_for_fetches_under_way_and_waited_for_where_there_is_none() -> None:
     async def test() -> None:
-        ahead = ReadAhead(300)
+        ahead = PrefetchBuffer(300)
         entered: list[str] = []
 
         async def fetch(name: str, until: asyncio.Event) -> None:
@@ -109,7 +109,7 @@ def test_room_is_kept_for_fetches_under_way_and_waited_for_where_there_is_none()
 
 def test_what_alone_is_larger_than_the_bound_has_room_when_nothing_else_is_there() -> None:
     async def test() -> None:
-        ahead = ReadAhead(10)
+        ahead = PrefetchBuffer(10)
         async with ahead.room(100):
             ahead.put(_answer(0, _batches(1)))
         waiting = asyncio.create_task(ahead.room(100).__aenter__())
@@ -123,7 +123,7 @@ def test_what_alone_is_larger_than_the_bound_has_room_when_nothing_else_is_there
 
 def test_a_partition_that_is_dropped_gives_its_bytes_back() -> None:
     async def test() -> None:
-        ahead = ReadAhead(1_000)
+        ahead = PrefetchBuffer(1_000)
         for partition in (0, 1, 0):
             ahead.put(_answer(partition, _batches(2)))
         await ahead.take()
@@ -139,7 +139,7 @@ def test_a_partition_that_is_dropped_gives_its_bytes_back() -> None:
 def test_small_batches_that_wait_cost_no_more_memory_than_their_bytes() -> None:
     async def test() -> None:
         batches = _batches(20_000)
-        ahead = ReadAhead(10 << 20)
+        ahead = PrefetchBuffer(10 << 20)
         tracemalloc.start()
         try:
             ahead.put(_answer(0, batches))

@@ -24,7 +24,7 @@ from tests.kit.gateway.small_broker import SmallBroker
 from tests.kit.tidelog.consuming import until
 from tests.kit.tidelog.grouping import GROUP, QUICK, RECORDS, committed, connected, take, until_members, with_group
 from tidelog.consumer.subscription import Subscription
-from tidelog.group.coordinator_client import GrpcGroupCalls
+from tidelog.group.coordinator_client import GrpcCoordinatorClient
 
 pytestmark = pytest.mark.slow
 
@@ -162,7 +162,7 @@ def test_a_member_that_is_ended_before_it_could_commit_says_so(
         async with connected(broker, {**QUICK, "request_timeout_ms": 500}) as other:
             consumer = other.consume("orders", group=GROUP)
             await take(consumer, RECORDS)
-            monkeypatch.setattr(GrpcGroupCalls, "commit", silent)
+            monkeypatch.setattr(GrpcCoordinatorClient, "commit", silent)
             if not leaves_client:
                 await consumer.aclose()
         assert "group billing: its member is ended, though it could not commit and leave within 0.5 s" in caplog.text
@@ -240,7 +240,7 @@ def test_a_partition_that_comes_back_while_a_commit_is_under_way_begins_behind_i
 ) -> None:
     """As for a member that was not heard of for long, and comes back in the generation that it was in: its commit still counts."""
     lands = asyncio.Event()
-    real = GrpcGroupCalls.commit
+    real = GrpcCoordinatorClient.commit
 
     async def late(*args: Any) -> Any:
         await lands.wait()
@@ -251,7 +251,7 @@ def test_a_partition_that_comes_back_while_a_commit_is_under_way_begins_behind_i
             await log.produce_many("single", range(10))
             records = await consumer.chunk()
             owned = frozenset(consumer.assignment())
-            monkeypatch.setattr(GrpcGroupCalls, "commit", late)
+            monkeypatch.setattr(GrpcCoordinatorClient, "commit", late)
             committing = asyncio.create_task(consumer.commit(records[-1]))
             reading = consumer._reading
             await until(reading.commits._turn.locked)
@@ -302,16 +302,16 @@ def test_a_commit_in_the_middle_of_a_rebalance_waits_for_its_end_also_that_of_a_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: type[StaleMember]
 ) -> None:
     refusals = 0
-    commit = GrpcGroupCalls.commit
+    commit = GrpcCoordinatorClient.commit
 
-    async def refused_twice(self: GrpcGroupCalls, *asked: Any) -> Any:
+    async def refused_twice(self: GrpcCoordinatorClient, *asked: Any) -> Any:
         nonlocal refusals
         if refusals % 3 < 2:
             refusals += 1
             raise refusal("the group is rebalancing")
         return await commit(self, *asked)
 
-    monkeypatch.setattr(GrpcGroupCalls, "commit", refused_twice)
+    monkeypatch.setattr(GrpcCoordinatorClient, "commit", refused_twice)
 
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         nonlocal refusals
@@ -327,14 +327,14 @@ def test_a_commit_in_the_middle_of_a_rebalance_waits_for_its_end_also_that_of_a_
 
 
 def test_what_could_not_be_committed_is_committed_with_what_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit, faults = GrpcGroupCalls.commit, [Unavailable("the coordinator is away"), OutcomeUnknown("no answer")]
+    commit, faults = GrpcCoordinatorClient.commit, [Unavailable("the coordinator is away"), OutcomeUnknown("no answer")]
 
-    async def failing(self: GrpcGroupCalls, *asked: Any) -> Any:
+    async def failing(self: GrpcCoordinatorClient, *asked: Any) -> Any:
         if faults:
             raise faults.pop(0)
         return await commit(self, *asked)
 
-    monkeypatch.setattr(GrpcGroupCalls, "commit", failing)
+    monkeypatch.setattr(GrpcCoordinatorClient, "commit", failing)
 
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders", group=GROUP, auto_commit=False) as consumer:

@@ -33,7 +33,7 @@ from tests.kit.gateway.small_broker import SmallBroker
 from tests.kit.tidelog.consuming import until
 from tests.kit.tidelog.grouping import GROUP, RECORDS, committed, connected, numbered, take, until_members, with_group
 from tidelog.group import reader as group_reader
-from tidelog.group.start_offsets import GroupStarts
+from tidelog.group.start_offsets import StartOffsets
 from tidelog.settings import ResetPolicy
 
 pytestmark = pytest.mark.slow
@@ -447,10 +447,10 @@ def test_what_a_callback_raises_reaches_the_caller_and_the_member_leaves(tmp_pat
 def test_an_error_that_ends_the_reading_reaches_the_caller_and_the_member_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def denied(self: GroupStarts, partitions: object) -> None:
+    async def denied(self: StartOffsets, partitions: object) -> None:
         raise Denied("not yours")
 
-    monkeypatch.setattr(GroupStarts, "of", denied)
+    monkeypatch.setattr(StartOffsets, "of", denied)
 
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         consumer = log.consume("orders", group=GROUP)

@@ -27,7 +27,7 @@ from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generat
 from tests.kit.gateway.small_broker import SmallBroker, small_broker, until
 from tests.kit.metadata.played_group import request
 from tests.kit.tidelog.producing import quick
-from tidelog.group.coordinator_client import GrpcGroupCalls
+from tidelog.group.coordinator_client import GrpcCoordinatorClient
 from tidelog.group.positions import Offset
 from tidelog.settings import settings_from
 from tidelog.transport.connection import Connection, Stubs
@@ -38,21 +38,21 @@ pytestmark = pytest.mark.slow
 HERE, NOWHERE = "127.0.0.1:1", "127.0.0.1:2"
 
 
-def with_calls(tmp_path: Path, scenario: Callable[[SmallBroker, GrpcGroupCalls, Connection], Awaitable[None]]) -> None:
+def with_calls(tmp_path: Path, scenario: Callable[[SmallBroker, GrpcCoordinatorClient, Connection], Awaitable[None]]) -> None:
     async def run() -> None:
         settings = settings_from(quick())
         async with asyncio.timeout(60), small_broker(tmp_path) as broker:
             connection = Connection([f"grpc://{broker.grpc_address}"], settings)
             try:
                 await connection.open()
-                await scenario(broker, GrpcGroupCalls(connection, settings), connection)
+                await scenario(broker, GrpcCoordinatorClient(connection, settings), connection)
             finally:
                 await connection.close()
 
     asyncio.run(run())
 
 
-async def member(calls: GrpcGroupCalls, group: str = "g") -> MemberId:
+async def member(calls: GrpcCoordinatorClient, group: str = "g") -> MemberId:
     """The only one of its group's first generation."""
     joined = await calls.join(group, request())
     await calls.sync(group, SyncRequest(joined.member_id, NO_INSTANCE, joined.generation, {joined.member_id: b"all of it"}))
@@ -60,7 +60,7 @@ async def member(calls: GrpcGroupCalls, group: str = "g") -> MemberId:
 
 
 def test_a_member_joins_syncs_beats_commits_and_leaves(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         with pytest.raises(MemberIdRequired) as told:
             await calls.join("g", request(id_required=True))
         joined = await calls.join("g", request(str(told.value.details["member_id"])))
@@ -84,7 +84,7 @@ def test_a_member_joins_syncs_beats_commits_and_leaves(tmp_path: Path) -> None:
 
 
 def test_each_offset_that_is_refused_or_can_not_be_told_is_named(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         offsets = {("orders", 0): Offset(7), ("orders", 9): Offset(7), ("nothing", 0): Offset(7)}
         refused = await calls.commit("g", NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets)
         assert {at: type(error) for at, error in refused.items()} == {("orders", 9): UnknownPartition, ("nothing", 0): UnknownTopic}
@@ -96,7 +96,7 @@ def test_each_offset_that_is_refused_or_can_not_be_told_is_named(tmp_path: Path)
 
 
 def test_the_coordinator_is_asked_for_once_until_it_refuses(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         asked = count_questions(connection)
         at = await member(calls)
         for _ in range(5):
@@ -119,7 +119,7 @@ def test_the_coordinator_is_asked_for_once_until_it_refuses(tmp_path: Path) -> N
 def test_a_coordinator_that_has_too_many_calls_is_asked_again_and_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         at = await member(calls)
         asked, ways = count_questions(connection), list[str]()
         ask_once = connection.ask_once
@@ -145,7 +145,7 @@ def test_a_coordinator_that_has_too_many_calls_is_asked_again_and_nobody_else(
 
 
 def test_a_coordinator_that_can_not_be_connected_is_reached_through_another_broker(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         at = await member(calls)
         coordinated_by(connection, NOWHERE)
         calls._coordinators.clear()
@@ -163,7 +163,7 @@ def test_who_waits_for_others_at_a_coordinator_of_before_is_told_when_another_on
 ) -> None:
     monkeypatch.setattr("tidelog.group.coordinator_client.LOOK_EVERY_S", 0.02)
 
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         await member(calls)
         waiting = asyncio.ensure_future(calls.join("g", request()))  # for the other member to join again
         await asyncio.sleep(0.1)
@@ -177,7 +177,7 @@ def test_who_waits_for_others_at_a_coordinator_of_before_is_told_when_another_on
 
 
 def test_a_commit_whose_answer_is_lost_is_repeated_and_one_that_nobody_answers_is_of_unknown_outcome(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         at = await member(calls)
         lost = lose_answers(connection, 1)
         assert await calls.commit("g", at, NO_INSTANCE, Generation(1), {("orders", 0): Offset(7)}) == {}
@@ -191,7 +191,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated_and_one_that_nobody_answers_i
 
 
 def test_who_hangs_up_waits_no_more_at_the_coordinator(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         await member(calls)
         waiting = asyncio.ensure_future(calls.join("g", request()))
         group = broker.coordinated_groups._groups["g"]

@@ -14,17 +14,17 @@ from metadata.group_member.member import GroupMember
 from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from tests.simulation.virtual_loop import run
-from tidelog.consumer.fetcher import Chunk, Fetching
+from tidelog.consumer.fetcher import Chunk, Fetcher
 from tidelog.consumer.subscription import Subscription
-from tidelog.group.commits import GroupCommits
+from tidelog.group.commits import OffsetCommitter
 from tidelog.group.consumer import GroupConsumer
 from tidelog.group.options import GroupOptions
 from tidelog.group.positions import Offset
-from tidelog.group.reader import GroupReading
+from tidelog.group.reader import GroupReader
 from tidelog.group.start_offsets import CoordinatorCalls
 from tidelog.records import Record
 from tidelog.settings import ClientSettings
-from tidelog.tasks import OwnedTasks
+from tidelog.tasks import ClientTasks
 from tidelog.transport.connection import Connection
 
 P0 = ("orders", 0)
@@ -59,7 +59,7 @@ class Chunks:
         pass
 
 
-class Reading(GroupReading):
+class Reading(GroupReader):
     """A member that owns the partition until its reading is stopped; then it commits and leaves, as the real one does."""
 
     def __init__(self, calls: Calls, options: GroupOptions) -> None:
@@ -77,8 +77,8 @@ class Reading(GroupReading):
         nothing = lambda: None  # noqa: E731
         member = SimpleNamespace(owned={P0}, generation=1, member_id="m-1", polls=nothing, polled=nothing, stop=nothing)
         self._member = cast(GroupMember, member)
-        self.fetching = cast(Fetching, Chunks())
-        self.commits = GroupCommits(asked, self._member, self.positions, group="billing", options=options, patience_s=1.0)
+        self.fetching = cast(Fetcher, Chunks())
+        self.commits = OffsetCommitter(asked, self._member, self.positions, group="billing", options=options, patience_s=1.0)
         self.positions.begin(P0, "id", 10, committed=10)
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ def committed_after(read: Callable[[GroupConsumer], Awaitable[None]], **options:
     calls = Calls()
 
     async def main() -> None:
-        async with OwnedTasks() as tasks:
+        async with ClientTasks() as tasks:
             reading = Reading(calls, GroupOptions(member=MemberSettings(), **options))
             await read(GroupConsumer(reading, tasks, {}, close_s=5.0))
 

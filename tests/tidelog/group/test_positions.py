@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.group.positions import GroupPositions, Hand, Offset
+from tidelog.group.positions import GroupPositions, HandedOut, Offset
 from tidelog.records import Record
 
 P0, P1 = ("orders", 0), ("orders", 1)
@@ -21,9 +21,9 @@ def positions_at(offset: int, committed: int | None = None) -> GroupPositions:
     return positions
 
 
-def handed(positions: GroupPositions, start: int, count: int, *, taken: int) -> Hand:
+def handed(positions: GroupPositions, start: int, count: int, *, taken: int) -> HandedOut:
     """A chunk that was iterated so far."""
-    hand = positions.hand = Hand(P0, records(start, count), 7)
+    hand = positions.hand = HandedOut(P0, records(start, count), 7)
     hand.next_offset = start + taken
     return hand
 
@@ -158,7 +158,7 @@ def test_what_is_committed_never_passes_what_the_caller_has_asked_past(steps: li
             asked_past = positions.next_offset(P0)
             positions.hand_is_processed()
             if positions.hand is None:
-                positions.hand = Hand(P0, records(fetched, 3), 7)
+                positions.hand = HandedOut(P0, records(fetched, 3), 7)
                 fetched += 3
             hand = positions.hand
             hand.records = hand.rest()

@@ -239,7 +239,7 @@ async def acknowledged_where_it_is_led(log: tidelog.Client, partitions: tuple[in
             await log.produce("orders", n, partition=partition)
 
 
-def ways(log: tidelog.Client) -> set[routes.Way]:
+def ways(log: tidelog.Client) -> set[routes.RoutePath]:
     return set(log._producer._streams)
 
 
@@ -255,7 +255,9 @@ def test_what_is_forwarded_to_a_leader_that_is_gone_holds_up_nothing_of_the_brok
             assert not waiting[0].done
             a.led["orders", 1].set()
             assert await values(waiting) == [0, 1, 2]
-            assert ways(log) == {routes.Way(a.host_port), routes.Way(a.host_port, b.advertised)}, "one more for each such leader"
+            assert ways(log) == {routes.RoutePath(a.host_port), routes.RoutePath(a.host_port, b.advertised)}, (
+                "one more for each such leader"
+            )
 
     with_two_brokers(test)
 
@@ -305,7 +307,7 @@ def test_a_takeover_holds_up_nothing_that_the_new_leader_leads_already(monkeypat
             a.led["orders", 1].set()
             assert (await waiting).offset == 1
             assert (await log.produce("orders", 2, partition=1)).offset == 2
-            await until(lambda: ways(log) == {routes.Way(a.host_port), routes.Way(b.host_port)})
+            await until(lambda: ways(log) == {routes.RoutePath(a.host_port), routes.RoutePath(b.host_port)})
 
     with_two_brokers(test)
 

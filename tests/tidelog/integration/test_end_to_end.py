@@ -12,7 +12,7 @@ import pytest
 
 import tidelog
 from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, TooLarge, UnknownPartition, UnknownTopic
-from segments.object_store.directory import DirectoryStore
+from segments.object_store.directory import DirectoryObjectStore
 from tests.kit.forked_tidelog import ForkedBroker
 from tidelog.bucket.audit import Audit, audit_bucket
 from tidelog.testing.broker_process import BrokerProcess
@@ -216,7 +216,7 @@ async def _read(log: tidelog.Client, count: int) -> list[tidelog.Record]:
 
 
 async def _audit(bucket: Path) -> Audit:
-    store = await DirectoryStore.open(bucket)
+    store = await DirectoryObjectStore.open(bucket)
     try:
         return await audit_bucket(store, deep=True)
     finally:

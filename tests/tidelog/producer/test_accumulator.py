@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from metadata.errors import OutcomeUnknown, Throttled, TooLarge, Unavailable
 from segments.records.batch import BATCH_OVERHEAD_BYTES
-from tidelog.producer.accumulator import Accumulator
-from tidelog.producer.batch import Batch
+from tidelog.producer.accumulator import RecordAccumulator
+from tidelog.producer.batch import ProducerBatch
 from tidelog.producer.outcomes import Outcomes
-from tidelog.producer.partition_queue import Lane
+from tidelog.producer.partition_queue import PartitionQueue
 from tidelog.settings import ClientSettings
-from tidelog.transport.routes import NEXT_LEADER, TAKEOVER, Way
+from tidelog.transport.routes import NEXT_LEADER, TAKEOVER, RoutePath
 
 SETTINGS = ClientSettings(batch_bytes_max=1_000, linger_ms=10, delivery_timeout_ms=10_000)
-A, B = Way("a:9090"), Way("b:9090")
+A, B = RoutePath("a:9090"), RoutePath("b:9090")
 
 
-def put(accumulator: Accumulator, lane: Lane, size: int = 100, now_s: float = 0.0) -> Batch:
+def put(accumulator: RecordAccumulator, lane: PartitionQueue, size: int = 100, now_s: float = 0.0) -> ProducerBatch:
     """One record, as the producer puts it."""
     batch = lane.open
     if batch is None or batch.bytes + size > SETTINGS.batch_bytes_max:
@@ -30,7 +30,7 @@ def put(accumulator: Accumulator, lane: Lane, size: int = 100, now_s: float = 0.
     return batch
 
 
-def lanes(accumulator: Accumulator, count: int, leader: Way = A) -> list[Lane]:
+def lanes(accumulator: RecordAccumulator, count: int, leader: RoutePath = A) -> list[PartitionQueue]:
     made = [accumulator.lane("orders", partition, way=leader, topic_id="1") for partition in range(count)]
     for lane in made:
         lane.identify(1, 0)
@@ -38,7 +38,7 @@ def lanes(accumulator: Accumulator, count: int, leader: Way = A) -> list[Lane]:
 
 
 def test_a_request_takes_one_batch_of_each_partition() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     for lane in lanes(accumulator, 3):
         for _ in range(20):
             put(accumulator, lane)
@@ -48,7 +48,7 @@ def test_a_request_takes_one_batch_of_each_partition() -> None:
 
 
 def test_partitions_take_turns_when_a_request_is_too_small_for_all() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     for lane in lanes(accumulator, 4):
         for _ in range(40):
             put(accumulator, lane)
@@ -57,7 +57,7 @@ def test_partitions_take_turns_when_a_request_is_too_small_for_all() -> None:
 
 
 def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     first, second = lanes(accumulator, 2)
     put(accumulator, first, 5_000)
     put(accumulator, second)
@@ -67,14 +67,14 @@ def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
 
 def test_a_request_holds_no_more_batches_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.producer.accumulator.REQUEST_BATCHES_MAX", 2)
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     for lane in lanes(accumulator, 3):
         put(accumulator, lane)
     assert [len(accumulator.take(A, 0.0, bytes_max=1 << 20)) for _ in range(3)] == [2, 1, 0]
 
 
 def test_each_leader_gets_its_own_partitions() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, way=B, topic_id="1")
     other.identify(1, 0)
     put(accumulator, mine)
@@ -84,7 +84,7 @@ def test_each_leader_gets_its_own_partitions() -> None:
 
 
 def test_a_partition_moves_to_its_new_leader_once_nothing_of_it_is_on_the_wire() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)
     put(accumulator, lane)
     (batch,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
@@ -97,7 +97,7 @@ def test_a_partition_moves_to_its_new_leader_once_nothing_of_it_is_on_the_wire()
 
 
 def test_a_leader_that_is_older_than_the_one_that_is_known_is_not_followed() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)
     accumulator.lead(lane, B, leader_epoch=5)
     accumulator.lead(lane, A, leader_epoch=4)
@@ -108,7 +108,7 @@ def test_a_leader_that_is_older_than_the_one_that_is_known_is_not_followed() -> 
 
 
 def test_a_partition_that_is_to_move_sends_nothing_more_where_it_was() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)
     put(accumulator, lane)
     (first,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
@@ -122,13 +122,13 @@ def test_a_partition_that_is_to_move_sends_nothing_more_where_it_was() -> None:
 
 
 def test_who_follows_another_leader_is_awaited_apart_until_the_first_acknowledgement() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)
     accumulator.lead(lane, A, leader_epoch=3)
     assert lane.way == A, "the first one that is known"
     accumulator.lead(lane, B, leader_epoch=4)
     accumulator.lead(lane, B, leader_epoch=4)
-    apart = Way(B.address, TAKEOVER)
+    apart = RoutePath(B.address, TAKEOVER)
     assert lane.way == apart, "however often it is told"
     first = put(accumulator, lane)
     assert accumulator.take(apart, 0.0, bytes_max=1 << 20) == [first]
@@ -142,16 +142,16 @@ def test_who_follows_another_leader_is_awaited_apart_until_the_first_acknowledge
     assert lane.way == B
 
 
-@pytest.mark.parametrize("before", [Way(A.address, B.address), Way(A.address, NEXT_LEADER)])
-def test_what_had_to_wait_for_a_leader_begins_apart_at_the_one_that_it_gets(before: Way) -> None:
-    accumulator = Accumulator(SETTINGS)
+@pytest.mark.parametrize("before", [RoutePath(A.address, B.address), RoutePath(A.address, NEXT_LEADER)])
+def test_what_had_to_wait_for_a_leader_begins_apart_at_the_one_that_it_gets(before: RoutePath) -> None:
+    accumulator = RecordAccumulator(SETTINGS)
     lane = accumulator.lane("orders", 0, way=before, topic_id="1")
     accumulator.lead(lane, A, leader_epoch=0)
-    assert lane.way == Way(A.address, TAKEOVER)
+    assert lane.way == RoutePath(A.address, TAKEOVER)
 
 
 def test_what_a_request_takes_counts_whole() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     for lane in lanes(accumulator, 8):
         put(accumulator, lane, 100)
     (one,) = accumulator.take(A, 0.0, bytes_max=1)
@@ -161,7 +161,7 @@ def test_what_a_request_takes_counts_whole() -> None:
 
 
 def test_it_says_when_to_look_again() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)
     assert accumulator.wakes_at_s(A) is None
     put(accumulator, lane)
@@ -173,19 +173,19 @@ def test_it_says_when_to_look_again() -> None:
 
 
 def test_lanes_that_wait_for_an_answer_are_not_looked_through_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     *waiting, other = lanes(accumulator, 1_001)
     for lane in waiting:
         put(accumulator, lane)
     assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1_000
-    looked_at: list[Lane] = []
-    next_batch = Lane.next_batch
+    looked_at: list[PartitionQueue] = []
+    next_batch = PartitionQueue.next_batch
 
-    def noted(lane: Lane, now_s: float) -> Batch | None:
+    def noted(lane: PartitionQueue, now_s: float) -> ProducerBatch | None:
         looked_at.append(lane)
         return next_batch(lane, now_s)
 
-    monkeypatch.setattr(Lane, "next_batch", noted)
+    monkeypatch.setattr(PartitionQueue, "next_batch", noted)
     put(accumulator, other, now_s=1.0)
     assert len(accumulator.take(A, 1.0, bytes_max=1 << 20)) == 1
     assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
@@ -193,7 +193,7 @@ def test_lanes_that_wait_for_an_answer_are_not_looked_through_for_each_request(m
 
 
 def test_a_batch_that_others_have_closed_leaves_at_once() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)
     put(accumulator, lane)
     accumulator.take(A, 0.0, bytes_max=1 << 20)
@@ -206,9 +206,9 @@ def test_a_batch_that_others_have_closed_leaves_at_once() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(1, 1_500)), max_size=80))
 def test_it_finds_what_a_look_through_all_lanes_would_find(steps: list[tuple[int, int, int]]) -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     made = [accumulator.lane("orders", partition, way=A, topic_id="1") for partition in range(4)]
-    wire: list[Batch] = []
+    wire: list[ProducerBatch] = []
     now_s = 0.0
     for step, partition, size in steps:
         lane = made[partition]
@@ -231,7 +231,7 @@ def test_it_finds_what_a_look_through_all_lanes_would_find(steps: list[tuple[int
             case 9 if lane.open is not None:
                 lane.close()
                 accumulator.closed(lane)
-        for way in (A, B, Way(A.address, TAKEOVER), Way(B.address, TAKEOVER)):
+        for way in (A, B, RoutePath(A.address, TAKEOVER), RoutePath(B.address, TAKEOVER)):
             here = [lane for lane in made if lane.way == way and not lane.is_idle]
             assert set(accumulator.busy(way)) == set(here)
             assert set(accumulator.unidentified(way)) == {lane for lane in here if lane.producer is None}
@@ -242,7 +242,7 @@ def test_it_finds_what_a_look_through_all_lanes_would_find(steps: list[tuple[int
 
 
 def test_a_flush_lets_everything_leave_at_once() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)
     put(accumulator, lane)
     accumulator.take(A, 0.0, bytes_max=1 << 20)
@@ -254,7 +254,7 @@ def test_a_flush_lets_everything_leave_at_once() -> None:
 
 
 def test_partitions_without_a_producer_id_are_named_and_wait() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     lane = accumulator.lane("orders", 0, way=A, topic_id="1")
     put(accumulator, lane)
     assert accumulator.unidentified(A) == [lane]
@@ -266,7 +266,7 @@ def test_partitions_without_a_producer_id_are_named_and_wait() -> None:
 
 
 def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     first, other = (accumulator.lane("orders", partition, way=A, topic_id="1") for partition in range(2))
     accumulator.identify(1, 0)
     batch = put(accumulator, first)
@@ -282,7 +282,7 @@ def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id
 
 
 def test_lanes_that_nobody_may_send_fail_and_the_others_go_on() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     mine, other = lanes(accumulator, 2)
     failed, taken = put(accumulator, mine), put(accumulator, other)
     accumulator.abandon((mine,), TooLarge("not there"))
@@ -292,7 +292,7 @@ def test_lanes_that_nobody_may_send_fail_and_the_others_go_on() -> None:
 
 
 def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     batches = [put(accumulator, lane) for lane in lanes(accumulator, 3)]
     accumulator.abandon_all(Unavailable("closed"))
     assert all(isinstance(batch.error, Unavailable) for batch in batches)
@@ -303,7 +303,7 @@ def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
 
 
 def test_every_record_is_counted_once_by_what_became_of_it() -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     made = lanes(accumulator, 5)
     written, refused, in_doubt, late, kept = (put(accumulator, lane) for lane in made)
     put(accumulator, made[0])
@@ -333,14 +333,14 @@ def test_every_record_is_counted_once_by_what_became_of_it() -> None:
     )
 )
 def test_every_record_leaves_once_in_order_and_the_buffer_counts_what_is_held(steps: list[tuple[str, int, int]]) -> None:
-    accumulator = Accumulator(SETTINGS)
+    accumulator = RecordAccumulator(SETTINGS)
     all_lanes = lanes(accumulator, 4)
-    wire: list[Batch] = []
+    wire: list[ProducerBatch] = []
     put_sizes: list[list[int]] = [[], [], [], []]
     acknowledged: list[list[int]] = [[], [], [], []]
     now_s = 0.0
 
-    def acknowledge(batch: Batch) -> None:
+    def acknowledge(batch: ProducerBatch) -> None:
         acknowledged[batch.lane.partition] += [len(record[1] or b"") for record in batch.records]
         accumulator.acknowledged(batch, 0, now_s)
 

@@ -9,25 +9,25 @@ import pytest
 
 from metadata.errors import Rejected, Throttled
 from tests.kit.tidelog.producing import until
-from tidelog.producer.accumulator import Accumulator
-from tidelog.producer.buffer_pool import BufferRoom
+from tidelog.producer.accumulator import RecordAccumulator
+from tidelog.producer.buffer_pool import BufferPool
 from tidelog.settings import ClientSettings
 
 
-def with_room(test: Callable[[Accumulator, BufferRoom], Awaitable[None]], *, timeout_s: float = 20.0) -> None:
+def with_room(test: Callable[[RecordAccumulator, BufferPool], Awaitable[None]], *, timeout_s: float = 20.0) -> None:
     """1,000 bytes, of which 900 are taken."""
 
     async def run() -> None:
-        accumulator = Accumulator(ClientSettings())
+        accumulator = RecordAccumulator(ClientSettings())
         accumulator.buffered_bytes = 900
         async with asyncio.timeout(60):
-            await test(accumulator, BufferRoom(accumulator, bytes_max=1_000, timeout_s=timeout_s))
+            await test(accumulator, BufferPool(accumulator, bytes_max=1_000, timeout_s=timeout_s))
 
     asyncio.run(run())
 
 
 def test_room_is_given_in_the_order_of_coming_whatever_the_size() -> None:
-    async def test(accumulator: Accumulator, room: BufferRoom) -> None:
+    async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         got: list[int] = []
 
         async def wait(size: int) -> None:
@@ -52,7 +52,7 @@ def test_room_is_given_in_the_order_of_coming_whatever_the_size() -> None:
 
 
 def test_who_gives_up_at_the_head_of_the_line_lets_the_others_through() -> None:
-    async def test(accumulator: Accumulator, room: BufferRoom) -> None:
+    async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         large, small = asyncio.create_task(room.wait(500)), asyncio.create_task(room.wait(50))
         await until(lambda: len(room.waiting) == 2)
         large.cancel()
@@ -64,7 +64,7 @@ def test_who_gives_up_at_the_head_of_the_line_lets_the_others_through() -> None:
 
 
 def test_who_is_cancelled_in_the_moment_of_getting_room_gives_it_back() -> None:
-    async def test(accumulator: Accumulator, room: BufferRoom) -> None:
+    async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         first, second = asyncio.create_task(room.wait(500)), asyncio.create_task(room.wait(500))
         await until(lambda: len(room.waiting) == 2)
         accumulator.buffered_bytes = 400
@@ -78,7 +78,7 @@ def test_who_is_cancelled_in_the_moment_of_getting_room_gives_it_back() -> None:
 
 
 def test_waiting_has_an_end() -> None:
-    async def test(accumulator: Accumulator, room: BufferRoom) -> None:
+    async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         with pytest.raises(Throttled, match=r"the buffer \(1000 bytes\) stayed full for 10 ms"):
             await room.wait(500)
         assert (accumulator.buffered_bytes, len(room.waiting)) == (900, 0)
@@ -87,7 +87,7 @@ def test_waiting_has_an_end() -> None:
 
 
 def test_a_close_tells_everybody_who_waits() -> None:
-    async def test(accumulator: Accumulator, room: BufferRoom) -> None:
+    async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         waiting = [asyncio.create_task(room.wait(500)) for _ in range(3)]
         await until(lambda: len(room.waiting) == 3)
         room.close(Rejected("the client is closed"))

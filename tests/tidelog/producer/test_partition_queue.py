@@ -23,19 +23,19 @@ from metadata.errors import (
 )
 from metadata.model import Offset, ProducerId
 from segments.partition.producer_state import ProducerStates, SequencedBatch
-from tidelog.producer.batch import Batch
-from tidelog.producer.partition_queue import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, EPOCH_MAX, SEQUENCES, Lane
+from tidelog.producer.batch import ProducerBatch
+from tidelog.producer.partition_queue import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, EPOCH_MAX, SEQUENCES, PartitionQueue
 from tidelog.settings import AcksName, ClientSettings
-from tidelog.transport.routes import Way
+from tidelog.transport.routes import RoutePath
 
 DELIVERY_TIMEOUT_S = 10.0
 
 
-def new_lane(acks: AcksName = "all") -> Lane:
-    lane = Lane(
+def new_lane(acks: AcksName = "all") -> PartitionQueue:
+    lane = PartitionQueue(
         "orders",
         0,
-        way=Way("broker:9090"),
+        way=RoutePath("broker:9090"),
         topic_id="1",
         settings=ClientSettings(delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000, linger_ms=5, retry_pause_ms=100, acks=acks),
     )
@@ -44,7 +44,7 @@ def new_lane(acks: AcksName = "all") -> Lane:
     return lane
 
 
-def add(lane: Lane, value: int, *, now_s: float = 0.0, count: int = 1) -> Batch:
+def add(lane: PartitionQueue, value: int, *, now_s: float = 0.0, count: int = 1) -> ProducerBatch:
     """A closed batch with `count` records."""
     batch = lane.roll(now_s)
     for number in range(count):
@@ -54,7 +54,7 @@ def add(lane: Lane, value: int, *, now_s: float = 0.0, count: int = 1) -> Batch:
     return batch
 
 
-def send_all(lane: Lane, now_s: float = 0.0) -> list[Batch]:
+def send_all(lane: PartitionQueue, now_s: float = 0.0) -> list[ProducerBatch]:
     sent = []
     while (batch := lane.next_batch(now_s)) is not None:
         lane.sent(batch)
@@ -62,7 +62,7 @@ def send_all(lane: Lane, now_s: float = 0.0) -> list[Batch]:
     return sent
 
 
-def sequences(batches: list[Batch]) -> list[int]:
+def sequences(batches: list[ProducerBatch]) -> list[int]:
     return [batch.base_sequence for batch in batches]
 
 
@@ -487,7 +487,7 @@ class ModelBroker:
 
 @dataclass
 class Request:
-    batch: Batch
+    batch: ProducerBatch
     producer: tuple[int, int]
     base_sequence: int
     values: list[bytes]
@@ -518,7 +518,7 @@ LATE_BYTES = ["add", "long wait", "long wait", "add", "break", "long wait", "ans
 def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_failure_was_told(steps: list[tuple[str, int]]) -> None:
     lane, broker, wire = new_lane(), ModelBroker(), deque[Request]()
     broken: list[deque[Request]] = []  # connections, with what they may still bring
-    batches: list[tuple[Batch, list[bytes]]] = []
+    batches: list[tuple[ProducerBatch, list[bytes]]] = []
     now_s, producer_id = 0.0, 7
 
     def send() -> None:
@@ -629,7 +629,7 @@ def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in
 ) -> None:
     """The lane learns of it at any time later, or when its stream broke: then it asks before it sends again."""
     lane, brokers, wire = new_lane(), [ModelBroker()], deque[Request]()
-    batches: list[tuple[Batch, list[bytes]]] = []
+    batches: list[tuple[ProducerBatch, list[bytes]]] = []
     acknowledged_by: dict[int, ModelBroker] = {}
     now_s, producer_id = 0.0, 7
 

@@ -58,7 +58,7 @@ def test_streams_that_a_busy_broker_refuses_do_not_all_come_again_at_the_same_mo
         topics: Any = SimpleNamespace(learn_later=lambda topics: None)
         connection: Any = Busy()
         way: Any = SimpleNamespace(address="b:1")
-        stream = sender.ProduceStream(way, connection, accumulator, settings_from(quick()), topics=topics, answered=lambda: None)
+        stream = sender.Sender(way, connection, accumulator, settings_from(quick()), topics=topics, answered=lambda: None)
         with suppress(TimeoutError):
             async with asyncio.timeout(60):
                 await stream.run()
@@ -122,7 +122,7 @@ def test_more_calls_than_a_broker_takes_for_too_long_are_told_as_that() -> None:
 def test_a_broker_that_denies_the_stream_fails_its_records_at_once() -> None:
     async def test(broker: SmallBroker) -> None:
         def deny(method: str) -> None:
-            if method == "ProduceStream":
+            if method == "Sender":
                 raise Denied("you may not write here")
 
         broker.before_call = deny
@@ -140,7 +140,7 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
         opened_s: list[float] = []
 
         def refuse(method: str) -> None:
-            if method == "ProduceStream":
+            if method == "Sender":
                 opened_s.append(asyncio.get_running_loop().time())
                 raise Unavailable("there is no session")
 

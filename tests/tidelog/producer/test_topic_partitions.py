@@ -7,12 +7,12 @@ import pytest
 from metadata.errors import OutcomeUnknown, UnknownPartition
 from segments.records.batch import BATCH_OVERHEAD_BYTES
 from segments.records.partitioner import partition_of
-from tidelog.producer.accumulator import Accumulator
-from tidelog.producer.batch import Batch
-from tidelog.producer.partition_queue import Lane
-from tidelog.producer.topic_partitions import TopicBook
+from tidelog.producer.accumulator import RecordAccumulator
+from tidelog.producer.batch import ProducerBatch
+from tidelog.producer.partition_queue import PartitionQueue
+from tidelog.producer.topic_partitions import TopicPartitions
 from tidelog.settings import ClientSettings, CompressionName
-from tidelog.transport.routes import PartitionRoute, TopicRoute, Way
+from tidelog.transport.routes import PartitionRoute, RoutePath, TopicRoute
 
 A, B = "a:9090", "b:9090"
 
@@ -28,12 +28,12 @@ class Shelf:
 
     def __init__(self, compression: CompressionName = "none") -> None:
         settings = ClientSettings(batch_bytes_max=1_000, compression=compression, topic_age_ms_max=30_000)
-        self.accumulator = Accumulator(settings)
-        self.closed: list[Lane] = []
-        self.book = TopicBook("orders", self.accumulator, settings, start=0, closed=self.closed.append)
+        self.accumulator = RecordAccumulator(settings)
+        self.closed: list[PartitionQueue] = []
+        self.book = TopicPartitions("orders", self.accumulator, settings, start=0, closed=self.closed.append)
         self.book.take_route(route(3), 0.0)
 
-    def put(self, lane: Lane, size: int = 100) -> Batch:
+    def put(self, lane: PartitionQueue, size: int = 100) -> ProducerBatch:
         batch = lane.open or self.accumulator.roll(lane, 0.0)
         batch.records.append((None, bytes(size), (), 0))
         batch.bytes += size
@@ -100,9 +100,9 @@ def test_of_a_topic_that_was_made_anew_with_fewer_partitions_the_surplus_fails()
     shelf = Shelf()
     shelf.accumulator.identify(7, 0)
     waiting, on_wire = shelf.put(shelf.book.lanes[1]), shelf.put(shelf.book.lanes[2])
-    assert shelf.accumulator.take(Way(A), 0.0, bytes_max=1) == [waiting]
+    assert shelf.accumulator.take(RoutePath(A), 0.0, bytes_max=1) == [waiting]
     shelf.accumulator.acknowledged(waiting, 0, 0.0)
-    assert shelf.accumulator.take(Way(A), 0.0, bytes_max=1) == [on_wire]
+    assert shelf.accumulator.take(RoutePath(A), 0.0, bytes_max=1) == [on_wire]
     later = shelf.put(shelf.book.lanes[2])
     shelf.book.take_route(route(1, "2"), 0.0)
     assert isinstance(on_wire.error, OutcomeUnknown)

@@ -18,7 +18,7 @@ import uvloop
 import tidelog
 from gateway.access.settings import AccessSettings
 from gateway.net.tls.settings import TlsSettings
-from gateway.process.broker_process import running as running_broker
+from gateway.process.broker_process import run_broker as running_broker
 from gateway.settings import BrokerSettings
 from metadata.errors import Denied, InvalidArgument, NotAuthorized, Rejected, TidelogError, Unauthenticated, Unavailable
 from metadata.secret import Secret

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tidelog.transport.retry import FORGOTTEN_AFTER_S, TOLD_AFTER_S, TOLD_EVERY_S, LastingTrouble
+from tidelog.transport.retry import FORGOTTEN_AFTER_S, TOLD_AFTER_S, TOLD_EVERY_S, OutageLog
 
 
 class Clock:
@@ -22,19 +22,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def trouble(clock: Clock, caplog: pytest.LogCaptureFixture) -> LastingTrouble:
+def trouble(clock: Clock, caplog: pytest.LogCaptureFixture) -> OutageLog:
     caplog.set_level(logging.WARNING, "tidelog")
-    return LastingTrouble(clock)
+    return OutageLog(clock)
 
 
-def fails(trouble: LastingTrouble, clock: Clock, for_s: float, every_s: float = 1.0) -> None:
+def fails(trouble: OutageLog, clock: Clock, for_s: float, every_s: float = 1.0) -> None:
     ends_s = clock.now_s + for_s
     while clock.now_s < ends_s:
         trouble.met("group g", ConnectionError("etcd is away"), began_s=clock.now_s)
         clock.now_s += every_s
 
 
-def test_what_passes_soon_is_not_told(trouble: LastingTrouble, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_passes_soon_is_not_told(trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         fails(trouble, clock, TOLD_AFTER_S)
         trouble.over("group g")
@@ -42,7 +42,7 @@ def test_what_passes_soon_is_not_told(trouble: LastingTrouble, clock: Clock, cap
 
 
 def test_what_lasts_is_told_now_and_then_and_its_end_as_well(
-    trouble: LastingTrouble, clock: Clock, caplog: pytest.LogCaptureFixture
+    trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails(trouble, clock, TOLD_AFTER_S + 2 * TOLD_EVERY_S)
     assert caplog.messages == [f"group g: for {s:.0f} s now: etcd is away; trying again" for s in (10, 70)]
@@ -51,16 +51,14 @@ def test_what_lasts_is_told_now_and_then_and_its_end_as_well(
     assert caplog.messages[2:] == ["group g: answered again after 130 s"]
 
 
-def test_a_single_attempt_counts_from_its_beginning(
-    trouble: LastingTrouble, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_single_attempt_counts_from_its_beginning(trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     clock.now_s = 30.0
     trouble.met("group g", ConnectionError("etcd is away"), began_s=0.0)
     assert caplog.messages == ["group g: for 30 s now: etcd is away; trying again"]
 
 
 def test_two_failures_with_nobody_trying_between_them_are_two(
-    trouble: LastingTrouble, clock: Clock, caplog: pytest.LogCaptureFixture
+    trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     trouble.met("group g", ConnectionError("etcd is away"), began_s=clock.now_s)
     clock.now_s = FORGOTTEN_AFTER_S + 1

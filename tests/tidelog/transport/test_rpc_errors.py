@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.proto.status import DETAILS_TRAILER, status_of
+from gateway.proto.status import DETAILS_TRAILER, to_status
 from metadata.errors import (
     Denied,
     InvalidArgument,
@@ -28,7 +28,7 @@ def rpc_error(code: grpc.StatusCode, details: str, *trailers: tuple[str, bytes])
 
 
 def test_a_call_that_the_broker_refused_carries_its_error() -> None:
-    trailer = (DETAILS_TRAILER, status_of(TooLarge("too large", bytes_max=5)).SerializeToString())
+    trailer = (DETAILS_TRAILER, to_status(TooLarge("too large", bytes_max=5)).SerializeToString())
     error = error_of_rpc(rpc_error(grpc.StatusCode.INVALID_ARGUMENT, "too large", trailer), address="b", writes=True)
     assert (type(error), error.details["bytes_max"]) == (TooLarge, 5)
 

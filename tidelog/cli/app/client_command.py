@@ -71,7 +71,7 @@ def with_client(
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def need_terminal(doing: str) -> None:
+def require_confirmation(doing: str) -> None:
     """InvalidArgument where nobody can be asked. `doing`: as in "moving billing"."""
     if not sys.stdin.isatty():
         raise InvalidArgument(

@@ -61,7 +61,7 @@ class Contexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class Endpoint:
     """An address, and what goes with it."""
 
     url: str
@@ -109,20 +109,20 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def cluster_access(given: str, environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Access:
+def cluster_access(given: str, environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Endpoint:
     """The address to talk to, and the credentials for it; `flags`: those of the command line.
 
     Raises NotFound for a context that is not there.
     """
     if given or (given := environ.get("TIDELOG_URL", "")):
-        return Access(given, _credentials(flags or {}, environ, {}, given))
+        return Endpoint(given, _credentials(flags or {}, environ, {}, given))
     asked = environ.get("TIDELOG_CONTEXT", "")
     contexts = _read(contexts_path(environ))
     name = asked or contexts.current
     if name and name not in contexts.urls:
         raise _no_context(name, contexts)
     url = contexts.urls[name] if name else DEFAULT_URL
-    return Access(url, _credentials(flags or {}, environ, contexts.credentials.get(name, {}), url))
+    return Endpoint(url, _credentials(flags or {}, environ, contexts.credentials.get(name, {}), url))
 
 
 def _credentials(flags: Mapping[str, str], environ: Mapping[str, str], of_context: Mapping[str, str], url: str) -> SettingChanges:

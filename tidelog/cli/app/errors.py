@@ -54,7 +54,7 @@ def guarded(command: Callable[[], object]) -> int:
         return _tell_usage(error)
     except TidelogError as error:
         _debug(error)
-        tell(error)
+        register(error)
         return BAD_USAGE if isinstance(error, InvalidArgument) else FAILED
     except OSError as error:
         _debug(error)
@@ -99,7 +99,7 @@ def _leave_stdout() -> None:
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
 
 
-def tell(error: TidelogError) -> None:
+def register(error: TidelogError) -> None:
     """What happened; what was written, which the commands that write note on their errors; what to do."""
     say_error(error.message, [*getattr(error, "__notes__", ()), *([error.hint] if error.hint else [])])
 

@@ -72,7 +72,7 @@ def compact(
     failed          steps that could not be done; the next run does them
     damaged         partitions left as they are for damage: exit code 3
     """
-    from gateway.process.logging import TEXT, start_logging
+    from gateway.process.logging import TEXT, configure_logging
     from gateway.settings import load_settings
 
     flags = given({"bucket": bucket, "etcd": etcd, "data_dir": data_dir, **extra_flags(context.args)})
@@ -84,7 +84,7 @@ def compact(
     settings = load_settings(flags | here, os.environ, config)
     settings.check_memory(serves=False)
     text = TEXT if not once else "%(message)s"
-    start_logging(settings.observability, text=text, compactor_id=settings.broker_id)
+    configure_logging(settings.observability, text=text, compactor_id=settings.broker_id)
     warn_of_little_memory(settings)
     import uvloop
 
@@ -125,7 +125,7 @@ def conclusion(manifests: int, bytes_pending: int, *, everything: bool, grace_s:
 async def _run(settings: BrokerSettings, http: str) -> None:
     import asyncio
 
-    from segments.shared_errors import first_of
+    from segments.shared_errors import first_error
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,21 +138,21 @@ async def _run(settings: BrokerSettings, http: str) -> None:
             working.cancel()
             stopping.cancel()
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from errors
+        raise first_error(errors) from errors
 
 
 async def _work(settings: BrokerSettings, http: str) -> None:
-    from gateway.process.compactor_process import compacting
+    from gateway.process.compactor_process import run_compactor
 
-    async with compacting(settings, told=log.info, http=http, waits=True) as (service, _):
+    async with run_compactor(settings, told=log.info, http=http, waits=True) as (service, _):
         log.info("compactor %s is at work on %s", settings.broker_id, shown_url(settings.bucket_url))
         await service.run()
 
 
 async def _once(settings: BrokerSettings, *, everything: bool) -> tuple[TickReport, int]:
     """With the bytes that wait still."""
-    from gateway.process.compactor_process import compacting
+    from gateway.process.compactor_process import run_compactor
 
-    async with compacting(settings, told=log.info) as (service, _):
+    async with run_compactor(settings, told=log.info) as (service, _):
         report = await service.once(everything=everything)
         return report, service.compactor.metrics.bytes_pending

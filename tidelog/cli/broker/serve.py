@@ -142,12 +142,12 @@ def _run(
     tell: Callable[[str], None],
     is_dev: bool = False,
 ) -> None:
-    from gateway.process.runtime_tuning import look_seldom
+    from gateway.process.runtime_tuning import raise_gc_thresholds
 
-    look_seldom()  # before the rest is loaded
+    raise_gc_thresholds()  # before the rest is loaded
     from gateway.net.addresses import host_and_port
     from gateway.net.tls.settings import check_listeners
-    from gateway.process.logging import TEXT, start_logging
+    from gateway.process.logging import TEXT, configure_logging
     from gateway.settings import DEV, load_settings
 
     check_names(flags)
@@ -161,7 +161,7 @@ def _run(
     settings.check_memory()
     check_listeners(settings.tls, http=settings.http, grpc=settings.grpc, authentication=settings.access.authentication)
     plain = banner is _log_addresses
-    start_logging(
+    configure_logging(
         settings.observability,
         level="info" if plain else "warning",
         text=TEXT if plain else "%(levelname)s: %(message)s",
@@ -209,9 +209,9 @@ async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], t
     import asyncio
 
     from gateway.process.broker_process import serve as serve_broker
-    from tidelog.tasks import OwnedTasks
+    from tidelog.tasks import ClientTasks
 
-    async with OwnedTasks() as tasks:
+    async with ClientTasks() as tasks:
 
         def ready(broker: Broker) -> None:
             on_ready(broker)

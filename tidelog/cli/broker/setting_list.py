@@ -20,7 +20,7 @@ from gateway.cluster.settings import ClusterSettings
 from gateway.memory_shares import PARTS, shown_bytes
 from gateway.net.tls.settings import TlsSettings
 from gateway.settings import BrokerSettings, GatewaySettings, load_settings
-from gateway.telemetry.settings import ObservabilitySettings
+from gateway.telemetry.settings import TelemetrySettings
 from metadata.errors import InvalidArgument
 from metadata.groups.settings import GroupSettings
 from metadata.setting_fields import is_fixed
@@ -52,7 +52,7 @@ AREAS: Final[Mapping[str, type[Any]]] = {
     "S3": S3Settings,
     "Compaction": CompactionSettings,
     "Consumer groups": GroupSettings,
-    "Logs, traces and metrics": ObservabilitySettings,
+    "Logs, traces and metrics": TelemetrySettings,
 }
 
 

@@ -204,10 +204,10 @@ async def check_listing(store: ObjectStore) -> Diagnosis:
 
 async def check_create_only(store: ObjectStore) -> Diagnosis:
     from segments.bucket.layout import proof_key
-    from segments.object_store.conditional_put_check import prove_create_only
+    from segments.object_store.conditional_put_check import check_conditional_put
 
     try:
-        await prove_create_only(store, proof_key(secrets.token_hex(16)))
+        await check_conditional_put(store, proof_key(secrets.token_hex(16)))
     except TidelogError as error:
         return failed("create-only PUT", error)
     return Diagnosis("create-only PUT", "ok", "of two creates of one key, the second was refused")

@@ -54,12 +54,12 @@ async def _ask_member(etcd: EtcdSettings, address: EtcdAddress) -> tuple[Diagnos
     import grpc.aio
 
     from metadata.store.etcd.errors import failure
-    from metadata.store.etcd.member import Member
+    from metadata.store.etcd.member import EtcdMember
     from metadata.store.etcd.proto import etcd_pb2
 
     name = f"etcd {address.target}"
     try:
-        member = Member(address, etcd)
+        member = EtcdMember(address, etcd)
     except TidelogError as error:  # a certificate
         return failed(name, error), 0
     took_ms: list[float] = []
@@ -104,10 +104,10 @@ def judge_member(name: str, status: Any, took_ms: float) -> Diagnosis:
 
 
 async def _check_as_a_broker(settings: BrokerSettings, bucket_named: bool) -> list[Diagnosis]:
-    from metadata.store.keys import EtcdLayout
+    from metadata.store.keys import KeyLayout
     from metadata.store.open import open_metadata
 
-    layout = EtcdLayout(settings.cluster)
+    layout = KeyLayout(settings.cluster)
     try:
         async with open_metadata(settings.metadata, settings.data_dir, prefix=layout.prefix) as store:
             began_s = time.perf_counter()

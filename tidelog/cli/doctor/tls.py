@@ -13,7 +13,7 @@ from tidelog.cli.doctor.diagnosis import Diagnosis, failed
 from tidelog.settings import SettingChanges, settings_from
 from tidelog.transport.addresses import Address, parse_addresses
 from tidelog.transport.credentials import Credentials, is_this_machine
-from tidelog.transport.tls_diagnosis import connected, tls_trouble
+from tidelog.transport.tls_diagnosis import connected, diagnose_tls
 
 TIMEOUT_S: Final = 5.0
 SOON: Final = datetime.timedelta(days=14)
@@ -38,7 +38,7 @@ async def check_tls(url: str, credentials: SettingChanges) -> list[Diagnosis]:
 
 def _look(address: Address, credentials: Credentials) -> Diagnosis:
     protocol = "h2" if address.is_grpc else "http/1.1"
-    trouble = tls_trouble(address.host, address.port, credentials, protocol=protocol, timeout_s=TIMEOUT_S)
+    trouble = diagnose_tls(address.host, address.port, credentials, protocol=protocol, timeout_s=TIMEOUT_S)
     if trouble is not None:
         return Diagnosis("TLS", "failed", f"{address}: {trouble.cause}", trouble.remedy)
     try:

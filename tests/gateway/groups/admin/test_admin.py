@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from gateway.broker import Broker
-from gateway.groups.admin.admin import GroupOperations
+from gateway.groups.admin.admin import GroupAdmin
 from gateway.proto import groups_pb2
 from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.errors import (
@@ -42,12 +42,12 @@ def topic_part(topic: str, *partitions: int) -> groups_pb2.TopicPartitions:
 
 
 async def seek(
-    operations: GroupOperations, *topics: groups_pb2.TopicPartitions, group: str = "billing", **to: Any
+    operations: GroupAdmin, *topics: groups_pb2.TopicPartitions, group: str = "billing", **to: Any
 ) -> Sequence[groups_pb2.MovedOffset]:
     return (await operations.seek(groups_pb2.SeekGroupRequest(group=group, topics=topics, **to))).moved
 
 
-async def delete_offsets(operations: GroupOperations, *topics: groups_pb2.TopicPartitions) -> list[tuple[int, int]]:
+async def delete_offsets(operations: GroupAdmin, *topics: groups_pb2.TopicPartitions) -> list[tuple[int, int]]:
     answer = await operations.delete_offsets(groups_pb2.DeleteOffsetsRequest(group="billing", topics=topics))
     return [(row.partition, row.offset) for row in answer.deleted]
 

@@ -16,13 +16,13 @@ from gateway.groups.admin.lag import (
     bounds_by_parts,
     first_timestamp_ms,
 )
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from tests.kit.gateway.told_log import P0, P1, TOPIC_ID, ToldLog, Topics, bounds, topic
 from tests.kit.segments.batches import batch_of, stamped
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -77,7 +77,7 @@ def test_of_a_damaged_offset_nothing_is_said_but_that_and_the_others_are_told() 
         assert (sound.lag_records, sound.HasField("error")) == (57, False)
         assert not damaged.HasField("committed_offset")
         assert (damaged.lag_records, damaged.high_watermark, damaged.member_id) == (0, 60, "m1")
-        assert isinstance(error_of(damaged.error), Corrupt)
+        assert isinstance(from_status(damaged.error), Corrupt)
         assert log.fetched == [(P0, 3)]
 
     with_lag(scenario)
@@ -108,10 +108,10 @@ def test_the_error_of_a_partition_stands_in_its_row_under_the_topics_name() -> N
     async def scenario(lag: GroupLag, log: ToldLog) -> None:
         log.ends, log.hangs = {P1: bounds(0, 10)}, {P1}
         nobody_leads, unread = await lag.lags(stored({P0: committed(1), P1: committed(4)}), {})
-        assert isinstance(error_of(nobody_leads.error), NoLeader)
+        assert isinstance(from_status(nobody_leads.error), NoLeader)
         assert nobody_leads.error.message == "nobody leads orders/0"
         assert (nobody_leads.committed_offset, nobody_leads.high_watermark, nobody_leads.lag_records) == (1, -1, 0)
-        assert isinstance(error_of(unread.error), Unavailable)
+        assert isinstance(from_status(unread.error), Unavailable)
         assert f"within {READ_TIMEOUT_S:g} s" in unread.error.message
         assert unread.lag_records == 6, "what is known is told"
 
@@ -155,9 +155,9 @@ def test_a_group_that_is_far_behind_in_very_many_partitions_is_described_in_time
 
 def test_of_a_batch_that_begins_before_the_offset_the_record_itself_counts() -> None:
     whole = stamped(batch_of(b"a", b"b", b"c", timestamps_ms=[1_000, 2_000, 3_000]), 7)
-    fetched = Fetched([whole.stamp, whole.rest], 0, Offset(10), Offset(10), Offset(0), LeaderEpoch(1))
+    fetched = FetchResult([whole.stamp, whole.rest], 0, Offset(10), Offset(10), Offset(0), LeaderEpoch(1))
     assert first_timestamp_ms(fetched, 8, decompressed_bytes_max=1 << 20) == 2_000
-    nothing = Fetched([], 0, Offset(8), Offset(10), Offset(0), LeaderEpoch(1))
+    nothing = FetchResult([], 0, Offset(8), Offset(10), Offset(0), LeaderEpoch(1))
     assert first_timestamp_ms(nothing, 8, decompressed_bytes_max=1 << 20) is None
 
 

@@ -10,11 +10,11 @@ from gateway.groups.admin.seek import (
     BEFORE_START,
     BEYOND_END,
     NO_RECORD_SINCE,
+    SeekResult,
     SeekTo,
-    Sought,
     check_seek,
+    seek_target,
     seek_to,
-    sought_offset,
 )
 from gateway.proto import groups_pb2
 from metadata.errors import InvalidArgument
@@ -24,39 +24,39 @@ from tests.kit.gateway.told_log import P0, bounds
 @pytest.mark.parametrize(
     ("to", "sought"),
     [
-        (SeekTo("earliest"), Sought(10)),
-        (SeekTo("latest"), Sought(100)),
-        (SeekTo("offset", 50), Sought(50)),
-        (SeekTo("offset", 10), Sought(10)),
-        (SeekTo("offset", 100), Sought(100)),
-        (SeekTo("offset", 0), Sought(10, BEFORE_START, 0)),
-        (SeekTo("offset", 101), Sought(100, BEYOND_END, 101)),
-        (SeekTo("shift", -5), Sought(35)),
-        (SeekTo("shift", 5), Sought(45)),
-        (SeekTo("shift", -1000), Sought(10, BEFORE_START, -960)),
-        (SeekTo("shift", 1000), Sought(100, BEYOND_END, 1040)),
-        (SeekTo("shift", 2**63 - 1), Sought(100, BEYOND_END, 2**63 - 1)),
+        (SeekTo("earliest"), SeekResult(10)),
+        (SeekTo("latest"), SeekResult(100)),
+        (SeekTo("offset", 50), SeekResult(50)),
+        (SeekTo("offset", 10), SeekResult(10)),
+        (SeekTo("offset", 100), SeekResult(100)),
+        (SeekTo("offset", 0), SeekResult(10, BEFORE_START, 0)),
+        (SeekTo("offset", 101), SeekResult(100, BEYOND_END, 101)),
+        (SeekTo("shift", -5), SeekResult(35)),
+        (SeekTo("shift", 5), SeekResult(45)),
+        (SeekTo("shift", -1000), SeekResult(10, BEFORE_START, -960)),
+        (SeekTo("shift", 1000), SeekResult(100, BEYOND_END, 1040)),
+        (SeekTo("shift", 2**63 - 1), SeekResult(100, BEYOND_END, 2**63 - 1)),
     ],
 )
-def test_each_way_of_saying_where_to(to: SeekTo, sought: Sought) -> None:
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=40) == sought
+def test_each_way_of_saying_where_to(to: SeekTo, sought: SeekResult) -> None:
+    assert seek_target(to, P0, bounds=bounds(10, 100), committed=40) == sought
 
 
 def test_a_time_is_its_first_record_and_without_one_the_end() -> None:
     to = SeekTo("timestamp_ms", 1_700_000_000_000)
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=60) == Sought(60)
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=None) == Sought(100, NO_RECORD_SINCE)
+    assert seek_target(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=60) == SeekResult(60)
+    assert seek_target(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=None) == SeekResult(100, NO_RECORD_SINCE)
 
 
 def test_a_first_record_that_came_while_it_was_looked_for_is_what_was_asked_for() -> None:
     to = SeekTo("timestamp_ms", 1_700_000_000_000)
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=105) == Sought(105)
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=5) == Sought(10)
+    assert seek_target(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=105) == SeekResult(105)
+    assert seek_target(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=5) == SeekResult(10)
 
 
 def test_what_was_never_committed_has_nothing_to_shift_from() -> None:
     with pytest.raises(InvalidArgument, match="no committed offset"):
-        sought_offset(SeekTo("shift", 1), P0, bounds=bounds(0, 9), committed=None)
+        seek_target(SeekTo("shift", 1), P0, bounds=bounds(0, 9), committed=None)
 
 
 @pytest.mark.parametrize("to", [SeekTo("offset", -1), SeekTo("timestamp_ms", -1)])
@@ -98,7 +98,7 @@ def test_nobody_is_moved_out_of_the_log(
     kind: str, value: int, start: int, length: int, committed: int, of_timestamp: int | None
 ) -> None:
     to = SeekTo(kind, value)  # type: ignore[arg-type]
-    sought = sought_offset(to, P0, bounds=bounds(start, start + length), committed=committed, of_timestamp=of_timestamp)
+    sought = seek_target(to, P0, bounds=bounds(start, start + length), committed=committed, of_timestamp=of_timestamp)
     found = of_timestamp if kind == "timestamp_ms" else None  # it is in the log, whatever the bounds said before
     assert start <= sought.after <= max(start + length, found or 0)
     assert sought.asked is None or -(2**63) <= sought.asked < 2**63

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.grpc.calls import Context
-from gateway.grpc.consume.delivery import Pusher
-from gateway.grpc.consume.messages import ConsumeTerms
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Start, Whence
-from gateway.grpc.fetch.response_encoder import PartitionAnswer
+from gateway.grpc.consume.delivery import DeliveryLoop
+from gateway.grpc.consume.messages import ConsumeOptions
+from gateway.grpc.consume.partitions import ConsumedPartition, ConsumedPartitions, Start, StartKind
+from gateway.grpc.fetch.response_encoder import PartitionResponse
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import log_pb2
 from metadata.errors import TidelogError
@@ -23,12 +23,12 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import LeaderEpoch, Offset
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from tests.kit.gateway.told_log import TOPIC_ID
 from tests.simulation.virtual_loop import run
 
 BATCH = b"batch"
-TERMS = ConsumeTerms(("orders",), "billing", MemberSettings(), (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
+TERMS = ConsumeOptions(("orders",), "billing", MemberSettings(), (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
 
 
 class Member:
@@ -43,7 +43,7 @@ class Member:
     async def committed(self) -> StoredOffsets:
         return StoredOffsets({}, {})
 
-    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+    async def keep(self, ends: Mapping[ConsumedPartition, int]) -> Collection[ConsumedPartition]:
         return ends
 
     def waits(self) -> None:
@@ -62,7 +62,7 @@ class World:
     def __init__(self) -> None:
         self.member = Member()
         self.partitions = ConsumedPartitions()
-        self.held = [Consumed("orders", TOPIC_ID, number, Start(Whence.EARLIEST), offset=0) for number in range(2)]
+        self.held = [ConsumedPartition("orders", TOPIC_ID, number, Start(StartKind.EARLIEST), offset=0) for number in range(2)]
         self.partitions.take(self.held)
         self.written: list[log_pb2.ConsumeResponse] = []
         self.read: Callable[[], None] = lambda: None
@@ -74,8 +74,8 @@ class World:
             laid_out=self._laid_out,
             under_way=lambda *_: lambda: None,
         )
-        self.pusher = Pusher(
-            cast(Broker, SimpleNamespace(cluster_log=log)),
+        self.pusher = DeliveryLoop(
+            cast(BrokerApi, SimpleNamespace(cluster_log=log)),
             cast(GrpcFetch, fetch),
             cast(Context, SimpleNamespace(write=self._write)),
             TERMS,
@@ -94,12 +94,12 @@ class World:
     def positions(self) -> list[int]:
         return [each.offset for each in self.held]
 
-    def _answers(self, targets: Sequence[FetchTarget]) -> list[Fetched]:
-        full = Fetched([BATCH], len(BATCH), Offset(1), Offset(1), Offset(0), LeaderEpoch(1))
-        empty = Fetched([], 0, Offset(1), Offset(1), Offset(0), LeaderEpoch(1))
+    def _answers(self, targets: Sequence[FetchTarget]) -> list[FetchResult]:
+        full = FetchResult([BATCH], len(BATCH), Offset(1), Offset(1), Offset(0), LeaderEpoch(1))
+        empty = FetchResult([], 0, Offset(1), Offset(1), Offset(0), LeaderEpoch(1))
         return [full if target.offset == 0 else empty for target in targets]
 
-    async def _fetch(self, targets: Sequence[FetchTarget], *, wait_ms_max: float = 0, **_: object) -> list[Fetched]:
+    async def _fetch(self, targets: Sequence[FetchTarget], *, wait_ms_max: float = 0, **_: object) -> list[FetchResult]:
         answers = self._answers(targets)
         if not any(answer.size_bytes for answer in answers):
             await asyncio.sleep(wait_ms_max / 1000)
@@ -108,17 +108,17 @@ class World:
     def _place(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def _admitted(self, targets: Sequence[FetchTarget], *_: object, **__: object) -> list[Fetched]:
+    async def _admitted(self, targets: Sequence[FetchTarget], *_: object, **__: object) -> list[FetchResult]:
         return self._answers(targets)
 
     async def _laid_out(
         self,
         asked: Sequence[Any],
-        answers: Sequence[Fetched],
+        answers: Sequence[FetchResult],
         terms: object,
         place: object,
         log: object,
-        encode: Callable[[Sequence[PartitionAnswer]], bytes],
+        encode: Callable[[Sequence[PartitionResponse]], bytes],
     ) -> bytes:
         await asyncio.sleep(0.001)
         self.read()
@@ -126,7 +126,7 @@ class World:
             log_pb2.FetchedPartition(topic="orders", partition=each.request.partition, next_offset=1, high_watermark=1)
             for each in asked
         ]
-        return encode([PartitionAnswer(head, [BATCH], len(BATCH), leader_epoch=1) for head in heads])
+        return encode([PartitionResponse(head, [BATCH], len(BATCH), leader_epoch=1) for head in heads])
 
     async def _write(self, message: bytes) -> None:
         self.written.append(log_pb2.ConsumeResponse.FromString(message))

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.grpc.consume import partitions as consumed_partitions
-from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Position, Start, Whence
+from gateway.grpc.consume.partitions import ConsumedPartition, ConsumedPartitions, Position, Start, StartKind
 from metadata.errors import InvalidArgument
 from metadata.group_member.start_offsets import StartPolicy
 from metadata.model import TopicId
 
 
-def partition(number: int = 0) -> Consumed:
-    consumed = Consumed("orders", TopicId("a" * 32), number, Start(Whence.EARLIEST))
+def partition(number: int = 0) -> ConsumedPartition:
+    consumed = ConsumedPartition("orders", TopicId("a" * 32), number, Start(StartKind.EARLIEST))
     consumed.offset = 0
     return consumed
 
 
-def held(count: int) -> tuple[ConsumedPartitions, list[Consumed]]:
+def held(count: int) -> tuple[ConsumedPartitions, list[ConsumedPartition]]:
     partitions, all_of_them = ConsumedPartitions(), [partition(number) for number in range(count)]
     partitions.take(all_of_them)
     return partitions, all_of_them

@@ -18,9 +18,9 @@ from gateway.grpc.consume.messages import check_request
 from gateway.grpc.fetch import service as fetch_service
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import groups_pb2, log_pb2
-from gateway.proto.status import error_of
-from gateway.records.batch_decoder import open_records
-from gateway.records.response_budget import AnswerRoom
+from gateway.proto.status import from_status
+from gateway.records.batch_decoder import decode_records
+from gateway.records.response_budget import ResponseBudget
 from gateway.routing.log_service import EpochQuestion
 from gateway.settings import GatewaySettings
 from metadata.errors import (
@@ -172,7 +172,7 @@ def test_a_partition_whose_offset_is_gone_goes_on_as_its_client_chose(tmp_path: 
         strict = log_pb2.ConsumeStart(starts=[gone, other], auto_offset_reset=log_pb2.AUTO_OFFSET_RESET_ERROR)
         await stream.send(start=strict, credit_bytes=PLENTY)
         (told,) = (await stream.until("data")).partitions
-        assert isinstance(error_of(told.error), OutOfRange)
+        assert isinstance(from_status(told.error), OutOfRange)
         assert told.partition == 0
         await append(channel, b"b", partition=1)
         (told,) = (await stream.until("data")).partitions
@@ -188,7 +188,7 @@ def test_a_topic_that_is_deleted_is_told_and_ends_a_stream_that_reads_nothing_el
         await asyncio.gather(stream.settled(), other.settled())
         await broker.delete_topic("single")
         (told,) = (await other.until("data")).partitions
-        assert isinstance(error_of(told.error), UnknownTopic)
+        assert isinstance(from_status(told.error), UnknownTopic)
         assert isinstance(await stream.error(), UnknownTopic)
         await append(channel, b"a")
         assert await other.until_read(1) == [b"a"]
@@ -201,7 +201,7 @@ def test_a_damaged_batch_stops_its_partition_alone(tmp_path: Path, monkeypatch: 
     def damaged(fetched: Any, offset: int, *arguments: Any, **more: Any) -> Any:
         if b"bad" in b"".join(fetched.batches):
             raise Corrupt("a committed batch can't be opened")
-        return open_records(fetched, offset, *arguments, **more)
+        return decode_records(fetched, offset, *arguments, **more)
 
     monkeypatch.setattr("gateway.grpc.fetch.service.open_records", damaged)
 
@@ -255,7 +255,7 @@ def test_who_has_no_more_to_say_reads_until_the_credits_are_used_up(tmp_path: Pa
 
 
 def test_a_slow_reader_stops_only_itself_and_holds_one_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms: list[AnswerRoom] = []
+    rooms: list[ResponseBudget] = []
     monkeypatch.setattr(GrpcFetch, "__init__", remembering(rooms))
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
@@ -292,7 +292,7 @@ def test_who_takes_nothing_at_all_is_cut_off_when_others_wait_for_its_room(tmp_p
     serve(tmp_path, scenario, settings=GatewaySettings(answer_bytes_max=4 * MIB, answer_timeout_ms=100))
 
 
-def remembering(rooms: list[AnswerRoom]) -> Callable[..., None]:
+def remembering(rooms: list[ResponseBudget]) -> Callable[..., None]:
     made = GrpcFetch.__init__
 
     def make(door: GrpcFetch, *arguments: Any) -> None:
@@ -368,7 +368,7 @@ def test_where_the_log_was_cut_below_what_is_committed_a_member_goes_on_at_the_c
             assert await again.until_read(2) == [b"b", b"c"]
         else:
             (told,) = (await again.until("data")).partitions
-            assert isinstance(error_of(told.error), OutOfRange)
+            assert isinstance(from_status(told.error), OutOfRange)
             assert "was cut at 1, below what group billing has committed (3" in told.error.message
         again.call.cancel()
         await until_left(channel)
@@ -672,7 +672,7 @@ def test_who_wants_an_error_where_nothing_is_committed_is_told_one(tmp_path: Pat
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream = await begun(channel, "single", group="billing", auto_offset_reset=log_pb2.AUTO_OFFSET_RESET_ERROR)
         (told,) = (await stream.until("data")).partitions
-        assert isinstance(error_of(told.error), NotFound)
+        assert isinstance(from_status(told.error), NotFound)
         stream.call.cancel()
 
     serve(tmp_path, scenario)

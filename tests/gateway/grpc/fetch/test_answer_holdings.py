@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.fetch.service import COPIES, GrpcFetch
 from gateway.http import paced_response
 from gateway.http.request import Headers, Request
 from gateway.proto import log_pb2
-from gateway.records.response_budget import AnswerRoom
+from gateway.records.response_budget import ResponseBudget
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
 from segments.object_store.interface import Buffer
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.read_path import ReadPath
 from segments.settings import KIB
 from tests.kit.gateway.http_client import Client, serve
@@ -42,10 +42,10 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Batches]]:
     handed_out: list[weakref.ref[Batches]] = []
     as_it_is = ReadPath.fetch
 
-    async def watched(self: ReadPath, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
-        found: list[Fetched | TidelogError] = []
+    async def watched(self: ReadPath, *arguments: Any, **options: Any) -> list[FetchResult | TidelogError]:
+        found: list[FetchResult | TidelogError] = []
         for answer in await as_it_is(self, *arguments, **options):
-            assert isinstance(answer, Fetched)
+            assert isinstance(answer, FetchResult)
             batches = Batches(answer.batches)
             handed_out.append(weakref.ref(batches))
             found.append(answer._replace(batches=batches))
@@ -55,7 +55,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Batches]]:
     return handed_out
 
 
-async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
+async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
     await stack.enter_context(room.place()).ask(128 * KIB, bytes_least=128 * KIB, timeout_s=0)
 
 
@@ -91,7 +91,7 @@ def test_who_waits_for_room_over_grpc_holds_no_batches(
     tmp_path: Path, looked_at: list[weakref.ref[Batches]], form: log_pb2.FetchFormat
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        door = GrpcFetch(broker, LongWaits())
+        door = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
         with door.room.place() as place:
             with ExitStack() as others:
@@ -108,7 +108,7 @@ def test_who_waits_for_room_over_grpc_holds_no_batches(
 @pytest.mark.parametrize("form", FORMS)
 def test_an_answer_over_grpc_gives_back_what_it_does_not_need(tmp_path: Path, form: log_pb2.FetchFormat) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        door = GrpcFetch(broker, LongWaits())
+        door = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
         with door.room.place() as place:
             message = await door._fetch(fetch_of(form), place, broker.local_log)

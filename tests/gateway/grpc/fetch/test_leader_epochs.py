@@ -14,13 +14,13 @@ import pytest
 
 from gateway.broker import Broker
 from gateway.cluster import handover
-from gateway.cluster.broker_lease import Membership
+from gateway.cluster.broker_lease import BrokerLease
 from gateway.cluster.view import ClusterView
 from gateway.grpc.fetch.leader_epochs import checked_epoch, current_epoch_of
 from gateway.grpc.services.log import QUERIES_MAX
 from gateway.proto import log_pb2
-from gateway.proto.status import error_of
-from gateway.routing.leader_lookup import Leaders
+from gateway.proto.status import from_status
+from gateway.routing.leader_lookup import LeaderLookup
 from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.cluster import leadership
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotLeader, SessionFenced
@@ -28,7 +28,7 @@ from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartiti
 from metadata.topics.topic import Topic
 from segments.bucket.layout import segment_key
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from segments.partition.partition_log import Bounds
 from tests.gateway.cluster.test_session_manager import one_broker, partition_of
 from tests.gateway.grpc.produce.test_service import reason, request, serve
@@ -268,7 +268,7 @@ def test_after_a_change_of_leader_the_old_epoch_ends_where_it_ended_and_who_name
             assert not (await asyncio.wait((asyncio.ensure_future(poll),), timeout=0.1))[0]
             leader = await led_elsewhere(cluster, topic, number, leaving)
             assert leader is staying
-            fenced = error_of((await poll).partitions[0].error)
+            fenced = from_status((await poll).partitions[0].error)
             assert isinstance(fenced, FencedLeaderEpoch), "the long poll went over to the new leader, which it does not know"
             assert fenced.details == {
                 "broker_id": leader.broker_id,
@@ -278,7 +278,7 @@ def test_after_a_change_of_leader_the_old_epoch_ends_where_it_ended_and_who_name
             }
             query = log_pb2.OffsetQuery(topic="orders", partition=number, latest=True, current_leader_epoch=0)
             [listed] = (await stub.ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).results
-            assert error_of(listed.error).details == fenced.details
+            assert from_status(listed.error).details == fenced.details
             await stub.Produce(log_pb2.ProduceRequest(appends=[ready(batch_of(b"c"), number)]))
             assert await ends(stub, epoch_query(0, number), epoch_query(1, number)) == [(0, 2), (1, 3)]
             [answer] = (await stub.Fetch(log_pb2.FetchRequest(partitions=[_in_epoch(waiting, 1)]))).partitions
@@ -313,12 +313,12 @@ def test_what_a_leader_of_before_has_answered_is_not_told_by_a_broker_that_knows
     place = TopicPartition(TopicId("0" * 32), Partition(0))
     state = None if known is None else SimpleNamespace(leader_epoch=known)
     view = SimpleNamespace(partitions=SimpleNamespace(get=lambda _: state, subscribe=lambda _: None))
-    leaders = Leaders(cast(Callable[[], SessionLog], None), cast(ClusterView, view), broker_id="broker-1")
+    leaders = LeaderLookup(cast(Callable[[], SessionLog], None), cast(ClusterView, view), broker_id="broker-1")
     bounds = Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(answered))
-    told_on = leaders.unless_of_before(place, bounds)
+    told_on = leaders.reject_stale_epoch(place, bounds)
     assert told_on is bounds if is_told else isinstance(told_on, NotLeader)
     refused = NoLeader("nobody")
-    assert leaders.unless_of_before(place, refused) is refused
+    assert leaders.reject_stale_epoch(place, refused) is refused
 
 
 def _in_epoch(partition: log_pb2.FetchPartition, epoch: int) -> log_pb2.FetchPartition:
@@ -329,7 +329,7 @@ def _in_epoch(partition: log_pb2.FetchPartition, epoch: int) -> log_pb2.FetchPar
 @pytest.mark.parametrize("killed", [False, True])
 def test_epochs_end_where_they_ended_after_a_restart(tmp_path: Path, killed: bool) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m", killed=killed) as broker:
             topic = await broker.create("orders")
             await broker.produce(partition_of(topic), b"a", b"b")
@@ -358,13 +358,13 @@ def test_a_broker_whose_lease_may_have_ended_answers_readers_only_where_its_sess
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        bucket = MemoryStore()
+        bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m", killed=True) as broker:
             topic = await broker.create("orders")
             await broker.produce(partition_of(topic), b"a")
             session_log = broker.leadership.log
             assert session_log.leadership.guard.lease_is_valid()
-            monkeypatch.setattr(Membership, "sure", property(lambda _: False))
+            monkeypatch.setattr(BrokerLease, "sure", property(lambda _: False))
             assert not session_log.leadership.guard.lease_is_valid()
             assert await broker.read(partition_of(topic)) == [b"a"]
             session = session_log.session.id

@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.grpc.fetch.response_encoder import PartitionAnswer, encode_consumed_data, encode_fetch_response, encode_records
+from gateway.grpc.fetch.response_encoder import PartitionResponse, encode_consumed_data, encode_fetch_response, encode_records
 from gateway.proto import log_pb2
 from segments.records.batch_kernel import RecordTuple
 
@@ -20,11 +20,11 @@ partitions = st.builds(
 )
 
 
-def answer_of(partition: log_pb2.FetchedPartition, pieces: list[bytes], *, structured: bool = False) -> PartitionAnswer:
+def answer_of(partition: log_pb2.FetchedPartition, pieces: list[bytes], *, structured: bool = False) -> PartitionResponse:
     head = log_pb2.FetchedPartition()
     head.CopyFrom(partition)
     head.ClearField("leader_epoch")
-    return PartitionAnswer(head, pieces, sum(map(len, pieces)), structured, partition.leader_epoch)
+    return PartitionResponse(head, pieces, sum(map(len, pieces)), structured, partition.leader_epoch)
 
 
 records = st.lists(
@@ -89,5 +89,5 @@ def test_structured_records_come_slice_by_slice_as_protobuf_would_write_them_all
 
 def test_lengths_above_127_take_more_than_one_byte() -> None:
     head = log_pb2.FetchedPartition(topic="orders")
-    message = encode_fetch_response([PartitionAnswer(head, [memoryview(b"x" * 100_000), b"y" * 50_000], 150_000)])
+    message = encode_fetch_response([PartitionResponse(head, [memoryview(b"x" * 100_000), b"y" * 50_000], 150_000)])
     assert log_pb2.FetchResponse.FromString(message).partitions[0].record_batches == b"x" * 100_000 + b"y" * 50_000

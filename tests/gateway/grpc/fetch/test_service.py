@@ -10,17 +10,17 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.concurrency.offload import OneEachTurn
+from gateway.concurrency.offload import OnePerLoopTurn
 from gateway.grpc.fetch import response_encoder
 from gateway.grpc.fetch import service as fetch_service
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import log_pb2
 from gateway.records import response_budget
-from gateway.records.response_budget import AnswerRoom
+from gateway.records.response_budget import ResponseBudget
 from gateway.settings import GatewaySettings
 from metadata.errors import Corrupt, TidelogError
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.read_path import ReadPath
 from segments.records.batch import parse_header, split_batches
 from segments.records.batch_kernel import RecordTuple
@@ -38,9 +38,9 @@ RECORDS = log_pb2.FETCH_FORMAT_RECORDS
 
 
 @pytest.fixture
-def rooms(monkeypatch: pytest.MonkeyPatch) -> list[AnswerRoom]:
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[ResponseBudget]:
     """Of the doors that a test opens, in the order of their making."""
-    made: list[AnswerRoom] = []
+    made: list[ResponseBudget] = []
 
     class Seen(GrpcFetch):
         def __init__(self, *arguments: Any) -> None:
@@ -109,12 +109,12 @@ def test_a_large_answer_takes_a_turn_of_the_loop_of_its_own_and_a_small_one_none
 ) -> None:
     turns: list[str] = []
 
-    class Seen(OneEachTurn):
+    class Seen(OnePerLoopTurn):
         async def take(self) -> None:
             await super().take()
             turns.append("taken")
 
-    monkeypatch.setattr(fetch_service, "OneEachTurn", Seen)
+    monkeypatch.setattr(fetch_service, "OnePerLoopTurn", Seen)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a"))
@@ -328,13 +328,13 @@ def test_a_structured_answer_has_only_so_many_records_over_all_partitions(tmp_pa
 SMALL_ROOM = GatewaySettings(message_bytes_max=64 * KIB, answer_bytes_max=128 * KIB)
 
 
-async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
+async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
     while room.bytes_used < 128 * KIB:
         await stack.enter_context(room.place()).ask(128 * KIB, timeout_s=0)
 
 
 def test_a_call_waits_for_room_and_is_then_throttled(
-    tmp_path: Path, rooms: list[AnswerRoom], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rooms: list[ResponseBudget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(response_budget, "ROOM_WAIT_S", 0.02)
 
@@ -358,7 +358,7 @@ def test_a_call_waits_for_room_and_is_then_throttled(
     serve(tmp_path, scenario, settings=SMALL_ROOM)
 
 
-def test_a_long_poll_that_waits_for_records_holds_no_room(tmp_path: Path, rooms: list[AnswerRoom]) -> None:
+def test_a_long_poll_that_waits_for_records_holds_no_room(tmp_path: Path, rooms: list[ResponseBudget]) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         polls = [asyncio.ensure_future(stub.Fetch(fetch_of(0, min_bytes=1, max_wait_ms=15_000))) for _ in range(20)]
         await until(lambda: len(broker.grpc._waits._waits) == 20)
@@ -374,7 +374,7 @@ def test_a_long_poll_that_waits_for_records_holds_no_room(tmp_path: Path, rooms:
 
 @pytest.mark.parametrize("form", [log_pb2.FETCH_FORMAT_BATCHES, RECORDS])
 def test_calls_that_take_nothing_leave_room_for_others_and_give_theirs_back_when_they_vanish(
-    tmp_path: Path, rooms: list[AnswerRoom], form: log_pb2.FetchFormat
+    tmp_path: Path, rooms: list[ResponseBudget], form: log_pb2.FetchFormat
 ) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, *[encode_records([(None, b"x" * 1000, (), 0)] * 100)] * 20)
@@ -398,7 +398,7 @@ def test_an_error_that_is_told_once_is_not_lost_between_the_look_and_the_fetch(
     as_it_is = ReadPath.fetch
     told: list[int] = []
 
-    async def telling_once(self: ReadPath, targets: list[FetchTarget], **options: Any) -> list[Fetched | TidelogError]:
+    async def telling_once(self: ReadPath, targets: list[FetchTarget], **options: Any) -> list[FetchResult | TidelogError]:
         answers = await as_it_is(self, targets, **options)
         if not told:
             told.append(len(targets))

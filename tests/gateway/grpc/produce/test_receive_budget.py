@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.grpc.produce import receive_budget
-from gateway.grpc.produce.receive_budget import FIRST_TURN_S, TURN_LONGEST_S, TURN_S, IncomingMessages
+from gateway.grpc.produce.receive_budget import FIRST_TURN_S, TURN_LONGEST_S, TURN_S, ReceiveBudget
 from metadata.errors import Throttled, TooLarge
 from segments.byte_budget import ByteBudget
 from tests.simulation.virtual_loop import run
@@ -43,7 +43,7 @@ async def now_s() -> float:
 
 
 async def read(
-    messages: IncomingMessages, receive: Receive, *, expected: int | None, waits_s: float = 0.0, turn_s: float = TURN_S
+    messages: ReceiveBudget, receive: Receive, *, expected: int | None, waits_s: float = 0.0, turn_s: float = TURN_S
 ) -> float:
     """Reads a message, which then waits so long for room in the buffer. When it was read."""
     message = await messages.next(receive, bytes_expected=expected, turn_s=turn_s)
@@ -55,7 +55,7 @@ async def read(
     return read_at_s
 
 
-def all_of(messages: IncomingMessages, *reads: Coroutine[Any, Any, Value]) -> list[Value | BaseException]:
+def all_of(messages: ReceiveBudget, *reads: Coroutine[Any, Any, Value]) -> list[Value | BaseException]:
     """What each gives, or raises. Nothing may be held at the end."""
 
     async def main() -> list[Value | BaseException]:
@@ -71,19 +71,19 @@ def all_of(messages: IncomingMessages, *reads: Coroutine[Any, Any, Value]) -> li
 
 
 def test_messages_are_read_in_turn_while_there_is_room_for_what_is_expected() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     results = all_of(messages, *(read(messages, arriving(4), expected=4, waits_s=5) for _ in range(5)))
     assert results == [0, 0, 5, 5, 10]
     assert messages.bytes_held_peak == 8
 
 
 def test_a_turn_for_a_message_that_is_expected_to_be_longer_than_any_turn_is_for_what_there_is() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     assert all_of(messages, read(messages, arriving(15), expected=15)) == [0]
 
 
 def test_the_first_message_of_a_stream_is_expected_to_be_as_long_as_others_lately() -> None:
-    messages = IncomingMessages(2000, bytes_usual=100)
+    messages = ReceiveBudget(2000, bytes_usual=100)
 
     async def first(length: int) -> int:
         turn = 0
@@ -103,19 +103,19 @@ def test_the_first_message_of_a_stream_is_expected_to_be_as_long_as_others_latel
 
 
 def test_idle_streams_hold_no_turn_and_stop_nobody() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     idle = [read(messages, arriving(5, in_s=3600), expected=5) for _ in range(20)]
     *_, active = all_of(messages, *idle, read(messages, arriving(5), expected=5))
     assert active == pytest.approx(10 * TURN_S)
 
 
 def test_a_client_that_sends_slowly_holds_its_turn_no_longer_than_an_idle_one() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     slow, active = all_of(messages, read(messages, arriving(10, in_s=60), expected=10), read(messages, arriving(10), expected=10))
     assert (slow, active) == (60, TURN_S)
 
 
-def held_by_idle(messages: IncomingMessages, *, waits_s: float) -> float:
+def held_by_idle(messages: ReceiveBudget, *, waits_s: float) -> float:
     """How long an idle stream holds its turn, while a message waits so long for the buffer and nobody waits for a turn."""
 
     async def main() -> float:
@@ -131,15 +131,15 @@ def held_by_idle(messages: IncomingMessages, *, waits_s: float) -> float:
 
 
 def test_while_messages_wait_for_the_buffer_and_nobody_for_a_turn_turns_are_longer() -> None:
-    assert held_by_idle(IncomingMessages(40, bytes_usual=1), waits_s=60) == pytest.approx(TURN_LONGEST_S, abs=0.02)
+    assert held_by_idle(ReceiveBudget(40, bytes_usual=1), waits_s=60) == pytest.approx(TURN_LONGEST_S, abs=0.02)
 
 
 def test_turns_are_short_again_when_nothing_waits_any_more() -> None:
-    assert held_by_idle(IncomingMessages(40, bytes_usual=1), waits_s=0.25) == pytest.approx(0.3, abs=0.02)
+    assert held_by_idle(ReceiveBudget(40, bytes_usual=1), waits_s=0.25) == pytest.approx(0.3, abs=0.02)
 
 
 def test_an_idle_turn_is_taken_back_when_others_wait_for_one() -> None:
-    messages = IncomingMessages(40, bytes_usual=1)
+    messages = ReceiveBudget(40, bytes_usual=1)
     waiting = read(messages, arriving(5), expected=5, waits_s=60)
     idle = [read(messages, arriving(15, in_s=3600), expected=15) for _ in range(2)]
 
@@ -151,7 +151,7 @@ def test_an_idle_turn_is_taken_back_when_others_wait_for_one() -> None:
 
 
 def test_a_stream_that_never_sent_holds_a_turn_for_a_short_time_only() -> None:
-    messages = IncomingMessages(64, bytes_usual=1)
+    messages = ReceiveBudget(64, bytes_usual=1)
     waiting = read(messages, arriving(8), expected=8, waits_s=60)
     idle = [read(messages, arriving(1, in_s=3600), expected=None, turn_s=FIRST_TURN_S) for _ in range(240)]
     first = read(messages, arriving(1), expected=None, turn_s=FIRST_TURN_S)
@@ -161,7 +161,7 @@ def test_a_stream_that_never_sent_holds_a_turn_for_a_short_time_only() -> None:
 
 def test_a_message_that_only_opens_its_stream_says_little_of_the_next_but_not_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive_budget, "BYTES_EXPECTED_MIN", 2)
-    messages = IncomingMessages(64, bytes_usual=16)
+    messages = ReceiveBudget(64, bytes_usual=16)
     idle = [read(messages, arriving(16, in_s=3600 * number), expected=0) for number in range(1, 9)]
     *_, active = all_of(messages, *idle, read(messages, arriving(16), expected=None))
     assert active == 0
@@ -171,7 +171,7 @@ def test_a_message_that_only_opens_its_stream_says_little_of_the_next_but_not_no
 
 
 def test_what_comes_on_an_idle_stream_finds_the_room_that_turns_leave() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     idle = read(messages, arriving(12, in_s=10), expected=1)
     in_turn = [read(messages, arriving(4), expected=4, waits_s=60) for _ in range(2)]
     assert all_of(messages, idle, *in_turn) == [10, 0, 0]
@@ -179,7 +179,7 @@ def test_what_comes_on_an_idle_stream_finds_the_room_that_turns_leave() -> None:
 
 
 def test_what_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     idle = [read(messages, arriving(7, in_s=in_s), expected=1, waits_s=5) for in_s in (10, 11)]
     in_turn = [read(messages, arriving(4), expected=4, waits_s=60) for _ in range(2)]
     taken, dropped, *_ = all_of(messages, *idle, *in_turn)
@@ -190,7 +190,7 @@ def test_what_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() 
 
 
 def test_what_is_longer_than_its_turn_counts_whole_or_is_dropped_whole() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     longer = [read(messages, arriving(8), expected=2, waits_s=5) for _ in range(3)]
     *taken, dropped = all_of(messages, *longer)
     assert taken == [0, 0]
@@ -198,7 +198,7 @@ def test_what_is_longer_than_its_turn_counts_whole_or_is_dropped_whole() -> None
 
 
 def test_a_message_that_could_never_find_room_is_refused_for_good() -> None:
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     (refused,) = all_of(messages, read(messages, arriving(21), expected=1))
     assert isinstance(refused, TooLarge)
 
@@ -208,7 +208,7 @@ def test_a_message_that_could_never_find_room_is_refused_for_good() -> None:
 
 def test_a_message_that_was_released_early_makes_room_at_once() -> None:
     async def main() -> None:
-        messages = IncomingMessages(20, bytes_usual=1)
+        messages = ReceiveBudget(20, bytes_usual=1)
         message = await messages.next(arriving(10), bytes_expected=10)
         assert message is not None
         with message:
@@ -226,7 +226,7 @@ def test_the_end_of_a_stream_gives_its_turn_back() -> None:
     async def end() -> object:
         return grpc.aio.EOF
 
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     assert all_of(messages, messages.next(end, bytes_expected=10)) == [None]
 
 
@@ -236,7 +236,7 @@ def test_a_client_that_vanishes_gives_its_turn_back(in_s: float) -> None:
         await asyncio.sleep(in_s)
         raise grpc.aio.UsageError("the call is done")
 
-    messages = IncomingMessages(20, bytes_usual=1)
+    messages = ReceiveBudget(20, bytes_usual=1)
     (error,) = all_of(messages, messages.next(vanish, bytes_expected=10))
     assert isinstance(error, grpc.aio.UsageError)
 
@@ -255,7 +255,7 @@ def test_a_stream_that_is_cancelled_gives_its_turn_back_and_reads_no_more() -> N
     cancelled_at: list[float] = []
 
     async def main() -> None:
-        messages = IncomingMessages(20, bytes_usual=1)
+        messages = ReceiveBudget(20, bytes_usual=1)
         for after_s in (TURN_S / 2, 5.0):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(after_s):
@@ -292,7 +292,7 @@ producers = st.lists(
 def test_whatever_comes_when_both_bounds_hold_and_everybody_comes_to_an_end(
     producers: list[tuple[list[tuple[int, float]], float | None]], buffer_bytes: int, waiting_bytes: int, seed: int
 ) -> None:
-    messages, buffer = IncomingMessages(waiting_bytes, bytes_usual=4), ByteBudget(buffer_bytes)
+    messages, buffer = ReceiveBudget(waiting_bytes, bytes_usual=4), ByteBudget(buffer_bytes)
 
     async def produce(sent: list[tuple[int, float]], committing: asyncio.TaskGroup) -> None:
         expected = None

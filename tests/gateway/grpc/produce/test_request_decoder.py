@@ -11,7 +11,7 @@ from gateway.grpc.produce.request_decoder import (
     APPENDS_MAX,
     UNUSUAL_BYTES_MAX,
     AppendRequest,
-    ProduceCall,
+    ProduceRequestView,
     _parse_by_hand,
     _parse_with_protobuf,
     parse_produce,
@@ -48,7 +48,7 @@ requests = st.builds(
 )
 
 
-def told(message: bytes, parse: Callable[[bytes], ProduceCall]) -> object:
+def told(message: bytes, parse: Callable[[bytes], ProduceRequestView]) -> object:
     """What the parser makes of the message, in a form that can be compared.
 
     Read by hand, records are still bytes: whoever decodes them refuses what protobuf refuses with the whole message.

@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 
 from gateway.grpc.produce import service as produce_service
-from gateway.grpc.produce.receive_budget import FIRST_TURN_S, TURN_S, IncomingMessages
-from gateway.grpc.produce.request_decoder import ProduceCall, parse_produce
+from gateway.grpc.produce.receive_budget import FIRST_TURN_S, TURN_S, ReceiveBudget
+from gateway.grpc.produce.request_decoder import ProduceRequestView, parse_produce
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from segments.settings import KIB, MIB, SegmentSettings
@@ -43,7 +43,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The messages that the broker has read."""
     read: list[bytes] = []
 
-    def noted(message: bytes) -> ProduceCall:
+    def noted(message: bytes) -> ProduceRequestView:
         read.append(message)
         return parse_produce(message)
 
@@ -147,13 +147,13 @@ def test_a_stream_whose_message_waits_for_room_gives_its_place_to_others_when_it
 def test_a_call_that_gets_no_turn_in_time_is_throttled_before_it_is_read(
     tmp_path: Path, read: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rooms: list[IncomingMessages] = []
+    rooms: list[ReceiveBudget] = []
 
-    def noted_room(bytes_max: int, *, bytes_usual: int) -> IncomingMessages:
-        rooms.append(IncomingMessages(bytes_max, bytes_usual=bytes_usual))
+    def noted_room(bytes_max: int, *, bytes_usual: int) -> ReceiveBudget:
+        rooms.append(ReceiveBudget(bytes_max, bytes_usual=bytes_usual))
         return rooms[-1]
 
-    monkeypatch.setattr(produce_service, "IncomingMessages", noted_room)
+    monkeypatch.setattr(produce_service, "ReceiveBudget", noted_room)
 
     async def half_a_room() -> object:
         return bytes(256 * KIB)
@@ -237,13 +237,13 @@ def test_a_stream_that_never_sent_gets_a_short_turn_and_one_that_only_opened_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int | None, float]] = []
-    following = IncomingMessages.next
+    following = ReceiveBudget.next
 
-    def noted(self: IncomingMessages, receive: Any, *, bytes_expected: int | None, turn_s: float, timeout_s: float) -> Any:
+    def noted(self: ReceiveBudget, receive: Any, *, bytes_expected: int | None, turn_s: float, timeout_s: float) -> Any:
         asked.append((bytes_expected, turn_s))
         return following(self, receive, bytes_expected=bytes_expected, turn_s=turn_s, timeout_s=timeout_s)
 
-    monkeypatch.setattr(IncomingMessages, "next", noted)
+    monkeypatch.setattr(ReceiveBudget, "next", noted)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await stub.Produce(log_pb2.ProduceRequest())

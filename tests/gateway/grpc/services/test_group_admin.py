@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,
@@ -24,7 +24,7 @@ from metadata.errors import (
 from metadata.groups.consumer_protocol import encode_assignment
 from metadata.model import Partition, TopicPartition
 from metadata.store.interface import Put
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.gateway.group_calls import SESSION_MS, GroupCalls, answered, offset, refused
 from tests.kit.gateway.small_broker import NOW_MS, SmallBroker, with_broker
@@ -69,7 +69,7 @@ class Admin:
 
     async def keys(self) -> Sequence[str]:
         store = self.broker.topics._store
-        layout = EtcdLayout()
+        layout = KeyLayout()
         return [each.key for prefix in (layout.groups, layout.committed_offsets) for each in (await store.range(prefix)).items]
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_record_is_listed_as_such_and_hides_no_other(tmp_path: Path) -
         await answered(admin.members.commit(offset(0)))
         store = admin.broker.topics._store
         assert isinstance(store, SqliteStore)
-        await store.transact([], [Put(EtcdLayout().group("a"), b"{")])
+        await store.transact([], [Put(KeyLayout().group("a"), b"{")])
         assert [(each.group, each.state) for each in (await admin.list_groups()).groups] == [("a", "Damaged"), ("billing", "Empty")]
 
     serve(tmp_path, scenario)
@@ -321,7 +321,7 @@ def test_where_one_partition_can_not_be_told_nothing_is_moved_and_the_dry_run_sa
         request = groups_pb2.SeekGroupRequest(group="billing", latest=True, validate_only=True)
         told = await answered(admin.members.stub.SeekGroup(request))
         assert [(row.partition, row.HasField("error")) for row in told.moved] == [(0, False), (1, True)]
-        assert isinstance(error_of(told.moved[1].error), Unavailable)
+        assert isinstance(from_status(told.moved[1].error), Unavailable)
         error = await refused(admin.seek(latest=True))
         assert isinstance(error, Unavailable)
         assert "nothing was moved" in error.message

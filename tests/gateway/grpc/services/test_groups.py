@@ -12,7 +12,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import groups_pb2
-from gateway.proto.status import error_of
+from gateway.proto.status import from_status
 from gateway.settings import GatewaySettings
 from metadata.errors import (
     GroupFull,
@@ -49,7 +49,7 @@ def serve(tmp_path: Path, scenario: Scenario, *, settings: GatewaySettings | Non
 
 
 def told(status: Status) -> type[TidelogError] | None:
-    return type(error_of(status)) if status.code else None
+    return type(from_status(status)) if status.code else None
 
 
 def test_members_join_share_commit_and_leave(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_each_offset_that_cannot_be_committed_is_refused_in_its_place(tmp_path: 
             UnknownTopic,
             TooLarge,
         ]
-        assert error_of(committed.errors[1]).details["field"] == "offset"
+        assert from_status(committed.errors[1]).details["field"] == "offset"
         assert [(each.partition, each.offset) for each in (await group.offsets()).offsets] == [(0, 1)]
 
     serve(tmp_path, scenario)

@@ -10,15 +10,15 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
-from gateway.concurrency.shutdown import LongWaits
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.http.admin.api import admin_api
 from gateway.http.groups.routes import HttpGroups
 from gateway.http.status import HttpStatus
-from gateway.records.response_budget import AnswerRoom
+from gateway.records.response_budget import ResponseBudget
 from gateway.topics.names import partition_of
 from metadata.errors import Corrupt, NoLeader, Stopping, TidelogError
 from metadata.topics.settings import SETTINGS
-from segments.object_store.health_tracking import Trouble
+from segments.object_store.health_tracking import StoreTrouble
 from tests.kit.gateway.http_client import Client, serve
 from tests.kit.gateway.small_broker import SmallBroker
 
@@ -398,12 +398,12 @@ def test_a_broker_without_a_session_says_what_keeps_it_from_one(tmp_path: Path, 
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         broker.serving = False
-        broker.metadata_trouble = Trouble("the metadata are away", "Bring them back.")
+        broker.metadata_trouble = StoreTrouble("the metadata are away", "Bring them back.")
         with monkeypatch.context() as stopped:
             stopped.setattr(SmallBroker, "log", property(no_log))
             told = (await client.get("/readyz")).json
             assert (told["reason"], told["hint"]) == ("it is opening one; the metadata are away", "Bring them back.")
-            broker.bucket_trouble = Trouble("No space left on device", "Free disk space.")
+            broker.bucket_trouble = StoreTrouble("No space left on device", "Free disk space.")
             told = (await client.get("/readyz")).json
         assert (told["reason"], told["hint"]) == ("it is opening one; No space left on device", "Free disk space.")
 
@@ -412,7 +412,7 @@ def test_a_broker_without_a_session_says_what_keeps_it_from_one(tmp_path: Path, 
 
 def test_a_broker_whose_bucket_takes_no_writes_stays_ready_and_says_so(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        broker.bucket_trouble = Trouble("No space left on device", "Free disk space.")
+        broker.bucket_trouble = StoreTrouble("No space left on device", "Free disk space.")
         answer = await client.get("/readyz")
         assert (answer.status, answer.json) == (
             200,
@@ -475,7 +475,7 @@ def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> 
         assert told == served | fast | of_groups | asked_often
         status = HttpStatus(broker)
         assert all(status.handler(path.removeprefix("/")) for _, path in asked_often)
-        groups = HttpGroups(broker, LongWaits(), AnswerRoom(broker.settings, LongWaits()))
+        groups = HttpGroups(broker, InterruptibleWaits(), ResponseBudget(broker.settings, InterruptibleWaits()))
         assert len(of_groups) == 12
         for method, path in of_groups:
             assert method in groups.routes(path.split("/")[3:]), path
@@ -547,7 +547,7 @@ def test_a_broker_that_refuses_damaged_partitions_stays_ready_and_says_which_and
         assert (damaged["high_watermark"], damaged["leader"]) == (-1, "broker-1")
         assert (damaged["error"]["code"], damaged["error"]["hint"]) == ("CORRUPT", "Restore it.")
         assert "error" not in sound
-        broker.metadata_trouble = Trouble("etcd is away", "Bring it back.")
+        broker.metadata_trouble = StoreTrouble("etcd is away", "Bring it back.")
         ready = await client.get("/readyz")
         assert (ready.status, ready.json["status"], len(ready.json["refused_partitions"])) == (200, "no changes", 1)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.groups.cursor import PLACES_MAX, Cursor, CursorOwner, Place, decode_cursor, encode_cursor
+from gateway.http.groups.cursor import PLACES_MAX, Cursor, CursorEntry, CursorOwner, decode_cursor, encode_cursor
 from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
@@ -16,7 +16,7 @@ T1, T2 = TopicId("1" * 32), TopicId("f" * 32)
 
 topics = st.sampled_from([T1, T2, TopicId("0" * 32)])
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1).map(Partition))
-places = st.builds(Place, st.integers(0, 2**63 - 1), st.booleans())
+places = st.builds(CursorEntry, st.integers(0, 2**63 - 1), st.booleans())
 cursors = st.builds(
     Cursor,
     st.integers(0, 2**31 - 1).map(Generation),
@@ -61,9 +61,9 @@ def test_a_cursor_of_another_is_refused(other: CursorOwner) -> None:
         decode_cursor(text, other)
 
 
-def of_topic(topic: TopicId, count: int, *, must_stay: int = 0) -> dict[TopicPartition, Place]:
+def of_topic(topic: TopicId, count: int, *, must_stay: int = 0) -> dict[TopicPartition, CursorEntry]:
     return {
-        TopicPartition(topic, Partition(number)): Place(10**6 + 977 * number, must_stay=number < must_stay)
+        TopicPartition(topic, Partition(number)): CursorEntry(10**6 + 977 * number, must_stay=number < must_stay)
         for number in range(count)
     }
 
@@ -75,14 +75,16 @@ def test_a_cursor_of_many_partitions_holds_only_what_is_not_committed() -> None:
 
 
 def test_a_cursor_fits_a_url_whatever_it_holds() -> None:
-    longest = {at: Place(2**63 - 1, must_stay=True) for at in of_topic(T1, PLACES_MAX - 2)}
+    longest = {at: CursorEntry(2**63 - 1, must_stay=True) for at in of_topic(T1, PLACES_MAX - 2)}
     assert len(encode_cursor(Cursor(Generation(2**31 - 1), longest), OWNER)) < 10_000
     assert len(encode_cursor(Cursor(Generation(1), of_topic(T1, PLACES_MAX - 2)), OWNER)) < 5_000
-    scattered = {TopicPartition(TopicId(f"{number:032x}"), Partition(0)): Place(10**9, must_stay=True) for number in range(200)}
+    scattered = {
+        TopicPartition(TopicId(f"{number:032x}"), Partition(0)): CursorEntry(10**9, must_stay=True) for number in range(200)
+    }
     assert len(encode_cursor(Cursor(Generation(1), scattered), OWNER)) < 7_000
 
 
 def test_what_a_cursor_would_commit_is_what_was_read_since() -> None:
     first, second = TopicPartition(T1, Partition(0)), TopicPartition(T2, Partition(7))
-    cursor = Cursor(Generation(1), {first: Place(4, must_stay=True), second: Place(9, must_stay=False)})
+    cursor = Cursor(Generation(1), {first: CursorEntry(4, must_stay=True), second: CursorEntry(9, must_stay=False)})
     assert cursor.uncommitted == {first: 4}

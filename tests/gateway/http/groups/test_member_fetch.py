@@ -9,10 +9,10 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from gateway.api import Broker
+from gateway.api import BrokerApi
 from gateway.groups.admin.lag import LATER_PART_S
-from gateway.http.groups.cursor import Cursor, Place
-from gateway.http.groups.member_fetch import PART, MemberReading
+from gateway.http.groups.cursor import Cursor, CursorEntry
+from gateway.http.groups.member_fetch import PART, MemberFetch
 from gateway.routing.log_service import EpochQuestion
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, UnknownTopic
@@ -23,7 +23,7 @@ from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartiti
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import Bounds
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.wal.run_index import EpochEnd
 from tests.simulation.virtual_loop import run
 
@@ -47,13 +47,13 @@ class Logs:
     def places_bytes_min(self, client_rack: str) -> None:
         return None
 
-    async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, wait_ms_max: float) -> list[Fetched]:
+    async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, wait_ms_max: float) -> list[FetchResult]:
         self.looked_at += [target.partition.partition for target in targets]
         return [self._fetched(target) for target in targets]
 
-    def _fetched(self, target: FetchTarget) -> Fetched:
+    def _fetched(self, target: FetchTarget) -> FetchResult:
         size_bytes = 100 * (target.partition.partition in self.with_records)
-        return Fetched([], size_bytes, Offset(target.offset), Offset(10), Offset(3), LeaderEpoch(0))
+        return FetchResult([], size_bytes, Offset(target.offset), Offset(10), Offset(3), LeaderEpoch(0))
 
 
 def topic(name: str) -> Topic:
@@ -62,10 +62,10 @@ def topic(name: str) -> Topic:
     return ORDERS
 
 
-def reading_of(logs: Logs, cursor: Cursor = BEGINNING, *, from_latest: bool = False) -> MemberReading:
+def reading_of(logs: Logs, cursor: Cursor = BEGINNING, *, from_latest: bool = False) -> MemberFetch:
     broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), cluster_log=logs)
     policy = StartPolicy.LATEST if from_latest else StartPolicy.EARLIEST
-    return MemberReading(cast(Broker, broker), ASSIGNED, cursor, group="billing", policy=policy)
+    return MemberFetch(cast(BrokerApi, broker), ASSIGNED, cursor, group="billing", policy=policy)
 
 
 class Committed:
@@ -166,7 +166,7 @@ def test_where_the_log_was_cut_below_what_is_committed_it_begins_at_the_cut_whic
         assert await reading.look(0.0, Committed(stored))
 
     asyncio.run(scenario())
-    assert reading.positions.cursor().places[at(0)] == Place(4, must_stay=False)
+    assert reading.positions.cursor().places[at(0)] == CursorEntry(4, must_stay=False)
     assert b'"resets":[{"topic":"orders","partition":0,"before":7,"after":4}]' in reading.page([], "")
 
 
@@ -185,8 +185,12 @@ def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> Non
 
 def test_topics_that_are_unknown_are_told_of_each_partition() -> None:
     broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), cluster_log=Logs(set()))
-    reading = MemberReading(
-        cast(Broker, broker), [("gone", 0), ("gone", 1), ("orders", 5_000)], BEGINNING, group="billing", policy=StartPolicy.EARLIEST
+    reading = MemberFetch(
+        cast(BrokerApi, broker),
+        [("gone", 0), ("gone", 1), ("orders", 5_000)],
+        BEGINNING,
+        group="billing",
+        policy=StartPolicy.EARLIEST,
     )
     assert reading.page([], "").count(b"UNKNOWN_TOPIC") == 2
     assert reading.page([], "").count(b"UNKNOWN_PARTITION") == 1

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.http.groups.cursor import PLACES_MAX, Cursor, Place
+from gateway.http.groups.cursor import PLACES_MAX, Cursor, CursorEntry
 from gateway.http.groups.member_positions import MemberPositions
 from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation
@@ -33,7 +33,7 @@ def place(positions: MemberPositions, partitions: Sequence[TopicPartition], offs
 
 
 def test_places_come_from_the_cursor_then_from_commits_then_from_the_log() -> None:
-    positions = MemberPositions([P0, P1, P2], Cursor(Generation(4), {P0: Place(7, must_stay=True)}))
+    positions = MemberPositions([P0, P1, P2], Cursor(Generation(4), {P0: CursorEntry(7, must_stay=True)}))
     positions.begin(P1, 5, at_the_end=False)
     assert positions.unplaced == [P2]
     positions.begin(P2, 3, at_the_end=False)
@@ -60,12 +60,14 @@ def test_the_next_answer_begins_behind_the_partition_that_was_read_last() -> Non
 
 def test_a_cursor_of_partitions_of_another_member_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="not this member's"):
-        MemberPositions([P0], Cursor(Generation(4), {P1: Place(7, must_stay=True)}))
+        MemberPositions([P0], Cursor(Generation(4), {P1: CursorEntry(7, must_stay=True)}))
 
 
 def test_places_in_a_topic_that_is_gone_are_forgotten() -> None:
     gone = TopicPartition(TopicId("b" * 32), Partition(0))
-    positions = MemberPositions([P0], Cursor(Generation(4), {gone: Place(7, must_stay=True), P0: Place(2, must_stay=True)}))
+    positions = MemberPositions(
+        [P0], Cursor(Generation(4), {gone: CursorEntry(7, must_stay=True), P0: CursorEntry(2, must_stay=True)})
+    )
     assert positions.cursor().uncommitted == {P0: 2}
 
 
@@ -118,15 +120,17 @@ def test_where_many_begin_at_the_end_those_without_room_begin_later() -> None:
 
 
 def test_a_place_that_was_dropped_begins_anew() -> None:
-    positions = MemberPositions([P0], Cursor(Generation(4), {P0: Place(7, must_stay=True)}))
+    positions = MemberPositions([P0], Cursor(Generation(4), {P0: CursorEntry(7, must_stay=True)}))
     assert positions.drop(P0) == 7
     assert (targets(positions), positions.unplaced) == ([], [P0])
     positions.begin(P0, 90, at_the_end=False)
-    assert positions.cursor().places == {P0: Place(90, must_stay=False)}
+    assert positions.cursor().places == {P0: CursorEntry(90, must_stay=False)}
 
 
 def test_places_in_partitions_that_are_not_known_yet_stay_in_the_cursor_and_take_room_there() -> None:
-    unheard = {TopicPartition(TopicId("b" * 32), Partition(number)): Place(9, must_stay=True) for number in range(PLACES_MAX - 7)}
+    unheard = {
+        TopicPartition(TopicId("b" * 32), Partition(number)): CursorEntry(9, must_stay=True) for number in range(PLACES_MAX - 7)
+    }
     many = partitions(PLACES_MAX)
     positions = MemberPositions(many, Cursor(Generation(4), unheard), unheard_of=unheard)
     place(positions, many, 1)

@@ -18,7 +18,7 @@ from metadata.group_member.member import GroupMember
 from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
-from metadata.groups.model import Phase
+from metadata.groups.model import GroupPhase
 from metadata.groups.settings import GroupSettings
 from metadata.model import LeaderEpoch
 from segments.recovery.recovered_partition import empty_partition
@@ -52,7 +52,7 @@ async def joined_by(broker: SmallBroker, count: int, group: str = "g") -> None:
 
 
 class Reader:
-    """A PartitionReader that only notes what it owns."""
+    """A RebalanceListener that only notes what it owns."""
 
     def __init__(self, *topics: str) -> None:
         self.topics = topics
@@ -289,7 +289,7 @@ def test_more_members_than_partitions_wait_with_nothing(tmp_path: Path) -> None:
         [idle] = [member for member in members if not member.assignment]
         answer = await idle.read(wait_ms=10)
         assert (answer.status, answer.json["records"]) == (200, [])
-        assert (await broker.coordinated_groups.describe("g")).phase is Phase.STABLE
+        assert (await broker.coordinated_groups.describe("g")).phase is GroupPhase.STABLE
 
     serve(tmp_path, scenario, groups=TOGETHER)
 

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from gateway.api import Broker
-from gateway.grpc.consume.messages import ConsumeTerms
+from gateway.api import BrokerApi
+from gateway.grpc.consume.messages import ConsumeOptions
 from gateway.grpc.consume.service import GrpcConsume
-from gateway.http.groups.cursor import Cursor, Place
-from gateway.http.groups.member_fetch import MemberReading
+from gateway.http.groups.cursor import Cursor, CursorEntry
+from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.request import AsMember
 from gateway.topics.names import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
@@ -58,7 +58,7 @@ class World:
         self.view = View(*([here] if here else []))
         self.look_ups = 0
         self._store = Topics(*([store] if store else []))
-        self.broker = cast(Broker, SimpleNamespace(topic_cache=self.view, topics=SimpleNamespace(get=self._get)))
+        self.broker = cast(BrokerApi, SimpleNamespace(topic_cache=self.view, topics=SimpleNamespace(get=self._get)))
 
     async def _get(self, name: str) -> Topic:
         self.look_ups += 1
@@ -74,7 +74,7 @@ def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
 
 def read_by(world: World, unheard_of: dict[str, Exception]) -> list[str]:
     """The codes of what a member that was assigned partitions 0 and 5 is told in their places."""
-    reading = MemberReading(
+    reading = MemberFetch(
         world.broker,
         [("orders", 0), ("orders", 5)],
         Cursor(Generation(1), {}),
@@ -136,7 +136,7 @@ def test_a_topic_is_told_once_this_broker_has_heard_of_it() -> None:
 def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -> None:
     async def scenario() -> None:
         now, member = topic(), MemberSettings()
-        terms = ConsumeTerms(("orders",), "", member, (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
+        terms = ConsumeOptions(("orders",), "", member, (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
         world = World(None, now)
         service = GrpcConsume.__new__(GrpcConsume)
         service._broker = world.broker
@@ -154,7 +154,7 @@ def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -
 def test_a_consume_stream_reads_what_was_added_to_a_topic_while_it_waited_for_another() -> None:
     async def scenario() -> None:
         now = topic()
-        terms = ConsumeTerms(
+        terms = ConsumeOptions(
             ("payments", "orders"), "", MemberSettings(), (), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0
         )
         world = World(topic("payments", OTHER, partition_count=4), now)
@@ -183,9 +183,9 @@ def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_hea
 
         broker = SimpleNamespace(topic_cache=Topics(topic()), groups=SimpleNamespace(commit=commit))
         unheard_of = TopicPartition(TopicId("b" * 32), Partition(0))
-        read = {P0: Place(7, must_stay=True), unheard_of: Place(9, must_stay=True)}
+        read = {P0: CursorEntry(7, must_stay=True), unheard_of: CursorEntry(9, must_stay=True)}
         member = AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1))
-        cursor, told = await HttpGroupOffsets(cast(Broker, broker)).commit_cursor(member, Cursor(Generation(1), read))
+        cursor, told = await HttpGroupOffsets(cast(BrokerApi, broker)).commit_cursor(member, Cursor(Generation(1), read))
         assert committed == [P0]
         assert [answer.offset for answer in told] == [7]
         assert cursor.uncommitted == {unheard_of: 9}, "it is committed with a later request"
@@ -205,8 +205,8 @@ def test_reading_at_a_broker_that_has_not_heard_of_a_partition_loses_no_place_of
         world = World(here, topic(partition_count=8))
         assigned = [("payments", 0), ("orders", place.partition)]
         why = await why_not_heard_of(world.broker, assigned)
-        cursor = Cursor(Generation(1), {place: Place(9, must_stay=True)})
-        reading = MemberReading(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
+        cursor = Cursor(Generation(1), {place: CursorEntry(9, must_stay=True)})
+        reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
         assert reading.positions.cursor().uncommitted == {place: 9}, "it reads on there at a broker that knows the partition"
 
     simulated(scenario)
@@ -217,8 +217,8 @@ def test_reading_leaves_out_the_places_of_a_topic_that_is_gone_from_the_store_as
         world = World(topic("payments", OTHER), None)
         assigned = [("payments", 0), ("orders", 0)]
         why = await why_not_heard_of(world.broker, assigned)
-        cursor = Cursor(Generation(1), {P0: Place(9, must_stay=True)})
-        reading = MemberReading(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
+        cursor = Cursor(Generation(1), {P0: CursorEntry(9, must_stay=True)})
+        reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
         assert reading.positions.cursor().places == {}
 
     simulated(scenario)

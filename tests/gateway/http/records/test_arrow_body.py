@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.http.records.arrow_body import ArrowRecords, parse_arrow, plan_arrow
-from gateway.records.partitioning import RECORDS_MAX, Plan, plan_records, route
+from gateway.records.partitioning import RECORDS_MAX, Plan, plan_batches, route_records
 from metadata.errors import InvalidArgument, Rejected, TooLarge, UnknownPartition
 from segments.records.batch import parse_whole
 from segments.records.columns import HEADERS_TYPE, iterate_records
@@ -79,8 +79,8 @@ def test_columns_become_the_same_batches_as_tuples(found: list[tuple[Any, ...]],
     )
     by_columns = planned(parsed(stream(table, compression=compression, rows_max=rows_max)))
     tuples = [(key, value, header, NOW if time is None else time) for key, value, _, time, header in found]
-    routes = route(tuples, partitions, partition_count=4, keyless_partition=2)
-    by_tuples = plan_records(routes, batch_bytes_max=MIB, request_bytes=0, producer=None)
+    routes = route_records(tuples, partitions, partition_count=4, keyless_partition=2)
+    by_tuples = plan_batches(routes, batch_bytes_max=MIB, request_bytes=0, producer=None)
     assert list(by_columns.partitions) == list(by_tuples.partitions)
     assert {batch.partition: batch.batch for batch in by_columns.batches} == {
         batch.partition: batch.batch for batch in by_tuples.batches

@@ -19,7 +19,7 @@ from gateway.http.records.encoding import (
 )
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import LeaderEpoch, Offset
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.records.batch_kernel import NewRecordTuple, RecordTuple
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -33,8 +33,8 @@ RECORDS: list[RecordTuple] = [
 ]
 
 
-def fetched(*batches: bytes, next_offset: int = 0) -> Fetched:
-    return Fetched(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(90), Offset(2), LeaderEpoch(0))
+def fetched(*batches: bytes, next_offset: int = 0) -> FetchResult:
+    return FetchResult(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(90), Offset(2), LeaderEpoch(0))
 
 
 def test_a_page_tells_records_and_where_to_read_on() -> None:

@@ -14,11 +14,11 @@ import pytest
 from yarl import URL
 
 from gateway.records import response_budget
-from gateway.records.response_budget import AnswerRoom
+from gateway.records.response_budget import ResponseBudget
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
 from segments.object_store.interface import Buffer
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from segments.read.read_path import ReadPath
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -279,11 +279,11 @@ def test_what_was_compressed_far_is_answered_a_part_at_a_time(tmp_path: Path) ->
 SMALL_ROOM = GatewaySettings(message_bytes_max=64 * KIB, answer_bytes_max=128 * KIB)
 
 
-def room_of(broker: SmallBroker) -> AnswerRoom:
+def room_of(broker: SmallBroker) -> ResponseBudget:
     return broker.http._app._fetch.room
 
 
-async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
+async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
     while room.bytes_used < 128 * KIB:
         await stack.enter_context(room.place()).ask(128 * KIB, timeout_s=0)
 
@@ -412,10 +412,10 @@ def test_an_answer_on_its_way_does_not_keep_the_batches_that_it_was_made_from(
     watched: list[weakref.ref[Batches]] = []
     as_it_is = ReadPath.fetch
 
-    async def watching(self: ReadPath, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
-        found: list[Fetched | TidelogError] = []
+    async def watching(self: ReadPath, *arguments: Any, **options: Any) -> list[FetchResult | TidelogError]:
+        found: list[FetchResult | TidelogError] = []
         for answer in await as_it_is(self, *arguments, **options):
-            assert isinstance(answer, Fetched)
+            assert isinstance(answer, FetchResult)
             batches = Batches(answer.batches)
             watched.append(weakref.ref(batches))
             found.append(answer._replace(batches=batches))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.records.json_body import ParsedRecords, parse_json, parse_lines
+from gateway.http.records.json_body import ParsedRecords, parse_json, parse_ndjson
 from gateway.records.partitioning import RECORDS_MAX
 from metadata.errors import InvalidArgument, TooLarge
 
@@ -65,7 +65,7 @@ def test_every_way_through_stores_the_same_and_what_was_sent(bodies: list[dict[s
     asked = [body.get("partition") for body in bodies]
     for found in (
         parsed(bodies),
-        parse_lines(b"\n".join(json.dumps(body).encode() for body in bodies), now_ms=NOW, headers_max=10),
+        parse_ndjson(b"\n".join(json.dumps(body).encode() for body in bodies), now_ms=NOW, headers_max=10),
         parsed([*bodies, {"partition": 1}]),  # forces the general decoder
     ):
         assert list(found.records[: len(bodies)]) == expected
@@ -160,10 +160,10 @@ def test_what_is_wrong_comes_with_an_example_of_what_is_right(body: bytes, hint:
 
 def test_a_body_of_the_other_json_type_is_told_which_it_is() -> None:
     with pytest.raises(InvalidArgument, match="line 1 has a field 'records' that is not known") as refusal:
-        parse_lines(b'{"records":[{"value":1}]}', now_ms=NOW, headers_max=10)
+        parse_ndjson(b'{"records":[{"value":1}]}', now_ms=NOW, headers_max=10)
     assert "application/json" in refusal.value.hint
     with pytest.raises(InvalidArgument, match=r"line 1 is not JSON: trailing characters") as refusal:
-        parse_lines(b"{} {}", now_ms=NOW, headers_max=10)
+        parse_ndjson(b"{} {}", now_ms=NOW, headers_max=10)
     assert "one record per line" in refusal.value.hint
 
 
@@ -178,11 +178,11 @@ def test_a_wrong_line_is_named_by_its_number() -> None:
         (b"\n\n", "no records"),
     ):
         with pytest.raises(InvalidArgument, match=said):
-            parse_lines(body, now_ms=NOW, headers_max=10)
+            parse_ndjson(body, now_ms=NOW, headers_max=10)
 
 
 def test_empty_lines_and_carriage_returns_are_skipped() -> None:
-    found = parse_lines(b'\r\n{"value":"a"}\r\n\n  \n{"value":"b"}', now_ms=NOW, headers_max=10)
+    found = parse_ndjson(b'\r\n{"value":"a"}\r\n\n  \n{"value":"b"}', now_ms=NOW, headers_max=10)
     assert [record[1] for record in found.records] == [b"a", b"b"]
 
 
@@ -192,11 +192,11 @@ def test_too_many_headers_or_records_are_refused() -> None:
     with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
         parse_json(b'{"records":[' + b"{}," * RECORDS_MAX + b"{}]}", now_ms=NOW, headers_max=10)
     with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
-        parse_lines(b"{}\n" * (RECORDS_MAX + 1), now_ms=NOW, headers_max=10)
+        parse_ndjson(b"{}\n" * (RECORDS_MAX + 1), now_ms=NOW, headers_max=10)
     with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
-        parse_lines(b"\n" * (3 * RECORDS_MAX), now_ms=NOW, headers_max=10)
+        parse_ndjson(b"\n" * (3 * RECORDS_MAX), now_ms=NOW, headers_max=10)
     with pytest.raises(TooLarge, match=r"^line 401: the request has 401000 headers by here; 400000 are taken"):
-        parse_lines(b'{"headers":[%b]}\n' % b",".join([b'{"key":"a"}'] * 1000) * 500, now_ms=NOW, headers_max=1000)
+        parse_ndjson(b'{"headers":[%b]}\n' % b",".join([b'{"key":"a"}'] * 1000) * 500, now_ms=NOW, headers_max=1000)
 
 
 # ── what a body may take of memory ──────────────────────────────────────────────────────────────────────────────────────
@@ -225,10 +225,10 @@ GREEDY: dict[str, tuple[Callable[..., ParsedRecords], Callable[[], bytes]]] = {
     "objects in objects": (parse_json, lambda: filled(b'{"records":[{"value":', b'{"":', b"")),
     "brackets in a string": (parse_json, lambda: filled(b'{"records":[{"value":"', b'\\"{', b'"}]}')),
     "a string that is wide in memory": (parse_json, lambda: filled(b'{"records":[{"value":"\xf0\x9f\x92\xa5', b"a", b'"}]}')),
-    "line breaks": (parse_lines, lambda: b"\n" * BODY_BYTES),
-    "empty records in lines": (parse_lines, lambda: filled(b"", b"{}\n", b"")),
-    "empty records in one line": (parse_lines, lambda: filled(b"", b"{} ", b"")),
-    "as many lines as are taken": (parse_lines, lambda: filled(b"", b'{"value":"' + b"x" * 70 + b'"}\n', b"")),
+    "line breaks": (parse_ndjson, lambda: b"\n" * BODY_BYTES),
+    "empty records in lines": (parse_ndjson, lambda: filled(b"", b"{}\n", b"")),
+    "empty records in one line": (parse_ndjson, lambda: filled(b"", b"{} ", b"")),
+    "as many lines as are taken": (parse_ndjson, lambda: filled(b"", b'{"value":"' + b"x" * 70 + b'"}\n', b"")),
 }
 
 
@@ -254,7 +254,7 @@ def test_short_records_are_taken_up_to_the_bound_whatever_they_hold() -> None:
     nested = b'{"value":{"a":[{},{},{}],"b":"}{{"}}'
     body = b'{"records":[' + b",".join([nested] * 60_000) + b"]}"
     assert len(parse_json(body, now_ms=NOW, headers_max=10).records) == 60_000
-    lines = parse_lines(b"\n".join([nested] * 60_000), now_ms=NOW, headers_max=10)
+    lines = parse_ndjson(b"\n".join([nested] * 60_000), now_ms=NOW, headers_max=10)
     assert len(lines.records) == 60_000
     assert (
         len(parse_json(b'{"records":[' + b"{}," * (RECORDS_MAX - 1) + b"{}]}", now_ms=NOW, headers_max=10).records) == RECORDS_MAX
@@ -263,6 +263,6 @@ def test_short_records_are_taken_up_to_the_bound_whatever_they_hold() -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_records_or_a_clear_refusal(body: bytes) -> None:
-    for parse in (parse_json, parse_lines):
+    for parse in (parse_json, parse_ndjson):
         with suppress(InvalidArgument):
             assert parse(body, now_ms=NOW, headers_max=10).records

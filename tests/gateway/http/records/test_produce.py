@@ -11,8 +11,8 @@ from yarl import URL
 from gateway.settings import GatewaySettings
 from gateway.topics.names import partition_of
 from segments.log.session_log import FetchTarget
-from segments.object_store.health_tracking import Trouble
-from segments.read.log_reader import Fetched
+from segments.object_store.health_tracking import StoreTrouble
+from segments.read.log_reader import FetchResult
 from segments.records.batch import split_batches
 from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import iterate_records
@@ -34,7 +34,7 @@ async def records(broker: SmallBroker, topic: str = "single", partition: int = 0
     """What is committed, straight from the log."""
     place = partition_of(broker.topic_cache.get(topic), partition)
     (answer,) = await broker.log.reads.fetch([FetchTarget(place, 0, 64 * MIB)], bytes_max=64 * MIB)
-    assert isinstance(answer, Fetched)
+    assert isinstance(answer, FetchResult)
     batches = split_batches(b"".join(answer.batches))
     return [record for batch in batches for record in iterate_records(batch, decompressed_bytes_max=64 * MIB)]
 
@@ -372,7 +372,7 @@ def test_a_commit_that_does_not_come_in_time_is_a_504_that_may_be_durable(tmp_pa
 
 def test_who_waits_for_a_bucket_that_takes_no_writes_is_told_why(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        broker.bucket_trouble = Trouble("No space left on device", "Free disk space.")
+        broker.bucket_trouble = StoreTrouble("No space left on device", "Free disk space.")
         broker.store.hold()
         unknown = await client.produce(f"{SINGLE}?timeout_ms=20", [{"value": 1}])
         assert (unknown.status, unknown.json["code"]) == (504, "OUTCOME_UNKNOWN")

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.http import paced_response
 from gateway.http.request import Headers, Request
-from gateway.records.response_budget import AnswerRoom
+from gateway.records.response_budget import ResponseBudget
 from gateway.settings import GatewaySettings
 from metadata.model import Partition, TopicPartition
 from segments.settings import KIB, MIB
@@ -27,11 +27,11 @@ LINES = b"{}\n" * MANY
 SMALL_ROOM = GatewaySettings(message_bytes_max=64 * KIB, answer_bytes_max=1 * MIB)
 
 
-def room_of(broker: SmallBroker) -> AnswerRoom:
+def room_of(broker: SmallBroker) -> ResponseBudget:
     return broker.http._app._fetch.room
 
 
-async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
+async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
     await stack.enter_context(room.place()).ask(1 * MIB, bytes_least=1 * MIB, timeout_s=0)
 
 
@@ -47,7 +47,7 @@ async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
 def test_a_long_answer_holds_as_much_room_as_it_takes_until_it_is_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str, acks: str, status: int
 ) -> None:
-    as_it_is = paced_response.answer
+    as_it_is = paced_response.send_paced
     seen: list[tuple[int, int]] = []
 
     async def scenario(broker: SmallBroker, client: Client) -> None:

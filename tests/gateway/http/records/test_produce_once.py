@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from gateway.http.records import produce as records_produce
-from gateway.process.broker_process import running
+from gateway.process.broker_process import run_broker
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.topics.names import partition_of
 from metadata.errors import SessionFenced
@@ -306,14 +306,14 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
 
     async def run() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            async with running(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
+            async with run_broker(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
                 client = Client(session)
                 await broker.create_topic("orders", 3)
                 whole = await client.produce(ORDERS, KEYED, idempotency_key="whole")
                 broker.log.partitions.pause(partition_of(broker.topic_cache.get("orders"), 1))
                 half = await client.produce(f"{ORDERS}?timeout_ms=500", KEYED, idempotency_key="half")
                 assert 1 in {result["partition"] for result in half.json["results"] if "error" in result}, "others may be late, too"
-            async with running(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
+            async with run_broker(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
                 client = Client(session)
                 await broker.alter_topic("orders", partition_count=8)
                 again = await client.produce(ORDERS, KEYED, idempotency_key="whole")

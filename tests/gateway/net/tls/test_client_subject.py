@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from gateway.net.tls.client_subject import TlsSubject, grpc_subject, http_subject, subject_of_der
+from gateway.net.tls.client_subject import ClientSubject, grpc_subject, http_subject, subject_of_der
 from tests.kit.certificates import Authority
 
 
@@ -19,7 +19,7 @@ class Call:
 def test_both_doors_tell_the_same_subject() -> None:
     pem, _ = Authority().sign("billing, inc.", organization="Example")
     told = grpc_subject(Call(transport_security_type=[b"ssl"], x509_pem_cert=[pem]))
-    assert told == TlsSubject("CN=billing\\, inc.,O=Example", "billing, inc.")
+    assert told == ClientSubject("CN=billing\\, inc.,O=Example", "billing, inc.")
     subject = subject_of_der(ssl.PEM_cert_to_DER_cert(pem.decode()))
     assert subject == told
     assert http_subject({"state": {"tls_subject": subject}}) == told

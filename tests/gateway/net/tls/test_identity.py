@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.net.tls import credentials
 from gateway.net.tls.credentials import load_key_pair
-from gateway.net.tls.identity import TlsFiles
+from gateway.net.tls.identity import TlsReloader
 from gateway.net.tls.settings import TlsSettings
 from metadata.errors import InvalidArgument
 from tests.kit.certificates import Authority, Certificates, make_certificates
@@ -35,12 +35,12 @@ def settings_of(made: Certificates, client_auth: str = "required") -> TlsSetting
     return TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key, tls_client_ca_file=made.ca, tls_client_auth=client_auth)
 
 
-def look(files: TlsFiles) -> bool:
+def look(files: TlsReloader) -> bool:
     return asyncio.run(files.look())
 
 
 def test_what_has_not_changed_is_not_taken_again(made: Certificates) -> None:
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     before = files.identity
     assert not look(files)
     made.cert.touch()
@@ -49,7 +49,7 @@ def test_what_has_not_changed_is_not_taken_again(made: Certificates) -> None:
 
 
 def test_a_new_pair_is_taken_and_who_subscribed_is_told(made: Certificates, authority: Authority) -> None:
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     told: list[bytes] = []
 
     async def changed() -> None:
@@ -68,7 +68,7 @@ def test_a_new_pair_is_taken_and_who_subscribed_is_told(made: Certificates, auth
 def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
     made: Certificates, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     before = files.identity
     cert, key = authority.sign("server")
     made.cert.write_bytes(cert)
@@ -91,7 +91,7 @@ def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
 @pytest.mark.parametrize("name", ["cert", "key", "ca"])
 @pytest.mark.parametrize("harm", ["half", "empty", "gone", "garbage", "directory"])
 def test_a_file_that_is_not_whole_is_refused_and_the_old_one_goes_on(made: Certificates, name: str, harm: str) -> None:
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     before = files.identity
     path: Path = getattr(made, name)
     whole = path.read_bytes()
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_whole_is_refused_and_the_old_one_goes_on(made: Certi
     assert not look(files)
     assert files.identity is before
     with pytest.raises(InvalidArgument, match=str(path)):
-        TlsFiles(settings_of(made))
+        TlsReloader(settings_of(made))
     if harm == "directory":
         path.rmdir()
     path.write_bytes(whole)
@@ -111,7 +111,7 @@ def test_a_file_that_is_not_whole_is_refused_and_the_old_one_goes_on(made: Certi
 
 
 def test_a_bundle_whose_last_authority_is_cut_off_is_refused(made: Certificates) -> None:
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     other = Authority().pem
     made.ca.write_bytes(made.ca.read_bytes() + other[:-40])
     assert not look(files)
@@ -124,19 +124,19 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(made: Certi
     locked = serialization.BestAvailableEncryption(b"secret")
     made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
     with pytest.raises(InvalidArgument, match="has a password"):
-        TlsFiles(settings_of(made))
+        TlsReloader(settings_of(made))
 
 
 def test_the_end_is_that_of_the_first_certificate_to_end(made: Certificates, authority: Authority) -> None:
-    longer = TlsFiles(settings_of(made)).not_after_s
+    longer = TlsReloader(settings_of(made)).not_after_s
     cert, key = authority.sign("server", ended=True)
     made.key.write_bytes(key)
     made.cert.write_bytes(cert + authority.pem)
-    assert TlsFiles(settings_of(made)).not_after_s < longer
+    assert TlsReloader(settings_of(made)).not_after_s < longer
 
 
 def test_nothing_that_is_shown_holds_the_key(made: Certificates) -> None:
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     secret = made.key.read_text().splitlines()[1]
     assert secret not in repr(files.identity)
     assert secret not in repr(files)
@@ -144,16 +144,16 @@ def test_nothing_that_is_shown_holds_the_key(made: Certificates) -> None:
 
 def test_authorities_may_have_comments_in_any_language(made: Certificates) -> None:
     made.ca.write_bytes("# Főtanúsítvány\n".encode() + made.ca.read_bytes())
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     assert len(files.context.get_ca_certs()) == 1
 
 
 def test_a_key_that_everybody_may_read_is_told_of(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     made.key.chmod(0o640)
-    TlsFiles(settings_of(made))
+    TlsReloader(settings_of(made))
     assert not caplog.records
     made.key.chmod(0o644)
-    TlsFiles(settings_of(made))
+    TlsReloader(settings_of(made))
     assert [str(made.key) in record.message for record in caplog.records] == [True]
 
 
@@ -170,7 +170,7 @@ def test_without_an_authority_brokers_check_each_other_by_those_of_the_system(
         monkeypatch.setattr(credentials, "BUNDLES", (str(tmp_path / "elsewhere"), str(bundle)))
     given: dict[str, bytes] = {}
     monkeypatch.setattr(grpc, "ssl_channel_credentials", lambda **files: given.update(files))
-    TlsFiles(TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key)).channel_credentials()
+    TlsReloader(TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key)).channel_credentials()
     assert given["root_certificates"] == b"the system's"
 
 
@@ -180,14 +180,14 @@ def test_a_certificate_that_the_other_brokers_would_refuse_is_refused_at_the_sta
     with pytest.raises(
         InvalidArgument, match=f"would refuse {made.cert} by the authorities in {made.ca}: unable to get"
     ) as refused:
-        TlsFiles(settings_of(made), has_peers=True)
+        TlsReloader(settings_of(made), has_peers=True)
     assert "Brokers are clients of each other" in refused.value.hint
-    TlsFiles(settings_of(made))  # where there are no others, clients may have an authority of their own
-    TlsFiles(settings_of(made, "optional"), has_peers=True)
+    TlsReloader(settings_of(made))  # where there are no others, clients may have an authority of their own
+    TlsReloader(settings_of(made, "optional"), has_peers=True)
 
 
 def test_a_certificate_for_servers_alone_is_none_that_other_brokers_take(made: Certificates, authority: Authority) -> None:
-    files = TlsFiles(settings_of(made), has_peers=True)
+    files = TlsReloader(settings_of(made), has_peers=True)
     before = files.identity
     cert, key = authority.sign("server", for_clients=False)
     made.cert.write_bytes(cert)
@@ -195,14 +195,14 @@ def test_a_certificate_for_servers_alone_is_none_that_other_brokers_take(made: C
     assert not look(files)
     assert files.identity is before
     with pytest.raises(InvalidArgument, match=r"unsuitable certificate purpose|unsupported certificate purpose"):
-        TlsFiles(settings_of(made), has_peers=True)
+        TlsReloader(settings_of(made), has_peers=True)
 
 
 @pytest.mark.parametrize("curve", [ec.SECP256K1, ec.SECP224R1, ec.BrainpoolP256R1])
 def test_a_key_of_a_kind_that_makes_no_handshake_is_refused_with_the_reason(
     made: Certificates, authority: Authority, caplog: pytest.LogCaptureFixture, curve: type[ec.EllipticCurve]
 ) -> None:
-    files = TlsFiles(settings_of(made), has_peers=True)
+    files = TlsReloader(settings_of(made), has_peers=True)
     before = files.identity
     cert, key = authority.sign("server", curve=curve)
     made.cert.write_bytes(cert)
@@ -212,7 +212,7 @@ def test_a_key_of_a_kind_that_makes_no_handshake_is_refused_with_the_reason(
     assert files.refused_count == 1
     assert "no handshake can be made with its key, where RSA or P-256 would do" in caplog.text
     with pytest.raises(InvalidArgument, match=f"would refuse {made.cert} by the authorities in .*: no handshake"):
-        TlsFiles(settings_of(made), has_peers=True)
+        TlsReloader(settings_of(made), has_peers=True)
     cert, key = authority.sign("server")
     made.cert.write_bytes(cert)
     made.key.write_bytes(key)
@@ -222,7 +222,7 @@ def test_a_key_of_a_kind_that_makes_no_handshake_is_refused_with_the_reason(
 def test_whatever_new_files_do_to_those_who_read_them_the_old_ones_go_on(
     made: Certificates, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = TlsFiles(settings_of(made))
+    files = TlsReloader(settings_of(made))
     before = files.identity
     cert, key = authority.sign("server")
     made.cert.write_bytes(cert)
@@ -258,4 +258,4 @@ def test_a_certificate_that_has_ended_keeps_no_broker_from_starting(made: Certif
     cert, key = authority.sign("server", ended=True)
     made.cert.write_bytes(cert)
     made.key.write_bytes(key)
-    assert TlsFiles(settings_of(made), has_peers=True).identity.cert == cert
+    assert TlsReloader(settings_of(made), has_peers=True).identity.cert == cert

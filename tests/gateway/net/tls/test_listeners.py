@@ -17,12 +17,12 @@ from gateway.access.permissions import METRICS_PATHS
 from gateway.access.settings import AccessSettings
 from gateway.http.app import HttpApp
 from gateway.http.request import Receive, Scope, Send
-from gateway.net.tls.client_subject import TlsSubject, grpc_subject, http_subject
-from gateway.net.tls.identity import TlsFiles
+from gateway.net.tls.client_subject import ClientSubject, grpc_subject, http_subject
+from gateway.net.tls.identity import TlsReloader
 from gateway.net.tls.settings import TlsSettings
 from gateway.proto import admin_pb2, admin_pb2_grpc
-from gateway.routing.peer_channels import Peers, Unreachable
-from metadata.cluster.broker_registry import Registration
+from gateway.routing.peer_channels import PeerChannels, Unreachable
+from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.model import SessionId
 from tests.kit.certificates import make_certificates
 from tests.kit.gateway.small_broker import until
@@ -44,7 +44,7 @@ async def ask_http(session: aiohttp.ClientSession) -> str:
 
 
 def test_both_doors_speak_tls_and_http_knows_the_client_by_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[TlsSubject | None] = []
+    heard: list[ClientSubject | None] = []
     answered = HttpApp.__call__
 
     async def hearing(self: HttpApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +56,7 @@ def test_both_doors_speak_tls_and_http_knows_the_client_by_its_certificate(tmp_p
     async def scenario(served: TlsCluster) -> None:
         async with served.session() as session, served.channel() as channel:
             assert await ask_http(session) == await ask_grpc(channel)
-        assert heard == [TlsSubject("CN=client", "client")]
+        assert heard == [ClientSubject("CN=client", "client")]
 
     with_tls_cluster(tmp_path, scenario)
 
@@ -69,14 +69,14 @@ def test_grpc_knows_the_client_by_its_certificate(tmp_path: Path) -> None:
         made = make_certificates(tmp_path)
         pair = TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key, tls_client_ca_file=made.ca, tls_client_auth="required")
         server = grpc.aio.server()
-        port = server.add_secure_port("127.0.0.1:0", TlsFiles(pair).server_credentials())
+        port = server.add_secure_port("127.0.0.1:0", TlsReloader(pair).server_credentials())
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(told)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", {"Who": handler}),))
         await server.start()
         shown = grpc.ssl_channel_credentials(*(path.read_bytes() for path in (made.ca, made.client_key, made.client_cert)))
         async with grpc.aio.secure_channel(f"127.0.0.1:{port}", shown) as channel:
             who: Any = channel.unary_unary("/test/Who")
-            assert await who(b"") == str(TlsSubject("CN=client", "client")).encode()
+            assert await who(b"") == str(ClientSubject("CN=client", "client")).encode()
         await server.stop(None)
 
     asyncio.run(main())
@@ -184,8 +184,8 @@ def test_requests_reach_the_leader_over_tls_and_not_where_its_name_is_another(tm
                 assert broker.tls is not None
                 assert await broker.tls.look()
             other = served.cluster.brokers[1]
-            registration = Registration(broker_id="broker-1", session=SessionId(2), grpc_address=other.grpc_address)
-            peers = Peers("broker-0", served.broker.tls)
+            registration = BrokerRegistration(broker_id="broker-1", session=SessionId(2), grpc_address=other.grpc_address)
+            peers = PeerChannels("broker-0", served.broker.tls)
             asked = admin_pb2.GetClusterRequest()
             with pytest.raises(Unreachable) as refused:
                 await peers.call(registration, "/tidelog.v1.Cluster/GetCluster", asked, admin_pb2.ClusterDescription, timeout_s=60)

@@ -16,10 +16,10 @@ from google.rpc.status_pb2 import Status
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
-from gateway.process.broker_process import running
-from gateway.proto.status import DETAILS_TRAILER, error_of
+from gateway.process.broker_process import run_broker
+from gateway.proto.status import DETAILS_TRAILER, from_status
 from gateway.settings import BrokerSettings
-from gateway.telemetry.settings import ObservabilitySettings
+from gateway.telemetry.settings import TelemetrySettings
 from metadata.errors import TidelogError
 from segments.settings import SegmentSettings
 from tests.kit.gateway.http_client import Client
@@ -77,7 +77,7 @@ class Guarded:
 def told(error: grpc.aio.AioRpcError) -> TidelogError:
     trailers: Any = dict(error.trailing_metadata() or ())
     assert DETAILS_TRAILER in trailers, error
-    found = error_of(Status.FromString(trailers[DETAILS_TRAILER]))
+    found = from_status(Status.FromString(trailers[DETAILS_TRAILER]))
     found.add_note(error.code().name)
     return found
 
@@ -96,11 +96,11 @@ async def guarded(folder: Path, *, otlp_endpoint: str = "", **access: Any) -> As
         grpc="127.0.0.1:0",
         segments=FAST,
         gateway=patient(None),
-        observability=ObservabilitySettings(otlp_endpoint=otlp_endpoint),
+        observability=TelemetrySettings(otlp_endpoint=otlp_endpoint),
         access=AccessSettings(**{"authentication": True, "admin_key_file": key_file, "audit_log": str(audit_file), **access}),
     )
     async with (
-        running(settings) as broker,
+        run_broker(settings) as broker,
         aiohttp.ClientSession(f"http://{broker.http_address}") as session,
         grpc.aio.insecure_channel(broker.grpc_address) as channel,
     ):

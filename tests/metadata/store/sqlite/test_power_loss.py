@@ -16,7 +16,7 @@ import pytest
 from metadata.errors import Corrupt
 from metadata.model import Revision
 from metadata.store.interface import Put
-from metadata.store.sqlite.mvcc import SqliteHistory
+from metadata.store.sqlite.mvcc import SqliteMvcc
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.lost_power import Disk, operations_of
 
@@ -98,7 +98,7 @@ def lost(root: Path, scratch: Path, *, synchronous: str = "") -> list[int]:
 
 def kept_transactions(path: Path) -> int:
     """How many transactions are there, each of them whole and none without those before it."""
-    history = SqliteHistory(path, lambda: 0.0)
+    history = SqliteMvcc(path, lambda: 0.0)
     try:
         items = sorted(history.range("/", "", 0, Revision(0)).items, key=lambda item: int(item.key[1:]))
         assert [item.key for item in items] == [f"/{number}" for number in range(len(items))]

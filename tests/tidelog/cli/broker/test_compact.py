@@ -16,14 +16,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.process.broker_process import running
-from gateway.process.compactor_process import compacting
+from gateway.process.broker_process import run_broker
+from gateway.process.compactor_process import run_compactor
 from gateway.settings import DEV, load_settings
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
 from segments.bucket.layout import manifest_key
 from segments.log.session_log import FetchTarget
-from segments.read.log_reader import Fetched
+from segments.read.log_reader import FetchResult
 from tests.kit.etcd_server import running_etcd
 from tests.kit.forked_tidelog import TIDELOG, TidelogProcess
 from tests.kit.segments.batches import batch_of, header_of, records_in
@@ -45,7 +45,7 @@ def produced(directory: Path, **settings: object) -> TopicPartition:
     """Ten records, by a broker that was stopped."""
 
     async def main() -> TopicPartition:
-        async with running(load_settings({"data_dir": str(directory), **FREE, **settings}, {})) as broker:
+        async with run_broker(load_settings({"data_dir": str(directory), **FREE, **settings}, {})) as broker:
             topic = await broker.create_topic("orders", 1)
             partition = TopicPartition(topic.id, Partition(0))
             for n in range(10):
@@ -58,11 +58,11 @@ def produced(directory: Path, **settings: object) -> TopicPartition:
 
 def records(directory: Path, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
     async def main() -> list[tuple[int, bytes | None]]:
-        async with running(load_settings({"data_dir": str(directory), **FREE}, {})) as broker:
+        async with run_broker(load_settings({"data_dir": str(directory), **FREE}, {})) as broker:
             found: list[tuple[int, bytes | None]] = []
             while len(found) < 10:
                 (answer,) = await broker.log.reads.fetch([FetchTarget(partition, len(found), 1 << 20)], bytes_max=1 << 20)
-                assert isinstance(answer, Fetched), answer
+                assert isinstance(answer, FetchResult), answer
                 found += records_in(answer.batches, from_offset=len(found))
             return found
 
@@ -214,7 +214,7 @@ def test_a_compactor_that_can_not_read_the_bucket_for_long_is_not_ready(tmp_path
 
     async def main() -> None:
         settings = load_settings({"data_dir": str(directory), **FREE}, {})
-        async with compacting(settings, told=lambda _: None) as (service, door), aiohttp.ClientSession() as session:
+        async with run_compactor(settings, told=lambda _: None) as (service, door), aiohttp.ClientSession() as session:
             url = f"http://{await door.start('127.0.0.1:0')}"
 
             async def ready() -> int:
@@ -239,7 +239,7 @@ def test_a_compactor_that_comes_before_the_first_broker_waits_for_it(tmp_path: P
     bucket.mkdir()
 
     async def first_broker(common: dict[str, object]) -> None:
-        async with running(load_settings({**common, **FREE, "broker_id": "b1", "data_dir": str(tmp_path)}, {})):
+        async with run_broker(load_settings({**common, **FREE, "broker_id": "b1", "data_dir": str(tmp_path)}, {})):
             pass
 
     with running_etcd(tmp_path) as etcd:
@@ -285,7 +285,7 @@ def read_until(lines: Iterable[str], said: str) -> str:
 def test_a_broker_for_development_compacts_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         settings = {"data_dir": str(tmp_path), **FREE, "compaction_due_age_ms": 1.0, "compaction_interval_ms": 50.0}
-        async with running(load_settings(settings, {}, defaults=DEV)) as broker:
+        async with run_broker(load_settings(settings, {}, defaults=DEV)) as broker:
             topic: Topic = await broker.create_topic("orders", 1)
             partition = TopicPartition(topic.id, Partition(0))
             batch = batch_of(b"v")

@@ -18,7 +18,7 @@ import pytest
 
 from gateway.settings import BrokerSettings
 from metadata.store.data_directory import DataDirectory
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tests.kit.servers import S3Server
 from tidelog.cli.cluster_health import ClusterHealth, UnservedPartition
 from tidelog.cli.doctor.checks import (
@@ -82,14 +82,14 @@ def test_a_bucket_that_is_not_there_or_lets_both_creates_win_fails(tmp_path: Pat
     checks = json.loads(capsys.readouterr().out)["checks"]
     assert "data directory" not in [check["check"] for check in checks], "nobody named one"
 
-    class Overwriting(MemoryStore):
+    class Overwriting(MemoryObjectStore):
         async def create(self, key: str, body: object, *, crc32c: int | None = None) -> None:
             await self.delete(key)
             await super().create(key, body, crc32c=crc32c)  # type: ignore[arg-type]
 
     found = asyncio.run(check_create_only(Overwriting()))
     assert (found.status, "second create" in found.detail) == ("failed", True)
-    assert asyncio.run(check_listing(MemoryStore())).status == "ok"
+    assert asyncio.run(check_listing(MemoryObjectStore())).status == "ok"
 
 
 def test_the_directory_that_dev_makes_by_default_is_looked_at_when_it_is_named(

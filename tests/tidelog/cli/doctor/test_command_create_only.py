@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 from segments.object_store.interface import Buffer
-from segments.object_store.memory import MemoryStore
+from segments.object_store.memory import MemoryObjectStore
 from tidelog.cli.doctor.checks import check_create_only
 
 
-class Overwriting(MemoryStore):
+class Overwriting(MemoryObjectStore):
     """Ignores the condition, as stores do that never heard of it."""
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
@@ -19,7 +19,7 @@ class Overwriting(MemoryStore):
 
 
 def test_a_store_that_keeps_create_only_puts_is_well() -> None:
-    assert asyncio.run(check_create_only(MemoryStore())).status == "ok"
+    assert asyncio.run(check_create_only(MemoryObjectStore())).status == "ok"
 
 
 def test_a_store_that_lets_a_second_create_win_has_failed_and_is_told_why_and_what_to_use() -> None:

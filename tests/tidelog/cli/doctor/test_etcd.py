@@ -15,7 +15,7 @@ from metadata.secret import Secret
 from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.store.etcd.store import EtcdStore
-from metadata.store.keys import EtcdLayout
+from metadata.store.keys import KeyLayout
 from segments.bucket.cluster_record import sign_bucket
 from segments.object_store.open import open_store
 from tests.kit.etcd_server import EtcdMember, running_etcd, settings
@@ -66,7 +66,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
 
 async def known_as(member: EtcdMember, name: str, identity: str) -> None:
     store = EtcdStore(settings(member.url))
-    await cluster_id(store, identity, EtcdLayout(name))
+    await cluster_id(store, identity, KeyLayout(name))
     await store.close()
 
 

@@ -99,15 +99,15 @@ SPARK_BENCHMARKS: dict[str, Benchmark] = {
     "spark-reads": spark_reads.measure,
     "spark-replay": spark_replay.measure,
 }
+# Names that stand for several: brokers with an etcd, or an S3 server, at one to four minutes each; Spark, which takes as long.
 GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
-"""Names that stand for several: brokers with an etcd, or an S3 server, at one to four minutes each; Spark, which takes as long."""
 ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS
+# Unlike /tmp, never in memory: fsync would cost nothing there.
 DISK = "/var/tmp"
-"""Unlike /tmp, never in memory: fsync would cost nothing there."""
+# A benchmark that hangs is ended then, unless it is told otherwise.
 ENDS_AFTER_S = 300
-"""A benchmark that hangs is ended then, unless it is told otherwise."""
+# At most, by the fastest benchmark on a fast disk; its files are removed when it ends.
 WRITTEN_GIB_PER_SECOND = 1.5
-"""At most, by the fastest benchmark on a fast disk; its files are removed when it ends."""
 
 
 def main() -> int:

@@ -36,18 +36,18 @@ from metadata.store.sqlite.store import SqliteStore
 from tidelog import connect_sync
 
 PARTITIONS: Final = 6
+# That have nothing to do with the topic: a cluster has more than one.
 ACLS: Final = 100
-"""That have nothing to do with the topic: a cluster has more than one."""
+# Of a round at the guard alone.
 REQUESTS: Final = 20_000
-"""Of a round at the guard alone."""
+# Connections, and requests under way on each.
 BATCHES, SMALL, HTTP = Load(4, 8, 0), Load(4, 64, 0), Load(24, 1, 0)
-"""Connections, and requests under way on each."""
 PATH: Final = "/v1/topics/records/records?partition=0"
 
 
 class Cost(NamedTuple):
+    # Of the broker, for a request.
     cpu_us: float
-    """Of the broker, for a request."""
     requests_per_s: float
 
 

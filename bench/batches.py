@@ -14,8 +14,8 @@ from segments.records.columns import encode_batch
 VALUE_BYTES = 100
 NOTE_BYTES = VALUE_BYTES - len('{"id":"000000000000","note":""}')
 MESSAGE_BYTES_MAX = 1 << 20
+# Now: older records would go by retention, once they are compacted.
 TIMESTAMP_MS = int(time.time() * 1000)
-"""Now: older records would go by retention, once they are compacted."""
 
 
 def values(count: int) -> pa.BinaryArray:

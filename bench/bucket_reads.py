@@ -21,10 +21,10 @@ _READ_BYTES = 1 << 20
 class BucketReads:
     """Updated by `look`."""
 
+    # How often each was read, by its path below the bucket.
     objects: dict[str, int] = field(default_factory=dict)
-    """How often each was read, by its path below the bucket."""
+    # Directories that were listed.
     listings: int = 0
-    """Directories that were listed."""
     _file: int = -1
     _names: dict[int, str] = field(default_factory=dict)
 

@@ -30,8 +30,8 @@ PARTITIONS = 8
 ROUNDS = 3
 TAIL = "tail"
 PAUSE_S = 0.02
+# After so long, all readers are at work.
 BEGIN_S = 1.0
-"""After so long, all readers are at work."""
 FETCH_BYTES = 1 << 20
 SETTINGS_MIB = {
     "cold pool": 64,
@@ -44,8 +44,8 @@ SETTINGS_MIB = {
 
 
 class CaughtUp(NamedTuple):
+    # By each reader.
     bytes_read: list[int]
-    """By each reader."""
 
 
 def measure(run: Run) -> list[Figure]:

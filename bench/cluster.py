@@ -30,11 +30,11 @@ from tidelog.tasks import ClientTasks
 from tidelog.testing.broker_process import BrokerProcess
 
 BROKERS = ("b1", "b2", "b3")
+# The broker's default, which nothing here changes: the lease that etcd must see end before anybody takes over.
 SESSION_TIMEOUT_S = 9.0
-"""The broker's default, which nothing here changes: the lease that etcd must see end before anybody takes over."""
 SETTLE_TIMEOUT_S = 90.0
+# What a broker does by default on S3: so a session on this disk has as many segments as it would have there.
 LIKE_S3 = ("--linger-ms", "100", "--puts-per-second-max", "20")
-"""What a broker does by default on S3: so a session on this disk has as many segments as it would have there."""
 
 
 class ServedCluster:

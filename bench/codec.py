@@ -16,16 +16,16 @@ from segments.records.batch_kernel import COMPILED
 from segments.records.columns import decode_batches, encode_batch, encode_records, iterate_records
 from segments.records.compression import Codec
 
+# In a batch.
 RECORDS = 1000
-"""In a batch."""
+# In one call of the decoder.
 BATCHES = 8
-"""In one call of the decoder."""
+# Million records of 100 B a second, each way between batches and columns.
 TARGET = Target(least=5.0)
-"""Million records of 100 B a second, each way between batches and columns."""
 BOUND = 1 << 24
 TIMESTAMP_MS = 1_735_689_600_000
+# One measurement of a few seconds is cut into so many: there are many pairs to compare.
 SLICES_PER_RUN = 40
-"""One measurement of a few seconds is cut into so many: there are many pairs to compare."""
 
 
 def measure(run: Run) -> list[Figure]:

@@ -26,17 +26,17 @@ TOPIC = "history"
 RECORDS = 2_400
 VALUE_BYTES = 100
 COMPACTED_WITHIN_S = 60.0
+# At least, beyond that.
 COMPACTED_MB_PER_S = 20.0
-"""At least, beyond that."""
 _AT_ONCE = ("--compaction-interval-ms", "500", "--compaction-due-age-ms", "500")
 
 
 class History(NamedTuple):
     served: Served
+    # Of each partition.
     manifests: list[Manifest]
-    """Of each partition."""
+    # What the broker takes that has not read anything yet.
     idle_mib: float
-    """What the broker takes that has not read anything yet."""
 
     @property
     def end_offsets(self) -> list[int]:

@@ -43,15 +43,15 @@ from segments.wal.footer_index import FooterBlocks, encode_index
 from segments.wal.segment_file import StampedBatch, encode_segment
 
 PARTITIONS: Final = 16
+# As much of 16 GiB as 16 is of 1,000 partitions, about.
 SCRATCH_BYTES: Final = 256 * MIB
-"""As much of 16 GiB as 16 is of 1,000 partitions, about."""
+# Of 100 B in a batch: a segment has one of each partition.
 RECORDS: Final = 4_800
-"""Of 100 B in a batch: a segment has one of each partition."""
 ROUNDS: Final = 3
 PUT_CLASS_PER_GIB: Final = Target(most=400)
 GET_CLASS_PER_GIB: Final = Target(most=1_500)
+# S3 Standard, us-east-1. A LIST costs as much as a PUT; a DELETE nothing.
 PUT_DOLLARS, GET_DOLLARS = 0.005 / 1000, 0.0004 / 1000
-"""S3 Standard, us-east-1. A LIST costs as much as a PUT; a DELETE nothing."""
 MIB_PER_SECOND: Final = 100
 
 

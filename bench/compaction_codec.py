@@ -24,12 +24,12 @@ from segments.records.columns import decode_batches, decode_opened, encode_batch
 from segments.records.compression import Codec
 from tidelog.demo.flights import load_flights
 
+# In a batch.
 RECORDS = 1000
-"""In a batch."""
+# Decoded in one call: as many as the compactor takes (compaction/conversion/partition_file.py, DECODED_AT_ONCE).
 BATCHES = {Codec.NONE: 7, Codec.ZSTD: 12}
-"""Decoded in one call: as many as the compactor takes (compaction/conversion/partition_file.py, DECODED_AT_ONCE)."""
+# Of all the flights, one way and the other: half a second each.
 PAIRS = 3
-"""Of all the flights, one way and the other: half a second each."""
 BOUND = 1 << 26
 TIMESTAMP_MS = 1_735_689_600_000
 RATIO = Target(least=0.5)

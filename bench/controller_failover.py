@@ -22,8 +22,8 @@ from metadata.topics.topic import Topic
 from tidelog import connect
 
 FEW, MANY = 1_000, 50_000
+# Of one topic: the many lie in several.
 TOPIC_PARTITIONS_MAX = 10_000
-"""Of one topic: the many lie in several."""
 ROUNDS = 3
 SHARE_MAX = 1.5
 FRESH_PARTITIONS = 3
@@ -37,17 +37,17 @@ class Round:
 
     elected_s: float
     planned_s: float
+    # Until the new topic had its leaders, the lease included.
     since_the_kill_s: float
-    """Until the new topic had its leaders, the lease included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     rounds: list[Round]
+    # All partitions, read once by a client of its own.
     range_read_s: float
-    """All partitions, read once by a client of its own."""
+    # Until the partitions were led.
     created_s: float
-    """Until the partitions were led."""
 
     @property
     def planned_s(self) -> float:

@@ -22,22 +22,22 @@ from tidelog import connect
 PARTITIONS = 60
 VALUE_BYTES = 1_000
 LATEST_S_MAX = 1.0
+# How long producers run before the drain, and after it has ended.
 BEFORE_S, AFTER_S = 3.0, 2.0
-"""How long producers run before the drain, and after it has ended."""
 SATURATING_S = 3.0
 ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
+    # Partitions.
     moved: int
-    """Partitions."""
+    # Until the broker led nothing.
     drained_s: float
-    """Until the broker led nothing."""
+    # The longest from a record's send to its acknowledgement, of those sent from a second before the drain on.
     latest_s: float
-    """The longest from a record's send to its acknowledgement, of those sent from a second before the drain on."""
+    # The same of those that had their acknowledgement before it.
     latest_before_s: float
-    """The same of those that had their acknowledgement before it."""
     errors: tuple[str, ...]
     lost: int
     doubled: int
@@ -48,8 +48,8 @@ class Round:
 class Case:
     drain: Callable[[ServedCluster, str], Awaitable[None]]
     undo: Callable[[ServedCluster, str], Awaitable[None]]
+    # 0: as many as there is room for.
     records_per_second: float
-    """0: as many as there is room for."""
 
 
 def measure(run: Run) -> list[Figure]:

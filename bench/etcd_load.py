@@ -15,12 +15,12 @@ from bench.sdk_client import produce_for
 PARTITIONS = 100
 VALUE_BYTES = 1_000
 SETTLE_S = 3.0
+# Seconds that are watched for each second of a measurement: a lease is renewed every three.
 WATCHED_PER_SECOND = 8.0
-"""Seconds that are watched for each second of a measurement: a lease is renewed every three."""
+# A renewal more or less falls into the time of load; a request for each produce would be 1, for each segment 0.01.
 PER_PRODUCE_MAX = 0.001
-"""A renewal more or less falls into the time of load; a request for each produce would be 1, for each segment 0.01."""
+# A second: each broker renews its lease and reads its key every three; looks whether etcd lives and is the same every two.
 AT_REST_MAX = 6.0
-"""A second: each broker renews its lease and reads its key every three; looks whether etcd lives and is the same every two."""
 
 
 def measure(run: Run) -> list[Figure]:

@@ -21,33 +21,33 @@ from bench.run import Run
 from bench.sdk_client import Produced, produce_in_turn
 from metadata.model import TopicPartition
 
+# By number of partitions.
 BEYOND_THE_LEASE_S = {1_000: 1.0, 10_000: 3.0}
-"""By number of partitions."""
 ROUNDS = {1_000: 3, 10_000: 2}
+# Over all partitions in turn: a record waits for each of them long before somebody leads it again.
 RECORDS_PER_SECOND = {1_000: 1_000.0, 10_000: 2_000.0}
-"""Over all partitions in turn: a record waits for each of them long before somebody leads it again."""
 VALUE_BYTES = 100
+# How long producers run before the kill, and after all is led again.
 BEFORE_S, AFTER_S = 4.0, 1.0
-"""How long producers run before the kill, and after all is led again."""
+# Tens.
 OBJECTS_MAX = 99
-"""Tens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """Seconds since the kill, but for the last two."""
 
+    # That the dead broker led.
     partitions: int
-    """That the dead broker led."""
     lease_ended_s: float
+    # The first of them, and the last.
     appointed_s: tuple[float, float]
-    """The first of them, and the last."""
+    # Of each of them, the first by its new leader.
     acknowledged_s: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """Of each of them, the first by its new leader."""
+    # Batches for the other partitions, from a second before the kill on.
     others_waited_s: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """Batches for the other partitions, from a second before the kill on."""
+    # Of objects of the log to take over, by all brokers together, by what they are.
     reads: Counter[str]
-    """Of objects of the log to take over, by all brokers together, by what they are."""
     of_the_controller: bool
 
     @property

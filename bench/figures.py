@@ -40,10 +40,10 @@ class Target:
 class Figure:
     what: str
     value: float
+    # "×" for a ratio.
     unit: str
-    """"×" for a ratio."""
+    # None for a figure that explains another one.
     target: Target | None = None
-    """None for a figure that explains another one."""
     note: str = ""
 
     @property

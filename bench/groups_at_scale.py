@@ -22,13 +22,13 @@ from bench.run import Run
 from gateway.groups.coordinator_lease import REFRESH_S
 
 TOPIC = "records"
+# Seconds that are watched for each second of a measurement.
 WATCHED_PER_SECOND = 20.0
-"""Seconds that are watched for each second of a measurement."""
 REST_S = 6.0
+# Until each member has sent its heartbeat, and its first commit, which makes a key.
 SETTLE_S = 6.0
-"""Until each member has sent its heartbeat, and its first commit, which makes a key."""
+# A little more than `group_metrics_interval_ms`: brokers read what is committed once for each group that they load.
 LOOK_S = 16.0
-"""A little more than `group_metrics_interval_ms`: brokers read what is committed once for each group that they load."""
 LOOKS_MAX = 6
 POLL_S = 0.05
 
@@ -39,8 +39,8 @@ class Cpu(NamedTuple):
     brokers: float
     client: float
     etcd: float
+    # All of these, and whoever else runs here.
     machine: float
-    """All of these, and whoever else runs here."""
 
     def __str__(self) -> str:
         others = max(0.0, self.machine - self.brokers - self.client - self.etcd)
@@ -51,21 +51,21 @@ class Cpu(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Watched:
     joined_in_s: float
+    # Of the calls that joins are made of.
     refused: str
-    """Of the calls that joins are made of."""
     seconds: float
     heartbeats: Calls
     commits: Calls
+    # Of etcd, by method.
     asked: Counter[str]
-    """Of etcd, by method."""
+    # Requests to etcd, but for the one a second by which each broker that coordinates groups proves its view, however many.
     beyond_rest: float
-    """Requests to etcd, but for the one a second by which each broker that coordinates groups proves its view, however many."""
+    # Ranges of etcd before that, beyond rest: brokers read what each group has committed when they begin to coordinate it.
     read_once: int
-    """Ranges of etcd before that, beyond rest: brokers read what each group has committed when they begin to coordinate it."""
+    # With what they take at rest.
     cores: Cpu
-    """With what they take at rest."""
+    # Of all brokers together.
     cpu_cores_at_rest: float
-    """Of all brokers together."""
 
 
 def watch_groups(run: Run, served: ServedCluster, *, commits: bool) -> Watched:

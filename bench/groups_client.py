@@ -29,22 +29,22 @@ from tidelog.tasks import ClientTasks
 COMMIT_EVERY_S = 5.0
 SESSION_TIMEOUT_MS = 45_000
 REBALANCE_TIMEOUT_MS = 60_000
+# A heartbeat of each that has joined, until all have.
 JOINING_EVERY_S = SESSION_TIMEOUT_MS / 3000
-"""A heartbeat of each that has joined, until all have."""
+# For all groups.
 JOIN_S_MAX = 180.0
-"""For all groups."""
+# Of a heartbeat: what takes longer is lost, since an SDK gives up then, too.
 ANSWER_S_MAX = 1.5
-"""Of a heartbeat: what takes longer is lost, since an SDK gives up then, too."""
 COMMIT_S_MAX = 5.0
+# Of one call of a join.
 JOINING_S_MAX = 10.0
-"""Of one call of a join."""
+# To each broker.
 CONNECTIONS = 4
-"""To each broker."""
 TICK_S = 0.01
+# For calls that were not answered in time.
 LOOK_S = 0.1
-"""For calls that were not answered in time."""
+# Calls that each connection keeps unanswered at full speed.
 WINDOW = 16
-"""Calls that each connection keeps unanswered at full speed."""
 _SERVICE: Final = "/tidelog.v1.Groups/"
 _HEARTBEAT: Final = method(_SERVICE + "Heartbeat", timeout_s=ANSWER_S_MAX)
 _COMMIT: Final = method(_SERVICE + "OffsetCommit", timeout_s=COMMIT_S_MAX)
@@ -57,13 +57,13 @@ _FIND, _JOIN, _SYNC, _LEAVE = (
 class Calls:
     """All that were made of one kind."""
 
+    # Of those that were answered well, when they were due. So are the next two.
     due_s: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """Of those that were answered well, when they were due. So are the next two."""
     waited_s: np.ndarray[tuple[int], np.dtype[np.float64]]
+    # How much later than that the client sent them: this part of their wait is its own doing.
     late_s: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """How much later than that the client sent them: this part of their wait is its own doing."""
+    # When each of the others was due, and what came of it.
     failures: tuple[tuple[float, str], ...]
-    """When each of the others was due, and what came of it."""
 
     def due_within(self, start_s: float, end_s: float) -> Calls:
         within = (self.due_s >= start_s) & (self.due_s < end_s)
@@ -80,8 +80,8 @@ class Calls:
 
 class Lived(NamedTuple):
     joined_in_s: float
+    # Of the calls that joins are made of: what came of those that had to be repeated.
     refused: str
-    """Of the calls that joins are made of: what came of those that had to be repeated."""
     heartbeats: Calls
     commits: Calls
 
@@ -127,8 +127,8 @@ def _told_of_commit(made: _Made, due_s: float, late_s: float, answer: bytes | No
     made.told(due_s, late_s, answer, instead)
 
 
+# To each broker, by its address.
 _Connections = Mapping[str, Sequence[UnaryConnection]]
-"""To each broker, by its address."""
 
 
 def live_in_groups(

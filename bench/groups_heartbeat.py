@@ -15,19 +15,19 @@ from bench.groups_client import ANSWER_S_MAX, beat_at, beat_at_full_speed
 from bench.grpc_floor import bare_servers
 from bench.run import Run
 
+# A renewal of a lease more or less falls into the time that is watched.
 PER_HEARTBEAT_MAX = 0.001
-"""A renewal of a lease more or less falls into the time that is watched."""
+# Seconds of the floor for each second of a measurement.
 FLOOR_PER_SECOND = 6.0
-"""Seconds of the floor for each second of a measurement."""
 FULL_SPEED_PER_SECOND = 2.0
 OF_FLOOR_MAX = 1.5
 
 
 class _Floor(NamedTuple):
+    # CPU of a bare server for each call, at the pace of the heartbeats.
     us: float
-    """CPU of a bare server for each call, at the pace of the heartbeats."""
+    # Calls that bare servers answer at full speed.
     per_second: float
-    """Calls that bare servers answer at full speed."""
 
 
 def measure(run: Run) -> list[Figure]:

@@ -16,8 +16,8 @@ from bench.http2_calls import CallRefused
 
 AT_ONCE_FIRST: Final = 50
 AT_ONCE_MAX: Final = 500
+# A join in time takes 0.5 s, in which the coordinator waits for other members, and three calls.
 LATE_S: Final = 3.0
-"""A join in time takes 0.5 s, in which the coordinator waits for other members, and three calls."""
 AGAIN_S: Final = 0.2
 TOLD_MAX: Final = 3
 _NUMBER: Final = re.compile(r"\d+")

@@ -25,21 +25,21 @@ from tidelog.transport.connection import Connection
 
 STABLE_S_MAX = 60.0
 OPENED_AT_ONCE = 10
+# Which member, by its number.
 Owners = dict[TopicPartitionName, int]
-"""Which member, by its number."""
 
 
 class Settled(NamedTuple):
     """What came of one change of the members."""
 
+    # Until all members knew what they own.
     from_change_s: float
-    """Until all members knew what they own."""
+    # From when the last JoinGroup was sent.
     from_last_join_s: float
-    """From when the last JoinGroup was sent."""
+    # Partitions whose owner is another one than before, or is gone.
     moved: int
-    """Partitions whose owner is another one than before, or is gone."""
+    # Of those that did not move, how many were revoked or lost on the way.
     stopped: int
-    """Of those that did not move, how many were revoked or lost on the way."""
 
 
 class Round(NamedTuple):

@@ -17,8 +17,8 @@ from bench.run import ROUNDS, Run
 from gateway.proto import log_pb2
 
 MEGABYTES = 120
+# Room for the row group that is read and the next: nothing is found in memory that was read in a round before.
 POOLS = ("--tail-cache-bytes-max", "1MiB", "--read-cache-bytes-max", "40MiB")
-"""Room for the row group that is read and the next: nothing is found in memory that was read in a round before."""
 
 
 def measure(run: Run) -> list[Figure]:

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 from urllib.parse import unquote
 
+# The answer's message; or None, and what came in its place.
 Told = Callable[[bytes | None, str], None]
-"""The answer's message; or None, and what came in its place."""
 
 MESSAGE_BYTES_MAX: Final = 16_000
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8

@@ -13,8 +13,8 @@ from bench.run import Run
 
 PARTITIONS = 100
 SETTLE_S = 2.0
+# Idle seconds that are watched for each second of a measurement: CPU below 1 % needs time to be seen.
 WATCHED_PER_SECOND = 4.0
-"""Idle seconds that are watched for each second of a measurement: CPU below 1 % needs time to be seen."""
 
 
 def measure(run: Run) -> list[Figure]:

@@ -32,12 +32,12 @@ from segments.records.batch import parse_whole
 
 PARTITIONS_PER_TOPIC: Final = 100
 FEW_TOPICS, MANY_TOPICS = 1, 1_000
+# Longer than a compactor's interval: when no more came for so long, all that follows creation is over.
 QUIET_S: Final = 12.0
-"""Longer than a compactor's interval: when no more came for so long, all that follows creation is over."""
 SETTLED_WITHIN_S: Final = 100.0
 WATCHED_PER_SECOND: Final = 26.0
+# A compactor looks every 10 s, at the sessions and into the open one.
 PER_MINUTE_MAX: Final = 20
-"""A compactor looks every 10 s, at the sessions and into the open one."""
 
 
 class CountingStore(MemoryObjectStore):

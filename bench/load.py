@@ -29,10 +29,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    # Acknowledged.
     requests: int
-    """Acknowledged."""
+    # When the first byte went out, by the monotonic clock that all processes of the machine share.
     started_s: float
-    """When the first byte went out, by the monotonic clock that all processes of the machine share."""
     first_answer_s: float
     last_answer_s: float
 

@@ -16,8 +16,8 @@ BATCH_BYTES = 16 << 10
 BATCHES_PER_REQUEST = 10
 CONNECTIONS = 4
 WINDOW = 8
+# More and shorter ones than elsewhere: what is compared lies close together.
 ROUNDS = 9
-"""More and shorter ones than elsewhere: what is compared lies close together."""
 PACED_MB_PER_SECOND = 20.0
 
 

@@ -10,8 +10,8 @@ from bench.run import Run
 
 PAUSE_S = 0.01
 ROUNDS_PER_SECOND = 30
+# A segment with one small batch is this much larger than the batch.
 SEGMENT_OVERHEAD_BYTES = 200
-"""A segment with one small batch is this much larger than the batch."""
 
 
 def measure(run: Run) -> list[Figure]:

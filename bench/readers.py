@@ -18,8 +18,8 @@ FETCH_S_MAX = 30.0
 class Read(NamedTuple):
     """What one reader got."""
 
+    # Of batches.
     size_bytes: int
-    """Of batches."""
     first_answer_s: float
     last_answer_s: float
 

@@ -28,10 +28,10 @@ class Start(NamedTuple):
     """Seconds from the start of the process."""
 
     ready_s: float
+    # Until it leads everything.
     leading_s: float
-    """Until it leads everything."""
+    # That the process has used until it was ready.
     cpu_s: float
-    """That the process has used until it was ready."""
 
 
 def measure(run: Run) -> list[Figure]:

@@ -21,8 +21,8 @@ LEAST = {"bucket": "s3://bucket", "etcd": {"endpoints": ["http://etcd:2379"]}}
 
 @dataclass(frozen=True, slots=True)
 class Roll:
+    # The command, in the broker's surroundings.
     pre_stop: tuple[str, ...]
-    """The command, in the broker's surroundings."""
     min_ready_s: float
     grace_s: float
 

@@ -23,8 +23,8 @@ from tidelog.testing.broker_process import BrokerProcess
 PARTITIONS = 60
 VALUE_BYTES = 1_000
 LATEST_S_MAX = 2.0
+# How long producers run before the first broker is replaced, and after the last has ended.
 BEFORE_S, AFTER_S = 3.0, 2.0
-"""How long producers run before the first broker is replaced, and after the last has ended."""
 SATURATING_S = 2.0
 TOPIC = "records"
 START, READY, PRE_STOP, SIGTERM = "a new broker starts", "it is ready", "preStop", "SIGTERM"

@@ -19,19 +19,19 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    # Where buckets and the floor's files are made: on the disk that is measured.
     directory: Path
-    """Where buckets and the floor's files are made: on the disk that is measured."""
+    # Of one measurement; a figure is the median of several.
     seconds: float
-    """Of one measurement; a figure is the median of several."""
     client: ClientProcess
+    # Consumer groups with a live member each, of the benchmarks that have many.
     groups: int = 10_000
-    """Consumer groups with a live member each, of the benchmarks that have many."""
+    # Of each of these members; an SDK's default.
     heartbeat_every_s: float = 3.0
-    """Of each of these members; an SDK's default."""
+    # That Spark reads.
     rows: int = 20_000_000
-    """That Spark reads."""
+    # That fifty readers catch up on: by default, three times what the cold pool holds.
     history_megabytes: int = 200
-    """That fifty readers catch up on: by default, three times what the cold pool holds."""
 
     @contextmanager
     def new_directory(self, name: str) -> Iterator[Path]:

@@ -23,8 +23,8 @@ from tidelog import connect
 from tidelog.producer.producer import Delivery
 
 TICK_S = 0.01
+# Ends by itself after this, whatever the benchmark does.
 RUN_S_MAX = 150.0
-"""Ends by itself after this, whatever the benchmark does."""
 DELIVERY_S_MAX = 60.0
 READ_S_MAX = 60.0
 _NUMBER = struct.Struct(">q")
@@ -34,14 +34,14 @@ _NUMBER = struct.Struct(">q")
 class Produced:
     records: int
     started_s: float
+    # When the last of them had its outcome.
     ended_s: float
-    """When the last of them had its outcome."""
+    # Of the first record of each batch: it waited longest of the batch. So are the next two.
     partitions: np.ndarray[tuple[int], np.dtype[np.int32]]
-    """Of the first record of each batch: it waited longest of the batch. So are the next two."""
     sent_s: np.ndarray[tuple[int], np.dtype[np.float64]]
     answered_s: np.ndarray[tuple[int], np.dtype[np.float64]]
+    # What reached the caller, for each batch that failed.
     errors: tuple[str, ...]
-    """What reached the caller, for each batch that failed."""
 
     @property
     def records_per_second(self) -> float:
@@ -129,8 +129,8 @@ def lost_and_doubled(urls: Sequence[str], topic: str, records: int) -> tuple[int
 
 class Sent(NamedTuple):
     records: int
+    # From the first sent to the last acknowledged.
     seconds: float
-    """From the first sent to the last acknowledged."""
 
     @property
     def records_per_second(self) -> float:

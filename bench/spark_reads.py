@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PARTITIONS = 4
+# Of a partition.
 FILES = 2
-"""Of a partition."""
 VALUE_BYTES = 100
 BATCH_RECORDS = 2_400
+# More than a page has: the same batch twice in a page would be compressed to one.
 FILE_BATCH_RECORDS = 24_000
-"""More than a page has: the same batch twice in a page would be compressed to one."""
+# Of one partition, in a segment: these have 8 MiB.
 BATCHES_PER_RUN = 8
-"""Of one partition, in a segment: these have 8 MiB."""
 ROUNDS = 5
 
 

@@ -23,44 +23,44 @@ from bench.run import Run
 READERS = (1, 10, 100)
 PARTITIONS = 6
 BATCH_BYTES = 64 << 10
+# In: so a hundred readers get 50 MB/s.
 MB_PER_SECOND = 0.5
-"""In: so a hundred readers get 50 MB/s."""
+# That are produced for each second of a measurement.
 SECONDS_PER_SECOND = 4.0
-"""That are produced for each second of a measurement."""
 OUT_OF_IN_MIN = 0.95
+# Of all cores: then a rate that falls short is the machine's.
 FULL = 0.9
-"""Of all cores: then a rate that falls short is the machine's."""
 CONNECTIONS, WINDOW = 1, 8
 QUIET_S = 1.0
 
 
+# Batches: 10 MB/s, in some hundred objects.
 HISTORY_PER_SECOND = 160.0
-"""Batches: 10 MB/s, in some hundred objects."""
+# Footers, and what else a broker reads by the clock, come in once for all.
 READ_MAX = 1.1
-"""Footers, and what else a broker reads by the clock, come in once for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
     readers: int
     mb_in_per_second: float
+    # What the slowest reader got, of what came in meanwhile.
     out_of_in: float
-    """What the slowest reader got, of what came in meanwhile."""
+    # The last reader's last byte after the last acknowledgement.
     behind_ms: float
-    """The last reader's last byte after the last acknowledgement."""
     gets: int
     broker_cores: float
+    # Of all cores, what was busy, whoever it was.
     machine: float
-    """Of all cores, what was busy, whoever it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     gets: int
+    # By the broker, of files.
     read_mb: float
-    """By the broker, of files."""
+    # To all readers together.
     mb_out_per_second: float
-    """To all readers together."""
 
 
 def measure(run: Run) -> list[Figure]:

@@ -10,8 +10,8 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
+# As much as a transport gives to TLS at once.
 PIECE_BYTES: Final = 256 << 10
-"""As much as a transport gives to TLS at once."""
 
 
 class TlsFiles(NamedTuple):

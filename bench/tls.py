@@ -31,15 +31,15 @@ from tidelog import connect_sync
 
 PARTITIONS: Final = 6
 ROUNDS: Final = 4
+# Requests a second, of 1 MiB: the same for all, since a server that waits more does less with each turn.
 PACE: Final = 40.0
-"""Requests a second, of 1 MiB: the same for all, since a server that waits more does less with each turn."""
 GRPC_LOAD: Final = (4, 8)
+# Connections, and requests under way on each.
 HTTP_LOAD: Final = (12, 1)
-"""Connections, and requests under way on each."""
 PATH: Final = "/v1/topics/records/records?partition=0"
 RECORD_BATCH: Final = "application/vnd.tidelog.record-batch"
+# Linux, include/linux/posix-timers.h
 CPUCLOCK_SCHED: Final = 2
-"""Linux, include/linux/posix-timers.h"""
 
 
 def measure(run: Run) -> list[Figure]:
@@ -100,8 +100,8 @@ class Server(Protocol):
 
 
 class Cost(NamedTuple):
+    # Of the server, for a gigabyte.
     cpu_s: float
-    """Of the server, for a gigabyte."""
 
 
 def _cost(server: Server, request_bytes: int, load: Callable[[], Outcome]) -> Cost:

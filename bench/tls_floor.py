@@ -23,12 +23,12 @@ from gateway.grpc.server import LOOKAHEAD_BYTES
 
 START_TIMEOUT_S: Final = 20.0
 MESSAGE_BYTES_MAX: Final = 64 << 20
+# The bounds that a broker has: with larger windows there are fewer, and larger, records of TLS.
 OPTIONS: Final = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
 ]
-"""The bounds that a broker has: with larger windows there are fewer, and larger, records of TLS."""
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _CONTENT_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)

@@ -34,16 +34,16 @@ from metadata.model import Offset, SessionId, TopicPartition
 from segments.history.manifest import Manifest
 from segments.object_store.clock_reading import doubt_for_people
 
+# A partition with damage is left alone for so long; then it is looked at again, since the object may have been restored.
 BLOCKED_MS = 600_000
-"""A partition with damage is left alone for so long; then it is looked at again, since the object may have been restored."""
+# After which all is looked at anew where something is damaged: footers that could not be read, and runs that were put aside.
 ANEW_MS = 3_600_000
-"""After which all is looked at anew where something is damaged: footers that could not be read, and runs that were put aside."""
+# Each time it takes twice as long, up to this: what stays damaged makes it dearer from day to day.
 ANEW_MS_MAX = 86_400_000
-"""Each time it takes twice as long, up to this: what stays damaged makes it dearer from day to day."""
+# Manifests read together: all of them may be more than memory holds.
 FLOORS_AT_ONCE = 256
-"""Manifests read together: all of them may be more than memory holds."""
+# Runs that wait: with fewer, a plan holds the event loop for a few milliseconds.
 PLANNED_IN_A_THREAD = 20_000
-"""Runs that wait: with fewer, a plan holds the event loop for a few milliseconds."""
 
 # Between two log lines about a clock that stays in doubt.
 DOUBT_TOLD_EACH_S = 600.0

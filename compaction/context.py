@@ -41,23 +41,23 @@ class CompactionContext:
     topics: KnownTopics
     manifests: ManifestCache
     settings: CompactionSettings
+    # The time by which things are due: `clock.now_ms`, or the wall clock where the store tells no time.
     now_ms: Callable[[], int]
-    """The time by which things are due: `clock.now_ms`, or the wall clock where the store tells no time."""
+    # Hex digits of so many random bytes: 16 for the writer of a manifest, 8 for the name of a file.
     new_nonce: Callable[[int], str]
-    """Hex digits of so many random bytes: 16 for the writer of a manifest, 8 for the name of a file."""
+    # Whether this compactor, of all that are at work, is to do what has this name. It shares the work, and no more: what another
+    # does at the same time does no harm.
     is_mine: Callable[[str], bool]
-    """Whether this compactor, of all that are at work, is to do what has this name. It shares the work, and no more: what another
-    does at the same time does no harm."""
+    # What brokers bound batches and producers by.
     segments: SegmentSettings = field(default_factory=SegmentSettings)
-    """What brokers bound batches and producers by."""
     counters: CompactionCounters = field(default_factory=CompactionCounters)
+    # Where none is given, `now_ms` alone counts.
     store_clock: InitVar[StoreClock | None] = None
-    """Where none is given, `now_ms` alone counts."""
+    # What the store tells of the time. While it `is_doubted`, nothing expires and nothing is deleted; what is written is dated by
+    # `stamp_ms`.
     clock: StoreClock = field(init=False)
-    """What the store tells of the time. While it `is_doubted`, nothing expires and nothing is deleted; what is written is dated by
-    `stamp_ms`."""
+    # The one way to delete objects: what the bucket denies is told once, whoever wanted it.
     deletions: ObjectDeleter = field(init=False)
-    """The one way to delete objects: what the bucket denies is told once, whoever wanted it."""
 
     def __post_init__(self, store_clock: StoreClock | None) -> None:
         object.__setattr__(self, "clock", store_clock or StoreClock(self.now_ms))

@@ -23,8 +23,8 @@ from segments.bucket.layout import HistoryKey, StagedKey
 from segments.history.manifest import Manifest
 
 STAGED_ROWS_KEPT_MS: Final = 7 * 24 * 3_600_000
+# Versions whose grace is over before it is worth a new version to take them off: that one supersedes another.
 SUPERSEDED_MIN: Final = 8
-"""Versions whose grace is over before it is worth a new version to take them off: that one supersedes another."""
 
 Fate = Literal["named", "delete", "wait", "odd"]
 

@@ -22,8 +22,8 @@ from segments.object_store.interface import ObjectStore
 from segments.object_store.store_clock import StoreClock
 from segments.settings import MIB, SegmentSettings
 
+# Newest manifests kept in memory; others are read again.
 MANIFESTS_BYTES_MAX = 64 * MIB
-"""Newest manifests kept in memory; others are read again."""
 
 log = logging.getLogger(__name__)
 

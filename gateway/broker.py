@@ -65,14 +65,14 @@ if TYPE_CHECKING:
     from compaction.service import CompactionService
     from gateway.net.tls.identity import TlsReloader
 
+# For the first reading of the topics, at the start.
 TOPICS_TIMEOUT_S = 60.0
-"""For the first reading of the topics, at the start."""
+# What a failover takes beyond the lease of the old leader: its seal, an appointment, the footers. So long reads wait.
 TAKE_OVER_S = 5.0
-"""What a failover takes beyond the lease of the old leader: its seal, an appointment, the footers. So long reads wait."""
 QUIET_S = 0.2
+# Before the doors close, nothing was to be forwarded for QUIET_S, and producers have left each stream that brought something
+# within IN_USE_S: they have heard who leads now. Some never hear of it: half of the grace is left for the doors.
 IN_USE_S = 1.0
-"""Before the doors close, nothing was to be forwarded for QUIET_S, and producers have left each stream that brought something
-within IN_USE_S: they have heard who leads now. Some never hear of it: half of the grace is left for the doors."""
 VERSION = importlib.metadata.version("tidelog")
 
 

@@ -73,8 +73,8 @@ from metadata.errors import (
     UnknownTopic,
 )
 
+# Of a path that is told back.
 PATH_CHARACTERS_MAX: Final = 300
-"""Of a path that is told back."""
 
 
 class UnknownRoute(NotFound):
@@ -167,8 +167,8 @@ WIRE_CODES: Final[dict[type[TidelogError], ErrorCodes]] = {
     BodyTooSlow: ErrorCodes(StatusCode.UNAVAILABLE, 408, 7),
 }
 
+# By the code that stays the same on every wire.
 ERROR_CLASSES: Final[dict[str, type[TidelogError]]] = {kind.code: kind for kind in WIRE_CODES}
-"""By the code that stays the same on every wire."""
 
 
 def wire_codes(error: TidelogError) -> ErrorCodes:

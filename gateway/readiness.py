@@ -24,8 +24,8 @@ from metadata.topics.cache import TopicCache
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import StoreTrouble
 
+# So many refused partitions are told.
 REFUSED_MAX: Final = 100
-"""So many refused partitions are told."""
 
 
 class ProbedBroker(Protocol):

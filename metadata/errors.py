@@ -330,8 +330,8 @@ class Corrupt(TidelogError):
     default_hint = "Run `tidelog bucket verify` and restore the named object from a backup."
 
 
+# Above this many names none is suggested: comparing them all would cost milliseconds of the event loop.
 KNOWN_MAX = 64
-"""Above this many names none is suggested: comparing them all would cost milliseconds of the event loop."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

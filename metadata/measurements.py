@@ -18,8 +18,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal, NamedTuple
 
+# From a PUT on a local disk to the deadline of one on S3.
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""From a PUT on a local disk to the deadline of one on S3."""
 BYTES: Final = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20)
 
 

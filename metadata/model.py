@@ -13,20 +13,20 @@ from typing import Final, NamedTuple, NewType
 from metadata.errors import InvalidArgument, InvalidName
 from metadata.plain_names import why_not_plain
 
+# Position of a record in its partition, from 0, dense until key compaction.
 Offset = NewType("Offset", int)
-"""Position of a record in its partition, from 0, dense until key compaction."""
+# 32 lowercase hex digits (a UUID without dashes). A topic that is deleted and made again has another id.
 TopicId = NewType("TopicId", str)
-"""32 lowercase hex digits (a UUID without dashes). A topic that is deleted and made again has another id."""
 Partition = NewType("Partition", int)
+# Raised with every change of a partition's leader; stamped into each batch.
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Raised with every change of a partition's leader; stamped into each batch."""
+# A broker process's life on the bucket. Never used twice.
 SessionId = NewType("SessionId", int)
-"""A broker process's life on the bucket. Never used twice."""
+# Place of a segment in its session: 0, 1, 2, …
 SegmentSeq = NewType("SegmentSeq", int)
-"""Place of a segment in its session: 0, 1, 2, …"""
 ProducerId = NewType("ProducerId", int)
+# etcd's: one number for the whole store, raised by every transaction that writes.
 Revision = NewType("Revision", int)
-"""etcd's: one number for the whole store, raised by every transaction that writes."""
 
 NO_PRODUCER = ProducerId(-1)
 PARTITIONS_MAX = 100_000

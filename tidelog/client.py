@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from tidelog.group.options import GroupOptionChanges
     from tidelog.producer.producer import Delivery, Producer
 
+# How long leaving the block by an error waits for what was sent before it.
 CLOSE_AFTER_ERROR_S = 5.0
-"""How long leaving the block by an error waits for what was sent before it."""
 
 
 def connect(*addresses: str, **settings: Unpack[SettingChanges]) -> Client:
@@ -76,12 +76,12 @@ def connect(*addresses: str, **settings: Unpack[SettingChanges]) -> Client:
 class Client:
     """One event loop's connection to a cluster; `connect` makes it. Errors are those of `tidelog.errors`."""
 
+    # Create, list, describe, alter, delete, add_partitions.
     topics: Topics
-    """Create, list, describe, alter, delete, add_partitions."""
+    # Consumer groups: list, describe, offsets, seek, delete, delete_offsets.
     groups: Groups
-    """Consumer groups: list, describe, offsets, seek, delete, delete_offsets."""
+    # API keys, ACLs and quotas: create_key, keys, revoke_key, add_acl, acls, remove_acl, set_quota, quotas, remove_quota.
     access: Access
-    """API keys, ACLs and quotas: create_key, keys, revoke_key, add_acl, acls, remove_acl, set_quota, quotas, remove_quota."""
 
     def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
         self._settings = settings

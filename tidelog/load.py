@@ -21,8 +21,8 @@ from tidelog.latencies import Latencies
 from tidelog.tasks import ClientTasks
 
 SAMPLED_EVERY = 100
+# How long an end-to-end run waits for records that were acknowledged and have not been read.
 LATE_RECORDS_S = 30.0
-"""How long an end-to-end run waits for records that were acknowledged and have not been read."""
 _SENT_AT = struct.Struct(">d")
 
 

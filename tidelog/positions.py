@@ -57,8 +57,8 @@ Start = Earliest | Latest | LastRecords | SinceTimestamp | AtOffset | AtOffsets
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _AGO: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(ms|s|m|h|d|w)", re.ASCII)
 _WHOLE: Final = re.compile(r"\d{1,100}", re.ASCII)
+# Of offsets, and of milliseconds since 1970: 64 bits with a sign.
 _MAX: Final = 2**63 - 1
-"""Of offsets, and of milliseconds since 1970: 64 bits with a sign."""
 _HINT: Final = "Use earliest, latest, -10 (the last ten), 1h (ago), 2026-01-31T12:00:00Z, @MILLISECONDS or an offset."
 
 

@@ -20,8 +20,8 @@ import msgspec
 
 from metadata.errors import InvalidArgument, InvalidRecord
 
+# Names may repeat; the order is kept.
 Headers = tuple[tuple[str, bytes | None], ...]
-"""Names may repeat; the order is kept."""
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,8 +33,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     topic: str
     partition: int
     offset: int
+    # Milliseconds since 1970-01-01 UTC: when it was made, or when it was appended, as the topic has it.
     timestamp_ms: int
-    """Milliseconds since 1970-01-01 UTC: when it was made, or when it was appended, as the topic has it."""
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
@@ -77,10 +77,10 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
     topic: str
     partition: int
+    # -1 with acks="none", which is answered without offsets.
     offset: int
-    """-1 with acks="none", which is answered without offsets."""
+    # As the record was sent. A topic with log append time stores the broker's time instead.
     timestamp_ms: int
-    """As the record was sent. A topic with log append time stores the broker's time instead."""
 
     @property
     def timestamp(self) -> datetime:

@@ -35,8 +35,8 @@ from segments.concurrency import gather_all
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import compacted
 
+# To be the one who creates the next version of a manifest. Each begins with the newest.
 ATTEMPTS_MAX: Final = 4
-"""To be the one who creates the next version of a manifest. Each begins with the newest."""
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ class UnitReport:
 
     manifests: int = 0
     damaged: dict[TopicPartition, Corrupt] = field(default_factory=dict)
+    # Mistakes of ours: each with a partition, which counts as damaged. The others went on.
     unforeseen: list[Exception] = field(default_factory=list)
-    """Mistakes of ours: each with a partition, which counts as damaged. The others went on."""
+    # Segments that are not there any more: another compactor was faster, or they were deleted by hand.
     gone: list[UnitSegment] = field(default_factory=list)
-    """Segments that are not there any more: another compactor was faster, or they were deleted by hand."""
 
 
 async def compact_unit(context: CompactionContext, state: WalState, unit: CompactionUnit) -> UnitReport:

@@ -31,14 +31,14 @@ from segments.records.columns import OpenBatch, decode_opened, open_in_parts
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 
+# Bytes of batches, those that are compressed counted as LIKELY_RATIO times as large. It bounds for how long other threads wait for
+# the interpreter, some milliseconds, and the memory that is decompressed into.
 DECODED_AT_ONCE: Final = 2 << 20
-"""Bytes of batches, those that are compressed counted as LIKELY_RATIO times as large. It bounds for how long other threads wait for
-the interpreter, some milliseconds, and the memory that is decompressed into."""
 LIKELY_RATIO: Final = 4
 # A time by which no producer is forgotten.
 NEVER_MS: Final = 0
+# Bytes of batches when they are decompressed: those that shrank a thousandfold, and would take GiB, go a few at a time.
 OPENED_AT_ONCE: Final = 4 * DECODED_AT_ONCE
-"""Bytes of batches when they are decompressed: those that shrank a thousandfold, and would take GiB, go a few at a time."""
 
 
 class EncodingSettings(NamedTuple):
@@ -52,14 +52,14 @@ class EncodingSettings(NamedTuple):
 class CompactedRuns(NamedTuple):
     """What becomes of the first runs of a partition."""
 
+    # None where all their records lie below the log start.
     written: WrittenFile | None
-    """None where all their records lie below the log start."""
     compacted_to: Offset
     epochs: tuple[EpochStart, ...]
     producers: tuple[RememberedProducer, ...]
     record_count: int
+    # Of the runs, as they lay in segments.
     bytes_in: int
-    """Of the runs, as they lay in segments."""
     run_count: int
 
 

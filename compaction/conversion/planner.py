@@ -25,10 +25,10 @@ from compaction.wal.state import Floor, WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 
+# A partition goes along with this part of the bytes that would make it due,
 _ALONG_BYTES: Final = 4
-"""A partition goes along with this part of the bytes that would make it due,"""
+# or with this part of the age.
 _ALONG_AGE: Final = 2
-"""or with this part of the age."""
 _BEHIND_ALL: Final = np.iinfo(np.int64).max
 
 Places = dict[SessionId, npt.NDArray[np.int64]]
@@ -43,17 +43,17 @@ class UnitPartition(NamedTuple):
 class UnitSegment(NamedTuple):
     session: SessionId
     seq: SegmentSeq
+    # The first byte that is needed; the footer at its end is needed as well.
     start: int
-    """The first byte that is needed; the footer at its end is needed as well."""
     size_bytes: int
 
 
 class CompactionUnit(NamedTuple):
     partitions: tuple[UnitPartition, ...]
+    # As they were written.
     segments: tuple[UnitSegment, ...]
-    """As they were written."""
+    # Of the runs.
     size_bytes: int
-    """Of the runs."""
 
 
 class CompactionTrigger(NamedTuple):

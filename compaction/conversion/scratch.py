@@ -31,16 +31,16 @@ class WantedRuns(NamedTuple):
 class StoredRun(NamedTuple):
     base_offset: Offset
     last_offset: Offset
+    # In the scratch file.
     position: int
-    """In the scratch file."""
     size_bytes: int
     leader_epoch: LeaderEpoch
+    # Of its segment.
     written_at_ms: int
-    """Of its segment."""
     session: SessionId
     seq: SegmentSeq
+    # Its first byte in the segment.
     start: int
-    """Its first byte in the segment."""
 
     @property
     def key(self) -> str:

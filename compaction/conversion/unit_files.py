@@ -37,8 +37,8 @@ class MadeHistory(NamedTuple):
     """What becomes of runs of a partition: files on the bucket, and what the manifest that is to name them says beside."""
 
     partition: TopicPartition
+    # Of the manifest that it goes on from: the next one may name the files.
     version: int
-    """Of the manifest that it goes on from: the next one may name the files."""
     files: tuple[HistoryFile, ...]
     compacted_to: Offset
     epochs: tuple[EpochStart, ...]
@@ -66,10 +66,10 @@ class MadeUnit:
     """What was made of a unit, for somebody else to commit."""
 
     histories: list[MadeHistory] = field(default_factory=list)
+    # Why a partition, or what is left of it, stays in segments.
     damaged: dict[TopicPartition, str] = field(default_factory=dict)
-    """Why a partition, or what is left of it, stays in segments."""
+    # As in UnitReport.
     gone: list[UnitSegment] = field(default_factory=list)
-    """As in UnitReport."""
     segments_read: int = 0
 
 

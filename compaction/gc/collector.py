@@ -49,16 +49,16 @@ from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import collected
 
+# Of a listing, in one call.
 PAGES_AT_ONCE: Final = 20
-"""Of a listing, in one call."""
 PARTITIONS_AT_ONCE: Final = 256
 FILES_AT_ONCE: Final = 20_000
+# Orphans in mind that are not old enough yet; more are found by the next listing.
 WAITING_MAX: Final = 10_000
-"""Orphans in mind that are not old enough yet; more are found by the next listing."""
+# After a topic is gone from the metadata; later the daily listing finds its marker.
 MARKER_LOOKED_FOR_MS: Final = 3_600_000
-"""After a topic is gone from the metadata; later the daily listing finds its marker."""
+# In one call.
 MARKERS_READ_AT_ONCE: Final = 50
-"""In one call."""
 PROOFS_MAX: Final = 1_000
 
 log = logging.getLogger(__name__)
@@ -67,10 +67,10 @@ log = logging.getLogger(__name__)
 class _Marked(NamedTuple):
     """What is known of a deletion before its marker is read."""
 
+    # The key of the newest one that was seen.
     marker: str
-    """The key of the newest one that was seen."""
+    # When the metadata ceased to name the topic, if they did so under our eyes: some who read it may have begun then.
     gone_ms: float
-    """When the metadata ceased to name the topic, if they did so under our eyes: some who read it may have begun then."""
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ from metadata.model import TopicId
 from segments.bucket.layout import TopicIncarnation
 from segments.bucket.topic_catalog import names_of, read_records
 
+# Between listings of all topics on the bucket, for one that was deleted before this process began.
 LOOKED_FOR_MS: Final = 600_000
-"""Between listings of all topics on the bucket, for one that was deleted before this process began."""
 
 log = logging.getLogger(__name__)
 

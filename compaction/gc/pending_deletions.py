@@ -16,14 +16,14 @@ from metadata.cluster.manifest_notice import NOTICE_KEPT_S, ManifestNotice
 from metadata.model import TopicPartition
 
 PAUSE_MS: Final = 5_000
+# Between two looks for the same manifest: each of them is a listing, and a GET of the one that is there.
 PAUSE_MS_MAX: Final = 60_000
-"""Between two looks for the same manifest: each of them is a listing, and a GET of the one that is there."""
 
 
 @dataclass(slots=True)
 class _Deletion:
+    # Of the manifest.
     version: int
-    """Of the manifest."""
     until_ms: float
     due_ms: float
     pause_ms: int = PAUSE_MS

@@ -26,8 +26,8 @@ from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import index_key, segment_key, trimmed_key
 from segments.concurrency import gather_all
 
+# Of one session in one go; the rest follows at the next.
 DELETES_MAX: Final = 1_000
-"""Of one session in one go; the rest follows at the next."""
 SESSIONS_AT_ONCE: Final = 4
 
 log = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile, KeyPass, Manifest
 
+# That a manifest remembers. Beyond, two become one, and the tombstones of the older one wait for the younger one's time.
 PASSES_MAX: Final = 64
-"""That a manifest remembers. Beyond, two become one, and the tombstones of the older one wait for the younger one's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class KeyPassPlan:
     """Records of [clean_to, dirty_to) go into the map; tombstones below `tombstones_to` go."""
 
     clean_to: Offset
+    # As far as keys may be compacted; the pass ends before it where the map is full.
     dirty_to: Offset
-    """As far as keys may be compacted; the pass ends before it where the map is full."""
     tombstones_from: Offset
     tombstones_to: Offset
 

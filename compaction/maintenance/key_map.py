@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from segments.records.columns import bytes_of, value_offsets
 from segments.records.key_hash_kernel import hash_values
 
+# Row, and its share of the arrays that sorting needs.
 BYTES_PER_KEY: Final = 100
-"""Row, and its share of the arrays that sorting needs."""
 ABSENT: Final = -1
 
 _Words = npt.NDArray[np.uint64]

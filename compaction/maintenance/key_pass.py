@@ -29,8 +29,8 @@ from segments.records.checksum import checksum_of_columns
 
 
 class PassOutcome(NamedTuple):
+    # False: others changed the files meanwhile.
     is_over: bool
-    """False: others changed the files meanwhile."""
     end_offset: Offset
     removed: int
     bytes_read: int

@@ -34,10 +34,10 @@ from segments.bucket.layout import history_file_key, manifest_key
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import collected, log_start_raised
 
+# Bytes that one call reads to merge and compact keys, about; what is left is due at the next.
 REWRITTEN_AT_ONCE: Final = 1 << 30
-"""Bytes that one call reads to merge and compact keys, about; what is left is due at the next."""
+# Versions of one manifest that one call writes.
 STEPS_MAX: Final = 64
-"""Versions of one manifest that one call writes."""
 AFTER_FAILURE_MS: Final = 60_000
 AFTER_DAMAGE_MS: Final = 3_600_000
 TOLD_MAX: Final = 10_000
@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Known:
     due_ms: float
+    # Whoever compacted it looks after it, as it hears of what it does itself; those of nobody are shared.
     is_ours: bool = False
-    """Whoever compacted it looks after it, as it hears of what it does itself; those of nobody are shared."""
 
 
 class HistoryMaintainer:

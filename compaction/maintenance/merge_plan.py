@@ -26,14 +26,14 @@ _PART_OF_RETENTION = 4
 
 @dataclass(frozen=True, slots=True)
 class MergeBounds:
+    # A file of this size is left alone.
     bytes_min: int
-    """A file of this size is left alone."""
+    # No merge is larger.
     bytes_max: int
-    """No merge is larger."""
+    # That become one which is still smaller than `bytes_min`.
     files_min: int
-    """That become one which is still smaller than `bytes_min`."""
+    # Between the oldest and the newest record of a merge.
     span_ms_max: int | None = None
-    """Between the oldest and the newest record of a merge."""
 
     def for_topic(self, settings: TopicSettings) -> MergeBounds:
         """Narrower where retention deletes whole files."""

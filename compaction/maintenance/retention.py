@@ -25,13 +25,13 @@ class HeldBack(NamedTuple):
     """A file that stays because of its newest record, though it holds up others that are due, or is dated in the future."""
 
     file: HistoryFile
+    # Files behind it that are past retention.ms, and stay with it.
     due_behind: int
-    """Files behind it that are past retention.ms, and stay with it."""
 
 
 class RetentionPlan(NamedTuple):
+    # To raise the log start to; None where nothing is due.
     log_start_offset: Offset | None
-    """To raise the log start to; None where nothing is due."""
     files: int
     size_bytes: int
     held_back: HeldBack | None

@@ -30,8 +30,8 @@ class PendingRun(NamedTuple):
     last_offset: Offset
     session: SessionId
     seq: SegmentSeq
+    # Its first byte in the segment.
     start: int
-    """Its first byte in the segment."""
     size_bytes: int
 
     @property

@@ -20,8 +20,8 @@ RATE = "$__rate_interval"
 class Target(NamedTuple):
     legend: str
     expression: str
+    # Where it is another than the panel's: on the right axis.
     unit: str = ""
-    """Where it is another than the panel's: on the right axis."""
 
 
 class Panel(NamedTuple):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 REMEMBERED_MAX: Final = 10_000
 CERTIFICATES_MAX: Final = 10_000
+# The principal of the admin key.
 ADMIN: Final = "admin"
-"""The principal of the admin key."""
 SHOWN_CHARACTERS_MAX: Final = 14 << 10
 
 

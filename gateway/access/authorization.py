@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gateway.access.permissions import RequiredAccess
 
 GRANTED_MAX: Final = 10_000
+# Refusals of one call that the audit log tells one by one.
 REFUSALS_TOLD_MAX: Final = 20
-"""Refusals of one call that the audit log tells one by one."""
 
 
 class PolicyView(Protocol):

@@ -34,10 +34,10 @@ from metadata.store.keys import KeyLayout
 class BrokerAccess(NamedTuple):
     """What a broker has to know who calls, and to be known by the others."""
 
+    # None where authentication is off.
     guard: AccessGuard | None
-    """None where authentication is off."""
+    # What goes with each call to another broker, by the id of that broker and the method.
     peer_metadata: PeerMetadata | None
-    """What goes with each call to another broker, by the id of that broker and the method."""
 
 
 NO_ACCESS: Final = BrokerAccess(None, None)

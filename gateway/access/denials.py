@@ -13,22 +13,22 @@ from typing import Final, NamedTuple
 
 from metadata.errors import NotAuthorized
 
+# What a topic or group is looked up for, and the operation that it needs, which allows the look as well.
 _LOOKED_UP_TO: Final = {
     "topic": (("to write", "write"), ("to read", "read"), ("only to look at it", "describe")),
     "group": (("to be a member", "read"), ("only to look at it", "describe")),
 }
-"""What a topic or group is looked up for, and the operation that it needs, which allows the look as well."""
 
 
 class Denial(NamedTuple):
     """What stands in the way, at least one of these."""
 
+    # No ACL allows it to the principal, whether one denies it or not.
     no_right: bool = False
-    """No ACL allows it to the principal, whether one denies it or not."""
+    # An ACL denies it to the principal.
     denied: bool = False
-    """An ACL denies it to the principal."""
+    # The scopes of its key leave it out.
     narrowed: bool = False
-    """The scopes of its key leave it out."""
 
 
 def not_authorized(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> NotAuthorized:

@@ -37,8 +37,8 @@ ANSWER_TIMEOUT_S: Final = 5.0
 SCHEDULING_S: Final = 1.0
 KEYS_AGE_S: Final = 600.0
 ASK_AGAIN_S: Final = 15.0
+# By which clocks may differ.
 LEEWAY_S: Final = 30
-"""By which clocks may differ."""
 KEYS_MAX: Final = 200
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*", re.ASCII)
 
@@ -49,8 +49,8 @@ Fetch = Callable[[str], Awaitable[bytes]]
 class VerifiedToken(NamedTuple):
     principal: str
     expires_at_ms: int
+    # Whether the provider still has the key that has signed it.
     holds: Callable[[], bool]
-    """Whether the provider still has the key that has signed it."""
 
 
 class _Key(NamedTuple):

@@ -31,8 +31,8 @@ class RequiredAccess:
     lasts: bool = False
 
 
+# Who has shown who it is.
 _ANYBODY: Final = RequiredAccess()
-"""Who has shown who it is."""
 _OPEN: Final = RequiredAccess(open=True)
 _READ: Final = RequiredAccess(topic="read", lasts=True)
 _DESCRIBE: Final = RequiredAccess(topic="describe")
@@ -204,8 +204,8 @@ def _by_method_and_length() -> dict[tuple[str, int], list[HttpRoute]]:
 
 
 _ROUTES: Final = _by_method_and_length()
+# What is not there is told to those alone who have shown who they are.
 NO_ROUTE: Final = HttpRoute("", "", _ANYBODY)
-"""What is not there is told to those alone who have shown who they are."""
 
 
 def http_route(method: str, parts: Sequence[str]) -> HttpRoute:

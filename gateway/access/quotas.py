@@ -17,8 +17,8 @@ from metadata.access.quota import Quota, TokenBucket
 from metadata.errors import Throttled
 
 METERS_MAX: Final = 10_000
+# A stream looks again after this at the latest: its quota may have been raised.
 PAUSE_S_MAX: Final = 10.0
-"""A stream looks again after this at the latest: its quota may have been raised."""
 _SPOKEN: Final = {
     "bytes_in": "bytes_in_per_second",
     "bytes_out": "bytes_out_per_second",

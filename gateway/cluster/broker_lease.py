@@ -23,8 +23,8 @@ from metadata.model import SessionId
 from metadata.store.interface import NO_LEASE, Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
 from metadata.store.keys import KeyLayout
 
+# Before a step that the metadata store could not do is tried again.
 PAUSE_S = 0.5
-"""Before a step that the metadata store could not do is tried again."""
 LEAVE_TIMEOUT_S = 2.0
 
 log = logging.getLogger(__name__)

@@ -26,12 +26,12 @@ from metadata.store.keys import KeyLayout
 from segments.bucket.layout import proof_key
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 
+# Between looks at the own writes, and between tries to write.
 LOOKS_S = 1.0
-"""Between looks at the own writes, and between tries to write."""
+# A broker in trouble tries to write each LOOKS_S: where the bucket is back for all, it has said so before the last proof.
 PROOFS = 4
-"""A broker in trouble tries to write each LOOKS_S: where the bucket is back for all, it has said so before the last proof."""
+# Before a broker that could not prove that it writes tries again.
 ASIDE_S = 5.0
-"""Before a broker that could not prove that it writes tries again."""
 
 log = logging.getLogger(__name__)
 

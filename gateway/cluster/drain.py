@@ -16,8 +16,8 @@ from metadata.errors import NotFound, Rejected, did_you_mean
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 
+# How long the watch may take to tell of what was written here.
 FOLLOW_TIMEOUT_S = 5.0
-"""How long the watch may take to tell of what was written here."""
 
 
 async def set_draining(

@@ -24,8 +24,8 @@ from metadata.store.interface import OPERATIONS_MAX, MetadataStore
 from metadata.store.keys import KeyLayout
 from segments.log.session_log import Released, SessionLog
 
+# Before what the metadata store could not do is tried again, unless the metadata change before.
 PAUSE_S = 0.5
-"""Before what the metadata store could not do is tried again, unless the metadata change before."""
 
 log = logging.getLogger(__name__)
 

@@ -44,10 +44,10 @@ from segments.bucket.markers import check_not_superseded
 from segments.object_store.interface import ObjectStore
 from segments.wal.session import first_with_segments, read_claim
 
+# A bucket that is gone with its process, which everybody knows who names it.
 MEMORY = "memory://"
-"""A bucket that is gone with its process, which everybody knows who names it."""
+# Between looks at the cluster's id, while the broker runs.
 LOOK_INTERVAL_S = 2.0
-"""Between looks at the cluster's id, while the broker runs."""
 
 _RESTORE = (
     "stop all brokers, make the metadata store empty (etcd; or without it, move metadata.sqlite* out of the data directory), "
@@ -156,10 +156,10 @@ async def next_number(metadata: MetadataStore, layout: KeyLayout) -> SessionId:
 class NotedClaims(NamedTuple):
     """Session numbers that the metadata note as taken and not yet begun, by the claims on the bucket."""
 
+    # Claimed by the broker that took the number.
     own: list[SessionId]
-    """Claimed by the broker that took the number."""
+    # Claimed by another process, which had the number from other metadata.
     foreign: list[SessionId]
-    """Claimed by another process, which had the number from other metadata."""
 
 
 async def foreign_claims(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> NotedClaims:
@@ -186,13 +186,13 @@ def set_back(url: str, session: SessionId) -> Rejected:
 class SeenClusterId(NamedTuple):
     """The cluster's id, as one look at the metadata found it."""
 
+    # None: there is none.
     cluster_id: str | None
-    """None: there is none."""
     written_at: Revision
+    # Of the whole store.
     revision: Revision
-    """Of the whole store."""
+    # That nobody has taken yet.
     next_session: SessionId = SessionId(1)
-    """That nobody has taken yet."""
 
 
 def what_happened(identity: str, before: SeenClusterId | None, now: SeenClusterId) -> str | None:

@@ -28,16 +28,16 @@ from segments.history.manifest_store import newest_manifests
 from segments.log.session_log import SessionLog
 from segments.object_store.interface import ObjectStore
 
+# Before manifests that could not be read are tried again.
 PAUSE_S = 1.0
-"""Before manifests that could not be read are tried again."""
+# Before one that was told of and is not there is looked for again: from PAUSE_S on twice as long each time, up to this.
 AWAITED_PAUSE_S_MAX = 30.0
-"""Before one that was told of and is not there is looked for again: from PAUSE_S on twice as long each time, up to this."""
+# What is deleted meanwhile is told together: each notice is a lease, for ten minutes.
 TOLD_EACH_S = 5.0
-"""What is deleted meanwhile is told together: each notice is a lease, for ten minutes."""
+# Where it can't be told, the pause grows up to this.
 TOLD_EACH_S_MAX = 30.0
-"""Where it can't be told, the pause grows up to this."""
+# A broker that stops takes so long at most to tell what it has not told yet.
 LAST_WORD_S = 2.0
-"""A broker that stops takes so long at most to tell what it has not told yet."""
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 class _Awaited(NamedTuple):
     """A manifest that was told of, and is not there: it may land late, or never."""
 
+    # What is there.
     newest: Manifest | None
-    """What is there."""
     pause_s: float
     due_s: float
 

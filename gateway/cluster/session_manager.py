@@ -50,10 +50,10 @@ from segments.recovery.takeover_prefetch import read_footers_ahead
 from segments.settings import SegmentSettings
 from segments.wal.session import Session
 
+# At most, before a session is registered: what is read now nobody waits for.
 READ_AHEAD_S = 1.0
-"""At most, before a session is registered: what is read now nobody waits for."""
+# Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place.
 SEAL_LOOKS_S = 1.0
-"""Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place."""
 # Between looks for the own seal while the lease is sure and nothing is written that would meet the seal. A broker on another copy
 # of the metadata may have set it.
 IDLE_SEAL_LOOKS_S = 60.0

@@ -29,10 +29,10 @@ from segments.recovery.takeover_prefetch import AWAITED_S, TIMEOUT_S, TakeoverPr
 from segments.settings import SegmentSettings
 from segments.wal.footer_reader import write_index
 
+# Before partitions that could not be rebuilt are tried again.
 PAUSE_S = 0.5
-"""Before partitions that could not be rebuilt are tried again."""
+# A partition's list of sessions may have this many that hold nothing before its leader writes it anew.
 IDLE_SESSIONS_MAX = 4
-"""A partition's list of sessions may have this many that hold nothing before its leader writes it anew."""
 
 log = logging.getLogger(__name__)
 

@@ -102,8 +102,8 @@ class BrokerDescription(NamedTuple):
     rack: str
     version: str
     partitions_led: int
+    # It appoints the leaders.
     controller: bool
-    """It appoints the leaders."""
 
 
 class DrainState(NamedTuple):

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 TURN_S: Final = 0.002
+# Of each door for each kind of work. More would share one interpreter lock and two cores, but not their memory.
 THREADS_MAX: Final = 2
-"""Of each door for each kind of work. More would share one interpreter lock and two cores, but not their memory."""
 
 _Made = TypeVar("_Made")
 _Item = TypeVar("_Item")

@@ -52,28 +52,28 @@ from metadata.topics.topic import Topic
 from segments.object_store.interface import ObjectStore
 from segments.wal.session import Session, seal
 
+# Before what failed is tried again; doubled each time that it fails once more.
 PAUSE_S = 0.2
-"""Before what failed is tried again; doubled each time that it fails once more."""
 PAUSE_S_MAX = 5.0
+# From one look to the next, at least: many changes in quick succession cost one look, not one each.
 LOOK_INTERVAL_S = 0.02
-"""From one look to the next, at least: many changes in quick succession cost one look, not one each."""
+# Of the time, at most: where a plan takes long, such as of ten thousand new partitions, the next one waits for longer.
 PLANNING_SHARE = 1 / 3
-"""Of the time, at most: where a plan takes long, such as of ten thousand new partitions, the next one waits for longer."""
 # Decisions in one batch of appointments. Before the next batch it is asked whether the brokers that they name are all there still.
 BATCH_DECISIONS_MAX: Final = 4000
+# For a bucket that does not answer. It may answer another broker: then this one stands aside.
 SEAL_PATIENCE_S = 15.0
-"""For a bucket that does not answer. It may answer another broker: then this one stands aside."""
 ASIDE_S = 5.0
+# Before the topics are read again, where what no topic is known for could not be forgotten, and none has changed.
 FORGET_AGAIN_S = 60.0
-"""Before the topics are read again, where what no topic is known for could not be forgotten, and none has changed."""
+# How long the watch may take to tell of what was written here.
 FOLLOW_TIMEOUT_S = 5.0
-"""How long the watch may take to tell of what was written here."""
 
 log = logging.getLogger(__name__)
 
+# What holds while this broker is the controller: of its own key, and of the cluster's id, so that it does nothing in metadata that
+# were emptied or restored under it.
 Guard = tuple[Compare, Compare]
-"""What holds while this broker is the controller: of its own key, and of the cluster's id, so that it does nothing in metadata that
-were emptied or restored under it."""
 
 _TRIED_AGAIN = (TidelogError, RevisionCompacted)
 

@@ -27,10 +27,10 @@ from segments.object_store.interface import ObjectStore, list_all
 
 SNAPSHOTS_KEPT = 10
 PAGE_KEYS = 1000
+# History may be compacted while it is read, where the keys are many and changes too.
 ATTEMPTS_MAX = 3
-"""History may be compacted while it is read, where the keys are many and changes too."""
+# For the snapshot at the end.
 LAST_TIMEOUT_S = 5.0
-"""For the snapshot at the end."""
 
 log = logging.getLogger(__name__)
 

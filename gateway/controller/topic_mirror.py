@@ -33,10 +33,10 @@ from segments.bucket.topic_catalog import mark_deleted, names_of, write_registra
 from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectStore
 
+# At the same time.
 PUTS_MAX = 16
-"""At the same time."""
+# Before what failed is tried again.
 PAUSE_S = 1.0
-"""Before what failed is tried again."""
 
 log = logging.getLogger(__name__)
 

@@ -25,17 +25,17 @@ from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, TidelogError
 from metadata.model import Revision
 
+# So long after a proof it may be acted on.
 PROOF_S: Final = 3.0
-"""So long after a proof it may be acted on."""
+# Who asks so long after a proof makes the next one begin, and does not wait for it.
 REFRESH_S: Final = 1.0
-"""Who asks so long after a proof makes the next one begin, and does not wait for it."""
+# For etcd, and then for the other brokers.
 ANSWER_S: Final = 1.0
-"""For etcd, and then for the other brokers."""
 CATCH_UP_S: Final = 0.05
+# So often, and with such pauses, etcd is asked again where it tells of other brokers than the watch: either may be behind.
 CATCH_UPS: Final = 4
-"""So often, and with such pauses, etcd is asked again where it tells of other brokers than the watch: either may be behind."""
+# Between two looks that prove nothing.
 AGAIN_S: Final = 0.2
-"""Between two looks that prove nothing."""
 FORMER_MAX: Final = 100
 _ASK_ANOTHER: Final = "Ask another broker who coordinates it, or retry with back-off."
 
@@ -58,12 +58,12 @@ class SeenRegistrations(Protocol):
 class ClusterSnapshot(NamedTuple):
     """What another broker sees."""
 
+    # Of each registration, by broker id.
     revisions: Mapping[str, Revision]
-    """Of each registration, by broker id."""
+    # Of the store, up to which it was told.
     revision: Revision
-    """Of the store, up to which it was told."""
+    # Infinite where it was never proven.
     proven_s_ago: float
-    """Infinite where it was never proven."""
 
 
 class CoordinatorLease:

@@ -18,8 +18,8 @@ from metadata.groups.model import check_group_name
 from metadata.model import SessionId
 from metadata.rendezvous import Rendezvous
 
+# Groups whose coordinator is looked up, and not reckoned anew, until the brokers change.
 REMEMBERED_MAX: Final = 100_000
-"""Groups whose coordinator is looked up, and not reckoned anew, until the brokers change."""
 
 
 class SeenBrokers(Protocol):

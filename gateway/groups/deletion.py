@@ -12,21 +12,21 @@ from metadata.errors import OutcomeUnknown, Stopping, TidelogError
 class DeletionScope(NamedTuple):
     """What shall be deleted of a group."""
 
+    # Their keys.
     offsets: Sequence[str] = ()
-    """Their keys."""
+    # Its record, too.
     group: bool = False
-    """Its record, too."""
 
 
 @dataclass(slots=True)
 class Deletion:
     """How far the deletion of a group, or of its offsets, has come."""
 
+    # Keys that are to be deleted, once that is known.
     of: int = 0
-    """Keys that are to be deleted, once that is known."""
     deleted: int = 0
+    # More than those may be gone.
     is_sent: bool = False
-    """More than those may be gone."""
 
     def stopped(self, name: str) -> TidelogError:
         """What is to be told where the broker stops in the middle of it."""

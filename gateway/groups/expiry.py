@@ -31,10 +31,10 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.topics.registry import read_topic_ids
 
+# For who restores a cluster, or looks for a mistake.
 GRACE_MS: Final = 600_000
-"""For who restores a cluster, or looks for a mistake."""
+# Deleted topics that are remembered as such: finding out costs a reading of all topics.
 GONE_MAX: Final = 10_000
-"""Deleted topics that are remembered as such: finding out costs a reading of all topics."""
 
 log = logging.getLogger(__name__)
 

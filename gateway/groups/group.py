@@ -39,11 +39,11 @@ from metadata.model import Revision, SessionId
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
 from metadata.store.write_batcher import CompareFailed, WriteBatcher
 
+# After a step of the timer could not be stored.
 STORE_AGAIN_MS: Final = 500
-"""After a step of the timer could not be stored."""
 IDLE_MS: Final = 600_000
+# So long a group without members is kept in memory, and one that is not even stored.
 IDLE_UNKNOWN_MS: Final = 10_000
-"""So long a group without members is kept in memory, and one that is not even stored."""
 
 Told = asyncio.Future[Joined | Synced]
 log = logging.getLogger(__name__)

@@ -34,10 +34,10 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from segments.partition.partition_log import Bounds
 
+# Records that are read in one refresh for their time; and groups whose offsets are.
 READS_MAX: Final = 1_000
-"""Records that are read in one refresh for their time; and groups whose offsets are."""
+# Of which the leaders are asked in one call.
 PARTITIONS_AT_ONCE: Final = 5_000
-"""Of which the leaders are asked in one call."""
 REFRESH_TIMEOUT_S: Final = 120.0
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class ToldPartition(NamedTuple):
     partition: int
     committed_offset: int | None
     lag_records: int
+    # None where it is not known in time.
     lag_seconds: float | None
-    """None where it is not known in time."""
 
 
 class GroupMetricsSnapshot(NamedTuple):
@@ -64,8 +64,8 @@ class GroupMetricsSnapshot(NamedTuple):
 
     groups: Mapping[str, ToldGroup] = {}
     partitions: Sequence[ToldPartition] = ()
+    # Since 1970.
     at_s: float = 0.0
-    """Since 1970."""
 
 
 class _Owned(NamedTuple):

@@ -35,12 +35,12 @@ from metadata.topics.cache import TopicCache
 
 SERVICE: Final = "tidelog.v1.Groups"
 SEEN_BROKERS: Final = "SeenBrokers"
+# A coordinator that gives a group up has answered before. One that is silent has so long; then its answer is taken for lost.
 OVERTAKEN_S: Final = 1.0
-"""A coordinator that gives a group up has answered before. One that is silent has so long; then its answer is taken for lost."""
+# For what does not wait for other members: above the time after which etcd's silence is an answer.
 ANSWER_S: Final = 15.0
-"""For what does not wait for other members: above the time after which etcd's silence is an answer."""
+# For what does wait: longer than this only where its own member asks for it. Other members may take longer than it does itself.
 WAITS_S: Final = 1_800.0
-"""For what does wait: longer than this only where its own member asks for it. Other members may take longer than it does itself."""
 
 _WRITES: Final = frozenset({"OffsetCommit", "DeleteGroup", "DeleteOffsets", "SeekGroup"})
 _REPEATED: Final = frozenset({"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"})

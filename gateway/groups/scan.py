@@ -23,16 +23,16 @@ from metadata.groups.record import decode_group
 from metadata.store.interface import KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 
+# Records, each of up to group_bytes_max.
 PAGE: Final = 100
-"""Records, each of up to group_bytes_max."""
 
+# After so many records.
 PAUSE_S: Final = 0.1
-"""After so many records."""
+# After brokers came or went: others may follow.
 SETTLES_S: Final = 5.0
-"""After brokers came or went: others may follow."""
 
+# Called with the name of a group and the group; its offsets are known then.
 Look = Callable[[str, Group], Awaitable[None]]
-"""Called with the name of a group and the group; its offsets are known then."""
 
 log = logging.getLogger(__name__)
 

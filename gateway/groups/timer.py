@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+# Who is woken so much too late was not running: a frozen process, or a loop that was held.
 LATE_MS: Final = 1_000
-"""Who is woken so much too late was not running: a frozen process, or a loop that was held."""
 
 
 def uptime_ms() -> int:

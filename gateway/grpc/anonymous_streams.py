@@ -33,12 +33,12 @@ from metadata.errors import Throttled
 if TYPE_CHECKING:
     from gateway.grpc.calls import Context
 
+# For a client to take some bytes; then its connection may go, where untaken answers are many.
 TAKE_S: Final = 10.0
-"""For a client to take some bytes; then its connection may go, where untaken answers are many."""
+# Of one address, whatever others hold.
 FEW: Final = 4
-"""Of one address, whatever others hold."""
+# Connections are looked for among all open files, in a thread.
 CUTS_PAUSE_S: Final = 1.0
-"""Connections are looked for among all open files, in a thread."""
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from gateway.routing.peer_channels import FORWARDED_BY
 from gateway.telemetry.request_context import note_deadline, note_refusal
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
 
+# For a message that is read late: a large one may come slowly, and none holds its call for ever.
 MESSAGE_TIMEOUT_S: Final = 30.0
-"""For a message that is read late: a large one may come slowly, and none holds its call for ever."""
 
 log = logging.getLogger(__name__)
 

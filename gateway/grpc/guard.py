@@ -18,10 +18,10 @@ from gateway.grpc.limits import CallLimiter
 from gateway.net.tls.client_subject import grpc_subject
 
 DOOR: Final = "grpc"
+# A client that hung up: what it asked for may be done or not.
 CANCELLED: Final = "CANCELLED"
-"""A client that hung up: what it asked for may be done or not."""
+# By whether answers are streams; requests are read as streams. On the wire a unary call is one that sends one message.
 _HANDLER_OF: Final[dict[bool, Any]] = {False: grpc.stream_unary_rpc_method_handler, True: grpc.stream_stream_rpc_method_handler}
-"""By whether answers are streams; requests are read as streams. On the wire a unary call is one that sends one message."""
 
 
 class GrpcGuard:

@@ -17,12 +17,12 @@ from gateway.grpc.calls import Context, MethodHandler, ended
 from gateway.net.host_check import HostCheck
 from metadata.errors import Throttled
 
+# By whether requests, and whether answers are streams, as calls.py makes them.
 HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
-"""By whether requests, and whether answers are streams, as calls.py makes them."""
 
 
 class CallLimiter:

@@ -46,21 +46,21 @@ from metadata.errors import InvalidArgument
 if TYPE_CHECKING:
     from gateway.net.tls.identity import TlsReloader
 
+# A request may be this much longer than its records; what is more is refused by gRPC before it is read whole.
 MESSAGE_SLACK_BYTES = 1 << 20
-"""A request may be this much longer than its records; what is more is refused by gRPC before it is read whole."""
+# The log bounds answers; a single batch may be larger than fetch_bytes_max.
 ANSWER_BYTES_MAX = 1 << 30
-"""The log bounds answers; a single batch may be larger than fetch_bytes_max."""
+# What each stream may send while nobody reads from it. gRPC keeps up to eight times as much for it, in the buffers it came in.
 LOOKAHEAD_BYTES = 16 << 10
-"""What each stream may send while nobody reads from it. gRPC keeps up to eight times as much for it, in the buffers it came in."""
+# For TLS and the first frame of HTTP/2; gRPC's own default is two minutes.
 HANDSHAKE_TIMEOUT_S = 10
-"""For TLS and the first frame of HTTP/2; gRPC's own default is two minutes."""
+# The metadata of a call. Beyond it gRPC refuses the call, RESOURCE_EXHAUSTED; credentials of all kinds have room in it.
 HEAD_BYTES_MAX = 16 << 10
-"""The metadata of a call. Beyond it gRPC refuses the call, RESOURCE_EXHAUSTED; credentials of all kinds have room in it."""
+# Calls of health and reflection, which anybody may open.
 WATCHES_MAX = 500
-"""Calls of health and reflection, which anybody may open."""
+# Beside those that are counted: for health and reflection, what fifty addresses leave untaken of them (anonymous_streams.py), and
+# calls that are just being refused. More are refused by gRPC itself.
 SPARE_CALLS = 6 * WATCHES_MAX
-"""Beside those that are counted: for health and reflection, what fifty addresses leave untaken of them (anonymous_streams.py), and
-calls that are just being refused. More are refused by gRPC itself."""
 
 SERVICES = frozenset({log.SERVICE, services_admin.TOPICS, services_admin.CLUSTER, groups_router.SERVICE, access.SERVICE})
 

@@ -22,11 +22,11 @@ from urllib.parse import unquote
 from gateway.net.addresses import host_and_port
 from gateway.records.response_budget import BYTES_PER_SECOND_MIN, ResponseBudget
 
+# Of this process, on Linux and macOS; elsewhere nothing is cut off.
 OPEN_FILES: Final = "/dev/fd"
-"""Of this process, on Linux and macOS; elsewhere nothing is cut off."""
 LOOKS_IN_A_PAUSE: Final = 4
+# How a socket of both families, as gRPC opens them, names the peer that gRPC itself calls ipv4.
 _MAPPED_IPV4: Final = "::ffff:"
-"""How a socket of both families, as gRPC opens them, names the peer that gRPC itself calls ipv4."""
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from gateway.records.partitioning import check_utf8
 from gateway.telemetry.request_context import RequestContext, begin_call, end_call, note_refusal
 from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavailable
 
+# How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer.
 LINGER_S: Final = 2.0
-"""How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer."""
 
 _GROUPS: Final = b"/v1/groups/"
 ADMIN_BODY_BYTES_MAX: Final = 1 << 20
@@ -51,8 +51,8 @@ log = logging.getLogger(__name__)
 
 
 class HttpApp:
+    # Of the listener, once there is one.
     hosts: HostCheck | None = None
-    """Of the listener, once there is one."""
 
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._fetch = HttpFetch(broker, waits)

@@ -19,8 +19,8 @@ from gateway.error_codes import MethodNotAllowed
 from metadata.errors import OutOfRange, Throttled, TidelogError, Unauthenticated
 
 CONTENT_TYPE: Final = b"application/problem+json"
+# For errors that may be retried at once, so that clients which only know Retry-After come back at all.
 RETRY_AFTER_S: Final = 1
-"""For errors that may be retried at once, so that clients which only know Retry-After come back at all."""
 
 Member = str | int | float | bool
 

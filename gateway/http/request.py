@@ -26,8 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+# After the time that the settings give to any body: a slow one holds room in the buffer that others wait for.
 BODY_BYTES_PER_SECOND_MIN: Final = 256 << 10
-"""After the time that the settings give to any body: a slow one holds room in the buffer that others wait for."""
 INT64_MAX: Final = 2**63 - 1
 
 

@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0
+# A client that takes less of its answer in this time than at the least rate of all readers (records/response_budget.py) is cut
+# off, whatever writes it. What is paced (paced_response.py) is cut off sooner.
 WRITE_STALL_S: Final = 30.0
-"""A client that takes less of its answer in this time than at the least rate of all readers (records/response_budget.py) is cut
-off, whatever writes it. What is paced (paced_response.py) is cut off sooner."""
+# Of each connection, that have come and wait to be decrypted. By default, 512 KiB.
 TLS_UNREAD_BYTES_MAX: Final = 128 << 10
-"""Of each connection, that have come and wait to be decrypted. By default, 512 KiB."""
 PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
+# How long an idle connection is kept: longer than the idle time of common load balancers (60 s), so that they close first.
 KEEP_ALIVE_S: Final = 75
-"""How long an idle connection is kept: longer than the idle time of common load balancers (60 s), so that they close first."""
 _SHOW_CERTIFICATE: Final = "Show one: cert_file and key_file (--cert-file, --key-file); curl --cert FILE --key FILE."
 
 log = logging.getLogger(__name__)
@@ -157,18 +157,18 @@ class BoundedProtocol(HttpToolsProtocol):
     Its end is told at once to the request that is being answered.
     """
 
+    # The request that is being answered. Others may have come behind it on the same connection; uvicorn's `cycle` is the last.
     _answered: RequestResponseCycle | None = None
-    """The request that is being answered. Others may have come behind it on the same connection; uvicorn's `cycle` is the last."""
+    # Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense.
     _silent_bytes = 0
-    """Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense."""
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    # Taken at the latest when the connection stands.
     place: ConnectionSlot | None = None
-    """Taken at the latest when the connection stands."""
     open_connections: ConnectionLimiter
     certificate_required = False
+    # Where a stranger is told of; where there is no authentication, nobody is.
     audit: AuditLog | None = None
-    """Where a stranger is told of; where there is no authentication, nobody is."""
     open_paths: frozenset[str] = frozenset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself

@@ -39,11 +39,11 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 class FieldError(NamedTuple):
     """One fault: `place` must be read as the subject of `said`."""
 
+    # The path of the field, such as records[0].partition; empty for the whole.
     place: str
-    """The path of the field, such as records[0].partition; empty for the whole."""
     said: str
+    # The name that stands there, where it is none of the known ones.
     unknown_field: str | None = None
-    """The name that stands there, where it is none of the known ones."""
 
     def sentence(self, whole: str) -> str:
         """`whole` is what the path begins in: the body, line 3."""

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from gateway.net.addresses import cannot_listen, host_and_port
 
 BACKLOG: Final = 2048
+# What an address is refused with that the host's name has and this machine has not: ::1 of localhost, where IPv6 is off.
 ABSENT: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
-"""What an address is refused with that the host's name has and this machine has not: ::1 of localhost, where IPv6 is off."""
 
 
 class ReservedPort:

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Between looks for a cluster, while there is none.
 CLUSTER_LOOK_S: Final = 1.0
-"""Between looks for a cluster, while there is none."""
 
 
 class RunningCompactor(NamedTuple):
     service: CompactionService
+    # For probes and Prometheus; not open yet, where none was asked for.
     door: CompactorHttp
-    """For probes and Prometheus; not open yet, where none was asked for."""
 
 
 @asynccontextmanager

@@ -30,8 +30,9 @@ from gateway.telemetry.settings import TelemetrySettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 
+# Beside time, level, event and logger, and who writes it.
 NAMES: Final = ("request_id", "principal", "topic", "topic_id", "partition", "epoch", "session", "code", "trace_id")
-"""Beside time, level, event and logger, and who writes it."""
+# Details of errors, and what they are called here.
 _OF_ERRORS: Final = {
     "topic": "topic",
     "topic_id": "topic_id",
@@ -39,7 +40,6 @@ _OF_ERRORS: Final = {
     "leader_epoch": "epoch",
     "session": "session",
 }
-"""Details of errors, and what they are called here."""
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode

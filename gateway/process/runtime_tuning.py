@@ -40,11 +40,11 @@ from typing import Final
 from gateway.settings import GatewaySettings
 
 KEPT_BYTES_MAX: Final = 64 << 20
+# A buffer from this size on is taken from the kernel for itself, and given back. The most that glibc allows.
 MAPPED_BYTES_MIN: Final = 32 << 20
-"""A buffer from this size on is taken from the kernel for itself, and given back. The most that glibc allows."""
 
+# One for the event loop, and one for all other threads.
 ARENAS_MAX: Final = 2
-"""One for the event loop, and one for all other threads."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -73,8 +73,8 @@ def configure_malloc() -> bool:
     return all(mallopt(parameter, value) for parameter, value in chosen.items())
 
 
+# Of gc.set_threshold(): allocations between looks at the youngest objects, and how many of these make one at older ones.
 THRESHOLDS: Final = (50_000, 20, 100)
-"""Of gc.set_threshold(): allocations between looks at the youngest objects, and how many of these make one at older ones."""
 
 
 def raise_gc_thresholds() -> None:
@@ -85,8 +85,8 @@ def freeze_startup_objects() -> None:
     gc.freeze()
 
 
+# For the bucket, etcd, other brokers, and files.
 SPARE: Final = 1_000
-"""For the bucket, etcd, other brokers, and files."""
 
 log = logging.getLogger(__name__)
 

@@ -28,14 +28,14 @@ from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Throttled
 
 DOMAIN: Final = "tidelog"
 DETAILS_TRAILER: Final = "grpc-status-details-bin"
+# For errors that say nothing of their own.
 RETRY_DELAY_S: Final = 0.1
-"""For errors that say nothing of their own."""
 # Longer numbers are no offsets or sizes; Python refuses to convert very long ones.
 INT_DIGITS_MAX: Final = 19
+# Details that stay text when they are read back, whatever they look like.
 _TEXT_DETAILS: Final = frozenset(
     {"broker_id", "field", "group", "grpc_address", "http_address", "key", "member_id", "topic", "topic_id"}
 )
-"""Details that stay text when they are read back, whatever they look like."""
 
 
 def to_status(error: TidelogError) -> Status:

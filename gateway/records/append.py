@@ -49,10 +49,10 @@ from segments.records.batch import check_produced, parse_header
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 
+# A compressed batch above this is checked in a thread.
 THREAD_BYTES: Final = 8 << 10
-"""A compressed batch above this is checked in a thread."""
+# And a shorter one that opens to more: two kilobytes of zstd may open to 60 MiB.
 OPENED_AT_ONCE_BYTES: Final = 64 << 10
-"""And a shorter one that opens to more: two kilobytes of zstd may open to 60 MiB."""
 
 # Upper bound for a look at the metadata store, for a topic or a partition that this broker does not know.
 LOOK_UP_S: Final = 1.0
@@ -75,11 +75,11 @@ class AppendTarget(NamedTuple):
     """A topic as a producer meets it."""
 
     topic: Topic
+    # The lesser of the topic's max.message.bytes and the broker's message_bytes_max.
     batch_bytes_max: int
-    """The lesser of the topic's max.message.bytes and the broker's message_bytes_max."""
     log_append_time: bool
+    # How far ahead of a broker's clock records may be dated: message.timestamp.after.max.ms. None: brokers date them.
     ahead_ms_max: int | None
-    """How far ahead of a broker's clock records may be dated: message.timestamp.after.max.ms. None: brokers date them."""
     broker_bytes_max: int
 
     def timestamp_ms_max(self) -> int | None:

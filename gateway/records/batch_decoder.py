@@ -24,23 +24,23 @@ from segments.records.columns import decode_batches, iterate_records
 from segments.records.compression import Codec
 
 THREAD_BYTES: Final = 64 << 10
+# More than this, or anything compressed, is opened in a thread: it would hold the event loop for milliseconds.
 THREAD_RECORDS: Final = 1_000
-"""More than this, or anything compressed, is opened in a thread: it would hold the event loop for milliseconds."""
 
+# The most that an answer of opened records may take.
 OPENED_BYTES_MAX: Final = 16 << 20
-"""The most that an answer of opened records may take."""
+# The most records of such an answer.
 RECORDS_MAX: Final = 100_000
-"""The most records of such an answer."""
 
 SLICE_RECORDS: Final = 500
+# Records are encoded so many at a time, or so many bytes of keys, values and headers, and one record.
 SLICE_BYTES: Final = 64 << 10
-"""Records are encoded so many at a time, or so many bytes of keys, values and headers, and one record."""
+# A batch of more records is opened as columns first: as tuples, its records would take 170 bytes each.
 TUPLES_MAX: Final = 50_000
-"""A batch of more records is opened as columns first: as tuples, its records would take 170 bytes each."""
 
 
+# Of at least one record.
 Encode = Callable[[list[RecordTuple]], bytes]
-"""Of at least one record."""
 
 
 class DecodedRecords(NamedTuple):

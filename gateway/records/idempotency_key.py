@@ -32,8 +32,8 @@ from segments.partition.producer_state import ONE_SHOT, SequencedBatch
 KEY_CHARACTERS_MAX: Final = 255
 
 _PLAIN = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+# Which of the two is given, ?partition=, ?expected_offset=.
 _QUERY = struct.Struct(">BIQ")
-"""Which of the two is given, ?partition=, ?expected_offset=."""
 
 
 class ProducerFields(NamedTuple):

@@ -47,8 +47,8 @@ class KeyedPlan(NamedTuple):
 
     plan: Plan
     written: Mapping[TopicPartition, SequencedBatch]
+    # As in SessionLog.append: a part is committed that was routed over another number of partitions than the topic has now.
     continues: bool
-    """As in SessionLog.append: a part is committed that was routed over another number of partitions than the topic has now."""
 
 
 async def plan_once(

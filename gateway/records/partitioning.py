@@ -25,18 +25,18 @@ from segments.records.batch_kernel import NewRecordTuple
 from segments.records.columns import encode_records
 from segments.records.partitioner import partition_of
 
+# Of one request: results are told one by one.
 RECORDS_MAX: Final = 200_000
-"""Of one request: results are told one by one."""
+# Of all records of a request together: each takes about 150 bytes, however short it is.
 HEADERS_MAX: Final = 2 * RECORDS_MAX
-"""Of all records of a request together: each takes about 150 bytes, however short it is."""
 _UTF8_PIECE_BYTES: Final = 1 << 20
 
 
 class Routes(NamedTuple):
+    # By record.
     partitions: list[int]
-    """By record."""
+    # By partition.
     records: dict[int, list[NewRecordTuple]]
-    """By partition."""
 
 
 class PlannedBatch(NamedTuple):
@@ -48,8 +48,8 @@ class PlannedBatch(NamedTuple):
 class Plan(NamedTuple):
     """The batches of a request: those of one partition follow each other, in the order of its records."""
 
+    # By record.
     partitions: Sequence[int] | npt.NDArray[np.integer]
-    """By record."""
     batches: list[PlannedBatch]
 
 

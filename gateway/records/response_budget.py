@@ -28,15 +28,15 @@ from metadata.errors import Stopping, Throttled
 from segments.byte_budget import ByteBudget
 from segments.read.log_reader import FetchResult
 
+# Any answer may wait this long for room: a long poll too whose record came at its last moment.
 ROOM_WAIT_S: Final = 2.0
-"""Any answer may wait this long for room: a long poll too whose record came at its last moment."""
+# Who takes an answer more slowly is cut off, after a time that the settings give to any: it holds room that others wait for. On a
+# line of half a megabit the longest answer still arrives.
 BYTES_PER_SECOND_MIN: Final = 64 << 10
-"""Who takes an answer more slowly is cut off, after a time that the settings give to any: it holds room that others wait for. On a
-line of half a megabit the longest answer still arrives."""
+# What an answer of opened records can do with: it may end after any of them.
 BYTES_LEAST: Final = 64 << 10
-"""What an answer of opened records can do with: it may end after any of them."""
+# Answers that are opened at the same time: a batch may open to decompressed_bytes_max, and more would not be faster.
 OPENINGS_MAX: Final = 2
-"""Answers that are opened at the same time: a batch may open to decompressed_bytes_max, and more would not be faster."""
 
 _SHARE: Final = 8
 _Body = TypeVar("_Body")

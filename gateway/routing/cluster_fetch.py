@@ -26,13 +26,13 @@ from metadata.model import Offset, SessionId
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
+# Where several leaders are asked, the others wait no longer for one that is silent. Longer than a read of the bucket takes.
 LAGGARD_S: Final = 3.0
-"""Where several leaders are asked, the others wait no longer for one that is silent. Longer than a read of the bucket takes."""
+# The same for one that did not answer the last time.
 SILENT_S: Final = 0.1
-"""The same for one that did not answer the last time."""
 PAUSE_LEAST_S: Final = 0.02
+# Before the leaders are looked at again, unless the metadata tell of a change. Doubled from one look to the next.
 PAUSE_MOST_S: Final = 0.5
-"""Before the leaders are looked at again, unless the metadata tell of a change. Doubled from one look to the next."""
 
 Answer = FetchResult | TidelogError
 

@@ -26,13 +26,13 @@ from segments.read.log_reader import FetchResult
 from segments.read.record_locations import LeaderSnapshot
 
 Answer = FetchResult | TidelogError
+# A target with the name of its topic.
 Named = tuple[str, FetchTarget]
-"""A target with the name of its topic."""
 
+# After which the leader is asked for what is still being read here; that goes on into the cold pool.
 READ_S: Final = 10.0
-"""After which the leader is asked for what is still being read here; that goes on into the cold pool."""
+# Between two warnings of what can't be read here.
 WARNING_S: Final = 60.0
-"""Between two warnings of what can't be read here."""
 
 log = logging.getLogger(__name__)
 

@@ -52,8 +52,8 @@ class MessageRoom:
 
     bytes_left: int
     appends_left: int
+    # For the commit. None: whatever comes first decides.
     waits: bool | None = None
-    """For the commit. None: whatever comes first decides."""
     taken: int = field(default=0)
 
     def has_room(self, append: ForwardedAppend) -> bool:
@@ -193,11 +193,11 @@ class ForwardQueue:
         self._settle_with(append, outcome)
 
 
+# Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now.
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
-"""Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now."""
 _OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp, StaleRouting, Unauthenticated)
+# What a producer learns that does not wait (acks=none).
 UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
-"""What a producer learns that does not wait (acks=none)."""
 
 
 def refuses_alone(error: TidelogError) -> bool:

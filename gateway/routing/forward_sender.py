@@ -26,16 +26,16 @@ from metadata.topics.cache import TopicCache
 from segments.log.session_log import Acks
 from segments.partition.partition_log import Appended
 
+# A message to a leader is no longer, but for a single batch that is.
 MESSAGE_BYTES: Final = 4 << 20
-"""A message to a leader is no longer, but for a single batch that is."""
 MESSAGE_APPENDS: Final = 1_000
 MESSAGES_AT_ONCE: Final = 64
+# So many messages are on their way before others wait for company.
 FREELY: Final = 2
-"""So many messages are on their way before others wait for company."""
 COALESCE_S: Final = 0.01
 
+# One message: of each lane what is on its way with it.
 Load = list[tuple[ForwardQueue, list[ForwardedAppend]]]
-"""One message: of each lane what is on its way with it."""
 
 
 class ForwardSender:
@@ -111,8 +111,8 @@ class ForwardSender:
         return load
 
 
+# Beyond the deadline of the records, for the answer that tells of it.
 ANSWER_S: Final = 1.0
-"""Beyond the deadline of the records, for the answer that tells of it."""
 _PRODUCE: Final = "/tidelog.v1.Log/Produce"
 
 

@@ -37,10 +37,10 @@ from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.records.header import BatchHeader
 
 PAUSE_LEAST_S: Final = 0.02
+# Before it is looked again who leads, unless the metadata tell of a change. Doubled from one look to the next.
 PAUSE_MOST_S: Final = 0.5
-"""Before it is looked again who leads, unless the metadata tell of a change. Doubled from one look to the next."""
+# A leader that hands over has answered before; one that was slow has so long. Then its answer is taken for lost.
 OVERTAKEN_S: Final = 1.0
-"""A leader that hands over has answered before; one that was slow has so long. Then its answer is taken for lost."""
 
 
 class ProduceForwarder:

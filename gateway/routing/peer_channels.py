@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
     from gateway.net.tls.identity import TlsReloader
 
+# Key of the metadata of a forwarded call; its value is the id of the broker that the client has asked.
 FORWARDED_BY: Final = peer_tokens.FORWARDED_BY
-"""Key of the metadata of a forwarded call; its value is the id of the broker that the client has asked."""
 CONNECT_TIMEOUT_S: Final = 2.0
+# How long calls to a broker that is registered no more may go on.
 CLOSE_GRACE_S: Final = 30.0
-"""How long calls to a broker that is registered no more may go on."""
+# How long calls may go on over a channel that has given way to one with a new certificate: longer than any long poll.
 RENEW_GRACE_S: Final = 90.0
-"""How long calls may go on over a channel that has given way to one with a new certificate: longer than any long poll."""
 WRITES_AT_ONCE: Final = 64
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
@@ -58,8 +58,8 @@ _OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
+# What gRPC says of a call that it dropped before it was taken up (grpc_queue_timeout_ms); of a server that stops it says more.
 _WITHOUT_A_WORD: Final = grpc.StatusCode.CANCELLED.name
-"""What gRPC says of a call that it dropped before it was taken up (grpc_queue_timeout_ms); of a server that stops it says more."""
 
 _Answer = TypeVar("_Answer", bound=Message)
 

@@ -25,12 +25,12 @@ from segments.read.log_reader import FetchResult
 from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.wal.run_index import EpochEnd
 
+# Of one question, beyond its long poll.
 TIMEOUT_S: Final = 10.0
-"""Of one question, beyond its long poll."""
+# Of one DeleteRecords: its leader waits for the bucket.
 DELETE_TIMEOUT_S: Final = 2 * COMMIT_TIMEOUT_S
-"""Of one DeleteRecords: its leader waits for the bucket."""
+# Partitions in one question; each needs two of the QUERIES_MAX of ListOffsets.
 BOUNDS_AT_ONCE: Final = 4_000
-"""Partitions in one question; each needs two of the QUERIES_MAX of ListOffsets."""
 
 _LOG: Final = "/tidelog.v1.Log/"
 

@@ -20,15 +20,15 @@ from segments.log.session_log import SessionLog
 from segments.partition.leader_partitions import LeaderPartition
 from segments.read.disk_cache import DiskCache
 
+# Of which each is told on /metrics/detail: seven series and half a kilobyte each, laid out in a second of a thread for all.
 PARTITIONS_MAX = 10_000
-"""Of which each is told on /metrics/detail: seven series and half a kilobyte each, laid out in a second of a thread for all."""
 
 
 class StoredBytes(NamedTuple):
     """On the bucket."""
 
+    # Batches in segments that are in no Parquet file yet.
     segments: int
-    """Batches in segments that are in no Parquet file yet."""
     parquet: int
 
 

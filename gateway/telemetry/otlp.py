@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from gateway.telemetry.settings import TelemetrySettings
 
+# Of one request, whose parts are told. A request that is spread over more lay in one of them.
 SEGMENTS_MAX: Final = 8
-"""Of one request, whose parts are told. A request that is spread over more lay in one of them."""
+# For each bundle of spans, tries and all.
 EXPORT_TIMEOUT_S: Final = 5.0
-"""For each bundle of spans, tries and all."""
+# For what is left to be sent at the end. A collector that is away holds nobody up.
 CLOSE_TIMEOUT_S: Final = 2.0
-"""For what is left to be sent at the end. A collector that is away holds nobody up."""
 
 log = logging.getLogger(__name__)
 

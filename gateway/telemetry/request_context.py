@@ -109,8 +109,8 @@ def sane_request_id(given: bytes) -> str:
     return str(given, "ascii") if _SANE_REQUEST_ID.fullmatch(given) else ""
 
 
+# Kept for the answer to arrive; of a short deadline a quarter.
 ON_THE_WAY_S: Final = 0.25
-"""Kept for the answer to arrive; of a short deadline a quarter."""
 
 _ends_s: ContextVar[float] = ContextVar("ends_s", default=math.inf)
 

@@ -35,18 +35,18 @@ class DescribedLog(TopicLookup, Protocol):
 
 class PartitionDescription(NamedTuple):
     partition: int
+    # -1 where there is an error, as is the next.
     log_start_offset: int
-    """-1 where there is an error, as is the next."""
     high_watermark: int
+    # -1 where nobody leads.
     leader_epoch: int
-    """-1 where nobody leads."""
+    # Broker id; empty where nobody leads.
     leader: str
-    """Broker id; empty where nobody leads."""
+    # Empty where nobody leads, as the next.
     leader_http_address: str
-    """Empty where nobody leads, as the next."""
     leader_grpc_address: str
+    # Why there are no bounds: damage, no leader, no answer.
     error: TidelogError | None
-    """Why there are no bounds: damage, no leader, no answer."""
 
 
 async def described_topic(broker: TopicLookup, name: str) -> Topic:

@@ -21,13 +21,13 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 
+# For a partition that is just handed over, and for a leader that does not answer.
 BOUNDS_WAIT_S: Final = 1.0
-"""For a partition that is just handed over, and for a leader that does not answer."""
+# For a topic that is not known here: it may have been made at another broker this moment.
 LOOK_UP_S: Final = 1.0
-"""For a topic that is not known here: it may have been made at another broker this moment."""
 
+# Topics of one request that are looked up in the metadata store; what else is not known here is called unknown.
 LOOK_UPS_MAX: Final = 16
-"""Topics of one request that are looked up in the metadata store; what else is not known here is called unknown."""
 
 
 class TopicLookup(Protocol):
@@ -42,14 +42,14 @@ class TopicLookup(Protocol):
 class NamedPartition(NamedTuple):
     topic: str
     partition: int
+    # Of this life of the topic; empty: whichever is there.
     topic_id: str = ""
-    """Of this life of the topic; empty: whichever is there."""
 
 
 class NamedTopic(NamedTuple):
     topic: str
+    # As above.
     topic_id: str = ""
-    """As above."""
 
 
 async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:

@@ -49,22 +49,22 @@ Effect = Literal["allow", "deny"]
 FORMAT_VERSION: Final = 1
 EVERYONE: Final = "*"
 EVERY_NAME: Final = "*"
+# Of the one resource of its kind.
 CLUSTER_NAME: Final = "cluster"
-"""Of the one resource of its kind."""
 PRINCIPAL_CHARACTERS_MAX: Final = 249
 NAME_CHARACTERS_MAX: Final = 249
+# Of one cluster: every broker holds them all.
 ACLS_MAX: Final = 10_000
-"""Of one cluster: every broker holds them all."""
 ACL_ID_DIGITS: Final = 16
+# Decisions that one set of rights remembers.
 REMEMBERED_MAX: Final = 4_096
-"""Decisions that one set of rights remembers."""
+# By what a call needs: the operations of a binding that allow it. One of the same name, or of all, denies it.
 _ALLOWS: Final[dict[str, frozenset[str]]] = {
     "describe": frozenset({"describe", "read", "write", "admin", "all"}),
     "read": frozenset({"read", "all"}),
     "write": frozenset({"write", "all"}),
     "admin": frozenset({"admin", "all"}),
 }
-"""By what a call needs: the operations of a binding that allow it. One of the same name, or of all, denies it."""
 
 
 class Scope(msgspec.Struct, frozen=True):

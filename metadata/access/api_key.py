@@ -32,12 +32,12 @@ FORMAT_VERSION: Final = 1
 PREFIX: Final = "tlk_"
 KEY_ID_BYTES: Final = 8
 SECRET_BYTES: Final = 32
+# Of one cluster: every broker holds them all.
 KEYS_MAX: Final = 10_000
-"""Of one cluster: every broker holds them all."""
 SCOPES_MAX: Final = 100
 DESCRIPTION_CHARACTERS_MAX: Final = 200
+# So long a key that was revoked, or has expired, is still listed.
 FORGOTTEN_AFTER_MS: Final = 30 * 86_400_000
-"""So long a key that was revoked, or has expired, is still listed."""
 _TEXT: Final = re.compile(r"tlk_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
 _KEY_ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -50,15 +50,15 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
     secret_sha256: str
     created_at_ms: int
+    # The principal that asked for it; empty where the broker asked for no credentials.
     created_by: str = ""
-    """The principal that asked for it; empty where the broker asked for no credentials."""
     description: str = ""
+    # Milliseconds since 1970; 0: never.
     expires_at_ms: int = 0
-    """Milliseconds since 1970; 0: never."""
+    # 0: it was not.
     revoked_at_ms: int = 0
-    """0: it was not."""
+    # With this key the principal may do these things alone, as far as it may do them at all; none: whatever it may.
     scopes: tuple[Scope, ...] = ()
-    """With this key the principal may do these things alone, as far as it may do them at all; none: whatever it may."""
     format_version: int = FORMAT_VERSION
 
     def state(self, now_ms: int) -> str:

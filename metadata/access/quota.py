@@ -28,18 +28,18 @@ from metadata.store.interface import KeyValue
 
 FORMAT_VERSION: Final = 1
 QUOTAS_MAX: Final = 10_000
+# So much of its rate a principal that was quiet may use at once.
 BURST_S: Final = 1.0
-"""So much of its rate a principal that was quiet may use at once."""
 RATE_MAX: Final = 2**40
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
+    # Of what is produced: bodies and messages.
     bytes_in_per_second: int = 0
-    """Of what is produced: bodies and messages."""
     bytes_out_per_second: int = 0
+    # Requests; on streams messages.
     requests_per_second: int = 0
-    """Requests; on streams messages."""
     format_version: int = FORMAT_VERSION
 
 

@@ -37,8 +37,8 @@ from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, P
 from metadata.store.keys import KeyLayout
 
 ATTEMPTS_MAX: Final = 16
+# Old keys that go with the creation of a new one.
 FORGOTTEN_AT_ONCE: Final = 100
-"""Old keys that go with the creation of a new one."""
 _Record = TypeVar("_Record")
 
 
@@ -53,8 +53,8 @@ class Page(Generic[_Record]):
 
 class CreatedKey(NamedTuple):
     key: ApiKey
+    # What its holder shows: told here, and never again.
     text: Secret
-    """What its holder shows: told here, and never again."""
     revision: Revision
 
 

@@ -23,8 +23,8 @@ RESTORE_COMMAND = "tidelog cluster restore"
 
 class RestoreState(msgspec.Struct, frozen=True):
     cluster_id: str
+    # Milliseconds since 1970-01-01 UTC.
     started_at_ms: int
-    """Milliseconds since 1970-01-01 UTC."""
 
 
 def encode_restoring(restoring: RestoreState) -> bytes:

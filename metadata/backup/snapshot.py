@@ -30,8 +30,8 @@ from metadata.store.interface import NO_LEASE, VALUE_BYTES_MAX, KeyValue
 
 MAGIC: Final = b"TIDESNAP"
 FORMAT_VERSION: Final = 1
+# A block is compressed when it has this many bytes; the entry that fills it may make it longer.
 BLOCK_BYTES: Final = 1 << 20
-"""A block is compressed when it has this many bytes; the entry that fills it may make it longer."""
 BLOCK_BYTES_MAX: Final = BLOCK_BYTES + VALUE_BYTES_MAX + (64 << 10)
 _HEAD = struct.Struct("<8sII")
 _BLOCK = struct.Struct("<II")
@@ -43,22 +43,22 @@ _CRC_BYTES = 4
 class SnapshotHeader(msgspec.Struct, frozen=True):
     cluster_id: str
     revision: Revision
+    # Milliseconds since 1970-01-01 UTC, by the clock of the broker that took it.
     taken_at_ms: int
-    """Milliseconds since 1970-01-01 UTC, by the clock of the broker that took it."""
 
 
 class SnapshotEntry(NamedTuple):
+    # Without /{cluster}/.
     key: str
-    """Without /{cluster}/."""
     value: bytes
+    # That wrote it.
     revision: Revision
-    """That wrote it."""
 
 
 class Snapshot(NamedTuple):
     header: SnapshotHeader
+    # In byte order of their keys.
     entries: tuple[SnapshotEntry, ...]
-    """In byte order of their keys."""
 
 
 class SnapshotWriter:

@@ -25,8 +25,8 @@ from metadata.store.keys import KeyLayout
 from metadata.store.range_watch import RecordWatch
 
 FORMAT_VERSION = 1
+# Times that a registration which another has changed meanwhile is read and written again.
 ATTEMPTS_MAX = 8
-"""Times that a registration which another has changed meanwhile is read and written again."""
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 log = logging.getLogger(__name__)
@@ -36,15 +36,15 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     broker_id: str
     session: SessionId
+    # HOST:PORT where clients and other brokers reach it, as are all addresses here.
     http_address: str = ""
-    """HOST:PORT where clients and other brokers reach it, as are all addresses here."""
     grpc_address: str = ""
     rack: str = ""
     version: str = ""
+    # It gives its partitions away and takes no others.
     draining: bool = False
-    """It gives its partitions away and takes no others."""
+    # It has failed for a while to write objects of this size to the bucket. 0: it writes, or nobody has wanted it to.
     unwritable_bytes: int = 0
-    """It has failed for a while to write objects of this size to the bucket. 0: it writes, or nobody has wanted it to."""
 
     @property
     def candidate(self) -> Candidate:

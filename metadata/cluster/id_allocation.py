@@ -25,14 +25,14 @@ from metadata.model import ProducerId, SessionId
 from metadata.store.interface import Compare, MetadataStore, Operation, Put
 from metadata.store.keys import KeyLayout, parse_number
 
+# Ids taken at once: one write to the store serves so many producers.
 BLOCK = 1000
-"""Ids taken at once: one write to the store serves so many producers."""
+# The first producer id that producers derive by themselves, to be the same after a crash. To brokers it is as any other.
 DERIVED_IDS = 1 << 61
-"""The first producer id that producers derive by themselves, to be the same after a crash. To brokers it is as any other."""
+# The first producer id that stands for an idempotency key.
 IDEMPOTENCY_KEY_IDS = 1 << 62
-"""The first producer id that stands for an idempotency key."""
+# Before a block that could not be taken in advance is asked for again.
 PAUSE_S = 1.0
-"""Before a block that could not be taken in advance is asked for again."""
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class ProducerIds:
         self._ids.extend(await take_numbers(self._store, self._layout.next_producer_id, BLOCK, end=DERIVED_IDS))
 
 
+# Each attempt that is lost was won by someone else, so only a crowd of brokers starting at once comes near.
 ATTEMPTS_MAX = 64
-"""Each attempt that is lost was won by someone else, so only a crowd of brokers starting at once comes near."""
 NUMBER_MAX = 2**63 - 1
 
 

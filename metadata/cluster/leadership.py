@@ -38,12 +38,12 @@ from metadata.store.keys import KeyLayout
 
 FORMAT_VERSION = 1
 PAGE_PARTITIONS = 1000
+# Times that a transaction whose answer was lost is looked up and tried again.
 ATTEMPTS_MAX = 8
-"""Times that a transaction whose answer was lost is looked up and tried again."""
+# Values of one transaction together, keys not counted: stays below what a request to etcd may have.
 VALUES_BYTES_MAX = 1 << 20
-"""Values of one transaction together, keys not counted: stays below what a request to etcd may have."""
+# More are no faster, and hold up the event loop for longer.
 TRANSACTIONS_AT_ONCE = 4
-"""More are no faster, and hold up the event loop for longer."""
 
 
 class SessionSpan(msgspec.Struct, frozen=True, gc=False):
@@ -51,18 +51,18 @@ class SessionSpan(msgspec.Struct, frozen=True, gc=False):
 
     leader_epoch: LeaderEpoch
     session: SessionId
+    # The segment from which on the session holds no record of this epoch. None: up to its seal, or it leads still.
     released_at_seq: SegmentSeq | None = None
-    """The segment from which on the session holds no record of this epoch. None: up to its seal, or it leads still."""
 
 
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     format_version: int = FORMAT_VERSION
     leader_session: SessionId
     leader_epoch: LeaderEpoch
+    # By ascending epoch; the last one leads.
     sessions: tuple[SessionSpan, ...]
-    """By ascending epoch; the last one leads."""
+    # The controller asks the leader to hand the partition over to this session; its own: to nobody.
     moving_to: SessionId | None = None
-    """The controller asks the leader to hand the partition over to this session; its own: to nobody."""
 
     @property
     def is_closed(self) -> bool:
@@ -198,8 +198,8 @@ async def forget(
 class _Change:
     partition: TopicPartition
     key: str
+    # The key's mod_revision that the change was decided on; 0 where there was no key.
     read_at: Revision
-    """The key's mod_revision that the change was decided on; 0 where there was no key."""
     value: bytes
 
 

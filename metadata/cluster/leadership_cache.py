@@ -18,8 +18,8 @@ from metadata.store.range_watch import RangeWatch
 
 log = logging.getLogger(__name__)
 
+# Called with the partitions whose state has changed, or is gone. Must not block, nor raise.
 PartitionsChanged = Callable[[Set[TopicPartition]], None]
-"""Called with the partitions whose state has changed, or is gone. Must not block, nor raise."""
 
 
 class PartitionCache:

@@ -20,17 +20,17 @@ from metadata.model import Partition, TopicId, TopicPartition
 from metadata.store.interface import KeyValue
 
 NOTICE_KEPT_S: Final = 600.0
+# In one key: at most 64 bytes each, so they stay below the 1 MiB that one value may have.
 NOTICES_MAX: Final = 16_000
-"""In one key: at most 64 bytes each, so they stay below the 1 MiB that one value may have."""
 
 
 class ManifestNotice(msgspec.Struct, frozen=True, array_like=True):
     topic_id: TopicId
     partition: Partition
+    # Of the manifest; there may be later ones. Where records were deleted, and the bucket did not answer, none may have it yet.
     version: int
-    """Of the manifest; there may be later ones. Where records were deleted, and the bucket did not answer, none may have it yet."""
+    # By DeleteRecords: what it has let go is for compactors to delete.
     is_deletion: bool = False
-    """By DeleteRecords: what it has let go is for compactors to delete."""
 
     @property
     def place(self) -> TopicPartition:

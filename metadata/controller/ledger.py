@@ -21,19 +21,19 @@ from typing import NamedTuple
 from metadata.cluster.leadership import FORMAT_VERSION, PartitionState
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 
+# A state, and the revision that wrote it.
 StoredState = tuple[PartitionState, Revision]
-"""A state, and the revision that wrote it."""
 
 
 class Changes(NamedTuple):
     """What is different now; for a new ledger, everything."""
 
+    # 0 where the topic is gone.
     partition_counts: Mapping[TopicId, int]
-    """0 where the topic is gone."""
+    # None where there is none, or none was ever read.
     states: Mapping[TopicPartition, StoredState | None]
-    """None where there is none, or none was ever read."""
+    # Those of `states` whose newest value can't be read.
     unreadable: Set[TopicPartition]
-    """Those of `states` whose newest value can't be read."""
 
 
 class PartitionLedger:

@@ -20,15 +20,15 @@ from typing import NamedTuple
 from metadata.cluster.broker_registry import Candidate
 from metadata.model import SessionId, TopicId, TopicPartition
 
+# What each session leads, by topic.
 Led = Mapping[SessionId, Mapping[TopicId, Collection[TopicPartition]]]
-"""What each session leads, by topic."""
 
 
 class Placement(NamedTuple):
+    # To partitions that nobody leads.
     given: dict[TopicPartition, SessionId]
-    """To partitions that nobody leads."""
+    # From one that leads them to another.
     moved: dict[TopicPartition, SessionId]
-    """From one that leads them to another."""
 
 
 def place(

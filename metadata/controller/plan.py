@@ -23,18 +23,18 @@ from metadata.controller.ledger import PartitionLedger
 from metadata.controller.placement import is_balanced, place
 from metadata.model import Revision, SessionId, TopicPartition
 
+# Partitions on their way from a live leader to another at the same time: while one moves, nobody takes its records.
 MOVES_MAX = 256
-"""Partitions on their way from a live leader to another at the same time: while one moves, nobody takes its records."""
 
 
 class Steps(NamedTuple):
+    # Sessions that lead partitions and have no broker: to be confirmed, then sealed.
     unregistered: list[SessionId]
-    """Sessions that lead partitions and have no broker: to be confirmed, then sealed."""
     decisions: list[LeadershipChange]
+    # No topic has them, as far as is known, and a leader that lives: to be confirmed, then asked for.
     closing: list[TopicPartition]
-    """No topic has them, as far as is known, and a leader that lives: to be confirmed, then asked for."""
+    # Of those, what nobody leads: to be confirmed, then deleted.
     forgotten: list[TopicPartition]
-    """Of those, what nobody leads: to be confirmed, then deleted."""
 
 
 def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:

@@ -12,8 +12,8 @@ from metadata.group_member.rebalance import MemberRebalance
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.state import Heard, MemberPhase, MemberState
 
+# In a session, at a coordinator that has too many calls: those of members that come again at once would come on top.
 BUSY_ATTEMPTS: Final = 10
-"""In a session, at a coordinator that has too many calls: those of members that come again at once would come on top."""
 
 
 class MemberHeartbeats:

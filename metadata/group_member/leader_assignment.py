@@ -17,8 +17,8 @@ from metadata.groups.model import Joined, JoinedMember, MemberId
 
 class Subscribers(NamedTuple):
     readable: tuple[Subscriber, ...]
+    # Whose subscriptions can't be read.
     torn: tuple[MemberId, ...]
-    """Whose subscriptions can't be read."""
 
     @property
     def topics(self) -> frozenset[str]:

@@ -23,9 +23,9 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_MEMBER, Joined, MemberId
 from metadata.retry import RetryPauses
 
+# Than the rebalance timeout, for a call that waits for all members: a coordinator that has just come waits 3 s longer for them.
+# Others may have a longer timeout: then it is asked again.
 WAIT_LONGER_S: Final = 8.0
-"""Than the rebalance timeout, for a call that waits for all members: a coordinator that has just come waits 3 s longer for them.
-Others may have a longer timeout: then it is asked again."""
 COUNTS_S: Final = 10.0
 
 _Answer = TypeVar("_Answer")

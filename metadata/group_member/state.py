@@ -55,10 +55,10 @@ from metadata.groups.model import (
     SyncRequest,
 )
 
+# Assignors that leave a partition with who claims it.
 COOPERATIVE: Final = frozenset({"cooperative-sticky"})
-"""Assignors that leave a partition with who claims it."""
+# A tenth of a timeout, and at most this: for the way of an answer, and for a reader to stop.
 MARGIN_S_MAX: Final = 2.0
-"""A tenth of a timeout, and at most this: for the way of an answer, and for a reader to stop."""
 
 NOTHING: Final[frozenset[TopicPartitionName]] = frozenset()
 
@@ -82,13 +82,13 @@ class Heard(Enum):
     """What an answer to a heartbeat means."""
 
     NOTHING_NEW = auto()
+    # What it waits for was answered, and may be on its way: the next heartbeat, soon, tells whether it is lost.
     LOOK_AGAIN = auto()
-    """What it waits for was answered, and may be on its way: the next heartbeat, soon, tells whether it is lost."""
     JOIN_AGAIN = auto()
+    # The call that waits is not known where it should be: it is to be repeated.
     ASK_AGAIN = auto()
-    """The call that waits is not known where it should be: it is to be repeated."""
+    # The error says how.
     ENDED = auto()
-    """The error says how."""
 
 
 class Moves(NamedTuple):
@@ -96,8 +96,8 @@ class Moves(NamedTuple):
 
     revoked: frozenset[TopicPartitionName]
     assigned: frozenset[TopicPartitionName]
+    # Of topics that this member has not asked for, and does not take.
     strange: frozenset[TopicPartitionName] = NOTHING
-    """Of topics that this member has not asked for, and does not take."""
 
 
 class MemberState:

@@ -28,8 +28,8 @@ class Subscriber(NamedTuple):
     member_id: MemberId
     topics: frozenset[str]
     instance_id: InstanceId = NO_INSTANCE
+    # What the member holds, or held in `generation`.
     owned: frozenset[TopicPartitionName] = frozenset()
-    """What the member holds, or held in `generation`."""
     generation: int = -1
 
     @property

@@ -24,14 +24,14 @@ STRING_BYTES_MAX: Final = 0x7FFF
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
+# By topic.
 Partitions = Mapping[str, Sequence[int]]
-"""By topic."""
 
 
 class Subscription(NamedTuple):
     topics: tuple[str, ...]
+    # What the member held in `generation`, and still holds where partitions move one after the other.
     owned: Mapping[str, Sequence[int]] = {}
-    """What the member held in `generation`, and still holds where partitions move one after the other."""
     generation: int = -1
     rack: str = ""
     user_data: bytes = b""

@@ -20,18 +20,18 @@ from metadata.errors import InvalidArgument, InvalidGroupName
 from metadata.plain_names import why_not_plain
 
 MemberId = NewType("MemberId", str)
+# A member's group.instance.id, which outlives its process; "" for members without.
 InstanceId = NewType("InstanceId", str)
-"""A member's group.instance.id, which outlives its process; "" for members without."""
 Generation = NewType("Generation", int)
+# A call that waits for its answer, by the number that the coordinator gave it.
 Waiter = NewType("Waiter", int)
-"""A call that waits for its answer, by the number that the coordinator gave it."""
 
 NO_MEMBER = MemberId("")
 NO_INSTANCE = InstanceId("")
+# Of who commits without being a member.
 NO_GENERATION = Generation(-1)
-"""Of who commits without being a member."""
+# Of a group, as of a topic; and of what its members call themselves.
 NAME_CHARACTERS_MAX: Final = 249
-"""Of a group, as of a topic; and of what its members call themselves."""
 
 
 class GroupPhase(Enum):
@@ -47,8 +47,8 @@ class Protocol(NamedTuple):
     """A way of assigning partitions that a member offers."""
 
     name: str
+    # The member's subscription, opaque here.
     metadata: bytes
-    """The member's subscription, opaque here."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -58,8 +58,8 @@ class Member(msgspec.Struct, frozen=True):
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
+    # The best first.
     protocols: tuple[Protocol, ...]
-    """The best first."""
     assignment: bytes = b""
 
     def metadata(self, protocol: str) -> bytes:
@@ -70,10 +70,10 @@ class Barrier(NamedTuple):
     """Of a rebalance: who joins until it opens belongs to the next generation."""
 
     began_ms: int
+    # At the latest; but for the first, it opens as soon as all members have joined.
     opens_ms: int
-    """At the latest; but for the first, it opens as soon as all members have joined."""
+    # Of a group that was empty: it is held open for a moment, so that members that start together join together.
     first: bool
-    """Of a group that was empty: it is held open for a moment, so that members that start together join together."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -83,31 +83,31 @@ class Group(msgspec.Struct, frozen=True):
     generation: Generation = Generation(0)
     protocol_type: str = ""
     protocol: str = ""
+    # The member that makes the assignment.
     leader: MemberId = NO_MEMBER
-    """The member that makes the assignment."""
     members: Mapping[MemberId, Member] = {}
+    # When it was stored last with a change, in milliseconds since 1970-01-01 UTC; the coordinator sets it.
     changed_at_ms: int = 0
-    """When it was stored last with a change, in milliseconds since 1970-01-01 UTC; the coordinator sets it."""
+    # Who waits at the barrier.
     joining: Mapping[MemberId, Waiter] = {}
-    """Who waits at the barrier."""
+    # Who waits for the assignment.
     syncing: Mapping[MemberId, Waiter] = {}
-    """Who waits for the assignment."""
+    # Ids that were given to members that have not joined yet, each with when it is given up, in milliseconds.
     announced: Mapping[MemberId, int] = {}
-    """Ids that were given to members that have not joined yet, each with when it is given up, in milliseconds."""
+    # While PREPARING.
     barrier: Barrier | None = None
-    """While PREPARING."""
+    # Who waits at the barrier and was not told its id yet: nobody can ask for it again, so it is gone when its call ends.
     unnamed: frozenset[MemberId] = frozenset()
-    """Who waits at the barrier and was not told its id yet: nobody can ask for it again, so it is gone when its call ends."""
+    # Dynamic members that joined at this barrier, which is no first one, and whose call has ended since.
     hung_up: frozenset[MemberId] = frozenset()
-    """Dynamic members that joined at this barrier, which is no first one, and whose call has ended since."""
+    # Who was told of this generation, and has not asked for its assignment yet.
     unsynced: frozenset[MemberId] = frozenset()
-    """Who was told of this generation, and has not asked for its assignment yet."""
+    # Until then those must have asked, or they are lost.
     sync_by_ms: int = 0
-    """Until then those must have asked, or they are lost."""
+    # From then on no former coordinator answers its members: what they have to do in time, they may do so much later.
     alone_from_ms: int = 0
-    """From then on no former coordinator answers its members: what they have to do in time, they may do so much later."""
+    # By a former coordinator that handed it over: how long its members might be silent then before they were lost.
     silent_in_ms: Mapping[MemberId, int] = {}
-    """By a former coordinator that handed it over: how long its members might be silent then before they were lost."""
 
     def static_member(self, instance_id: InstanceId) -> Member | None:
         if instance_id == NO_INSTANCE:
@@ -124,16 +124,16 @@ class JoinRequest(NamedTuple):
     protocols: tuple[Protocol, ...]
     session_timeout_ms: int
     rebalance_timeout_ms: int
+    # A new member without an instance id is told its id first, and joins with it (KIP-394).
     member_id_required: bool = False
-    """A new member without an instance id is told its id first, and joins with it (KIP-394)."""
 
 
 class SyncRequest(NamedTuple):
     member_id: MemberId
     instance_id: InstanceId
     generation: Generation
+    # From the leader of the members only.
     assignments: Mapping[MemberId, bytes]
-    """From the leader of the members only."""
     protocol_type: str = ""
     protocol: str = ""
 
@@ -150,10 +150,10 @@ class Joined(NamedTuple):
     protocol: str
     leader: MemberId
     member_id: MemberId
+    # For the leader of the members, which makes the assignment.
     members: tuple[JoinedMember, ...] = ()
-    """For the leader of the members, which makes the assignment."""
+    # For a leader that came back under its instance id: the assignment stays as it was (KIP-814).
     skip_assignment: bool = False
-    """For a leader that came back under its instance id: the assignment stays as it was (KIP-814)."""
 
 
 class Synced(NamedTuple):

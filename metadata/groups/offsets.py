@@ -26,14 +26,14 @@ PAGE: Final = 1000
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
+    # Of the next record to be read.
     offset: int
-    """Of the next record to be read."""
+    # Of the last record that was read; -1 where it is not known.
     leader_epoch: int = -1
-    """Of the last record that was read; -1 where it is not known."""
     metadata: str = ""
     committed_at_ms: int
+    # Of the member that committed it; -1 where it was committed by hand, or before this was stored.
     generation: int = NO_GENERATION
-    """Of the member that committed it; -1 where it was committed by hand, or before this was stored."""
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:
@@ -77,8 +77,8 @@ class StoredOffsets(NamedTuple):
     """All that a group has committed, as it was at one instant."""
 
     committed: Mapping[TopicPartition, CommittedOffset]
+    # Those that can't be read, each with why: what was committed there is not known, and it is not nothing.
     damaged: Mapping[TopicPartition, TidelogError]
-    """Those that can't be read, each with why: what was committed there is not known, and it is not nothing."""
 
 
 async def read_offsets(store: MetadataStore, layout: KeyLayout, group: str) -> StoredOffsets:

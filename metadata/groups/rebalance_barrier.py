@@ -46,8 +46,8 @@ class Step(NamedTuple):
 
     group: Group
     answers: tuple[Answer, ...] = ()
+    # The group must be durable before the answers are told. Where storing it fails, the step has not happened.
     stored: bool = False
-    """The group must be durable before the answers are told. Where storing it fails, the step has not happened."""
 
 
 def prepare(group: Group, *, now_ms: int, settings: GroupSettings) -> tuple[Group, tuple[Answer, ...]]:

@@ -37,10 +37,10 @@ class PendingHandover(msgspec.Struct, frozen=True):
     since the generation began are none of the record any more.
     """
 
+    # So long its own predecessor may have answered yet.
     alone_in_ms: int
-    """So long its own predecessor may have answered yet."""
+    # How long each member may have been silent before it was lost.
     silent_in_ms: Mapping[MemberId, int]
-    """How long each member may have been silent before it was lost."""
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,10 +14,10 @@ from metadata.model import Revision
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
+# In a range: the revision at the time of the call.
 NOW = Revision(0)
-"""In a range: the revision at the time of the call."""
+# Operations in one transaction, as etcd's default allows. A longer one is refused as InvalidArgument.
 OPERATIONS_MAX = 128
-"""Operations in one transaction, as etcd's default allows. A longer one is refused as InvalidArgument."""
 VALUE_BYTES_MAX = 1 << 20
 
 
@@ -27,16 +27,16 @@ class KeyValue:
     value: bytes
     create_revision: Revision
     mod_revision: Revision
+    # 1 when created, raised by each put; begins again after a delete.
     version: int
-    """1 when created, raised by each put; begins again after a delete."""
     lease: LeaseId = NO_LEASE
 
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
     items: tuple[KeyValue, ...]
+    # The revision that was read: pass it on to read further pages of the same instant, or to watch from the next one.
     revision: Revision
-    """The revision that was read: pass it on to read further pages of the same instant, or to watch from the next one."""
     more: bool
 
 
@@ -71,18 +71,18 @@ Operation = Put | Delete | DeletePrefix
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
+    # Whether all compares held. Where they did not, nothing was written.
     succeeded: bool
-    """Whether all compares held. Where they did not, nothing was written."""
+    # The store's revision after the transaction.
     revision: Revision
-    """The store's revision after the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     kind: Literal["put", "delete"]
     key: str
+    # Empty for a delete.
     value: bytes
-    """Empty for a delete."""
     mod_revision: Revision
 
 

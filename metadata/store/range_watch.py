@@ -87,10 +87,10 @@ class RecordWatch(Generic[Record]):
 
 PAGE_KEYS = 1000
 BACK_OFF_S = 0.1
+# Short, since brokers that hear late of each other take groups for theirs that are another's.
 BACK_OFF_S_MAX = 0.5
-"""Short, since brokers that hear late of each other take groups for theirs that are another's."""
+# Where all keys have to be read again and again.
 READ_AGAIN_S_MAX = 5.0
-"""Where all keys have to be read again and again."""
 WENT_WELL_S = 5.0
 
 log = logging.getLogger(__name__)

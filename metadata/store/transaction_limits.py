@@ -13,10 +13,10 @@ from itertools import pairwise
 from metadata.errors import InvalidArgument, TooLarge
 from metadata.store.interface import OPERATIONS_MAX, VALUE_BYTES_MAX, Compare, Delete, DeletePrefix, Operation, Put
 
+# Keys and values of one transaction together: etcd refuses requests over 1.5 MiB.
 TRANSACTION_BYTES_MAX = 3 << 19
-"""Keys and values of one transaction together: etcd refuses requests over 1.5 MiB."""
+# What the framing of one compare or operation takes of a request, rounded up.
 REQUEST_OVERHEAD_BYTES = 64
-"""What the framing of one compare or operation takes of a request, rounded up."""
 
 
 def check_transaction(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:

@@ -20,8 +20,8 @@ from metadata.errors import OutcomeUnknown, Rejected, Stopping, Throttled, Tidel
 from metadata.model import Revision
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
 
+# etcd takes requests of 1.5 MiB.
 TRANSACTION_BYTES_MAX: Final = 1 << 20
-"""etcd takes requests of 1.5 MiB."""
 WAITING_MAX: Final = 20_000
 WAITING_BYTES_MAX: Final = 64 << 20
 

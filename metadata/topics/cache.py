@@ -20,8 +20,8 @@ from metadata.store.range_watch import RangeWatch
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic, decode_topic
 
+# Called with (old, new) of one topic: new is None when it was deleted, old when it was made. Must not block, nor raise.
 TopicChanged = Callable[[Topic | None, Topic | None], None]
-"""Called with (old, new) of one topic: new is None when it was deleted, old when it was made. Must not block, nor raise."""
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ class _CatchingUp:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
+    # The turn of the last read that was answered.
     begun: int = -1
-    """The turn of the last read that was answered."""
+    # Of the topic, as that read found it; 0 where there was none.
     revision: Revision = ABSENT
-    """Of the topic, as that read found it; 0 where there was none."""
 
 
 class TopicCache:

@@ -33,8 +33,8 @@ from metadata.store.keys import KeyLayout, parse_number
 from metadata.topics.settings import TopicSettings, setting_definition
 from metadata.topics.topic import FORMAT_VERSION, Topic, check_partition_count, decode_topic, encode_topic
 
+# Each attempt that is lost was won by another change.
 ATTEMPTS_MAX = 64
-"""Each attempt that is lost was won by another change."""
 
 
 async def read_topic_ids(store: MetadataStore, layout: KeyLayout) -> set[TopicId]:
@@ -51,10 +51,10 @@ async def read_topic_ids(store: MetadataStore, layout: KeyLayout) -> set[TopicId
 
 @dataclass(frozen=True, slots=True)
 class TopicPage:
+    # In byte order of their names.
     topics: tuple[Topic, ...]
-    """In byte order of their names."""
+    # Empty on the last page. Stays good for ever: it names a place in the order, not a moment.
     next_page_token: str
-    """Empty on the last page. Stays good for ever: it names a place in the order, not a moment."""
 
 
 class TopicRegistry:

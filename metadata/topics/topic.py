@@ -20,8 +20,8 @@ from metadata.model import Revision, TopicId, check_topic_name
 from metadata.store.interface import KeyValue
 
 FORMAT_VERSION = 1
+# Partitions of one topic.
 PARTITION_COUNT_MAX = 10_000
-"""Partitions of one topic."""
 
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -32,12 +32,12 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     id: TopicId
     name: str
     partition_count: int
+    # By Kafka's names, only those that differ from the defaults. Not to be changed in place.
     settings: dict[str, str]
-    """By Kafka's names, only those that differ from the defaults. Not to be changed in place."""
+    # Milliseconds since 1970-01-01 UTC.
     created_at_ms: int
-    """Milliseconds since 1970-01-01 UTC."""
+    # Of the store when this was written; 0 for a topic that is not stored. Not part of the value.
     revision: Revision = Revision(0)
-    """Of the store when this was written; 0 for a topic that is not stored. Not part of the value."""
     format_version: int = FORMAT_VERSION
 
 

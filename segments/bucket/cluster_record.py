@@ -81,8 +81,8 @@ def check_cluster_record(held: ClusterRecord, url: str, cluster_id: str) -> None
         )
 
 
+# Of the listing: of a prefix that no cluster uses yet, so that it has one unless others have put something there.
 PAGES_MAX: Final = 10
-"""Of the listing: of a prefix that no cluster uses yet, so that it has one unless others have put something there."""
 LISTING_TIMEOUT_S: Final = 10.0
 NAME_ANOTHER: Final = (
     "Clusters may share a bucket, but not a prefix: name one that lies neither above nor below that one. Where that cluster is no "

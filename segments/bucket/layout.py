@@ -188,8 +188,8 @@ class StagedKey(NamedTuple):
 
     write: str
     batch: int
+    # Of staged rows.
     created_ms: int | None = None
-    """Of staged rows."""
     chosen: bool = False
     done: bool = False
 
@@ -213,8 +213,8 @@ class HistoryKey(NamedTuple):
     file_name: str
     base_offset: Offset
     last_offset: Offset
+    # As in `history_file_name`.
     version: int
-    """As in `history_file_name`."""
 
 
 class TopicIncarnation(NamedTuple):
@@ -273,8 +273,8 @@ class WalKey(NamedTuple):
     session: SessionId
     seq: SegmentSeq | None = None
     trimmed_to: SegmentSeq | None = None
+    # First segment, and the one after the last.
     indexed: tuple[SegmentSeq, SegmentSeq] | None = None
-    """First segment, and the one after the last."""
 
 
 def parse_wal_key(key: str) -> WalKey | None:

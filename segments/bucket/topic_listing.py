@@ -31,8 +31,8 @@ class ListedFile(NamedTuple):
 class ListedPartition:
     topic: str
     partition: TopicPartition
+    # Of its manifests, ascending.
     versions: list[int] = field(default_factory=list)
-    """Of its manifests, ascending."""
     files: list[ListedFile] = field(default_factory=list)
 
 
@@ -40,8 +40,8 @@ class Remains(NamedTuple):
     """An incarnation of a topic that is marked as deleted, and has left more than its marks."""
 
     topic: TopicIncarnation
+    # Of its newest mark: a topic that was restored, and deleted again, has several.
     deleted: Revision
-    """Of its newest mark: a topic that was restored, and deleted again, has several."""
 
 
 @dataclass(slots=True)

@@ -19,20 +19,20 @@ from segments.bucket.layout import history_file_key
 from segments.history.manifest import EpochStart, HistoryFile, Manifest, RowGroup
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 
+# What a record takes beside its key, value and headers, as columns; as a batch it is less.
 RECORD_BYTES: Final = 40
-"""What a record takes beside its key, value and headers, as columns; as a batch it is less."""
 
 
 class GroupPlace(NamedTuple):
     """One row group of a Parquet file."""
 
     key: str
+    # Of the group in its file, from 0.
     number: int
-    """Of the group in its file, from 0."""
     group: RowGroup
     file: HistoryFile
+    # Of the whole history: what the batches made of its records are stamped with.
     epochs: tuple[EpochStart, ...]
-    """Of the whole history: what the batches made of its records are stamped with."""
 
     @property
     def base_offset(self) -> Offset:

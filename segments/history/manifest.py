@@ -33,8 +33,8 @@ FORMAT_VERSION: Final = 1
 # The value of `HistoryFile.appended_by_ms` for files that were named before manifests had that field.
 UNKNOWN_MS: Final = -1
 
+# Why a version was written: for people.
 Cause = Literal["compaction", "merge", "retention", "key-compaction", "delete-records", "collection"]
-"""Why a version was written: for people."""
 
 
 class RowGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -46,35 +46,35 @@ class RowGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     end: int
     max_timestamp: int
+    # Of the bytes [start, end): Parquet itself covers its pages, but not what stands between them.
     crc32c: int
-    """Of the bytes [start, end): Parquet itself covers its pages, but not what stands between them."""
 
 
 class HistoryFile(msgspec.Struct, frozen=True, gc=False):
     """One Parquet file: the records of offsets base_offset … last_offset that there still are."""
 
+    # Within the folder of the partition: see bucket_layout.
     name: str
-    """Within the folder of the partition: see bucket_layout."""
     base_offset: Offset
     last_offset: Offset
     record_count: int
     size_bytes: int
+    # Of keys, values and headers, uncompressed.
     record_bytes: int
-    """Of keys, values and headers, uncompressed."""
+    # In ms since 1970, -1 and below where a producer said so.
     min_timestamp: int
-    """In ms since 1970, -1 and below where a producer said so."""
     max_timestamp: int
+    # 16 hex digits: the sum of the records' checksums (records/checksum.py), whatever their order. Conserved by merges.
     checksum: str
-    """16 hex digits: the sum of the records' checksums (records/checksum.py), whatever their order. Conserved by merges."""
+    # The bytes from here to the end of the object are the Parquet footer.
     footer_start: int
-    """The bytes from here to the end of the object are the Parquet footer."""
+    # Of these bytes, which Parquet does not cover at all.
     footer_crc32c: int
-    """Of these bytes, which Parquet does not cover at all."""
+    # Of what stands between the last row group and the footer: bloom filters and the page index, which only Spark reads.
     index_crc32c: int
-    """Of what stands between the last row group and the footer: bloom filters and the page index, which only Spark reads."""
     row_groups: tuple[RowGroup, ...]
+    # A time at which all its records had been appended, by the clock of the compactor that took them from segments.
     appended_by_ms: int = UNKNOWN_MS
-    """A time at which all its records had been appended, by the clock of the compactor that took them from segments."""
 
 
 class EpochStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -117,31 +117,31 @@ class KeyPass(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One pass of key compaction: no key comes twice among the records below `end_offset` (those without a key apart)."""
 
     end_offset: Offset
+    # When it first saw the records from the end of the pass before on: delete.retention.ms of tombstones counts from here.
     at_ms: int
-    """When it first saw the records from the end of the pass before on: delete.retention.ms of tombstones counts from here."""
+    # Of those records, the ones without a value that were kept.
     tombstones: int
-    """Of those records, the ones without a value that were kept."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
     topic_id: TopicId
     partition: Partition
     version: int
+    # 32 hex digits, drawn for each try to create a version: tells one's own from another's when an answer was lost.
     writer: str
-    """32 hex digits, drawn for each try to create a version: tells one's own from another's when an answer was lost."""
     written_at_ms: int
     cause: Cause
     log_start_offset: Offset
     compacted_to: Offset
     files: tuple[HistoryFile, ...] = ()
+    # Of the records below `compacted_to`: each leader epoch that has any, and where it begins.
     epochs: tuple[EpochStart, ...] = ()
-    """Of the records below `compacted_to`: each leader epoch that has any, and where it begins."""
+    # Who was active last is last.
     producers: tuple[RememberedProducer, ...] = ()
-    """Who was active last is last."""
     retired: tuple[Retired, ...] = ()
     superseded: tuple[Superseded, ...] = ()
+    # In the order of their ends; none where keys were never compacted, and then the offsets of the files are dense.
     key_passes: tuple[KeyPass, ...] = ()
-    """In the order of their ends; none where keys were never compacted, and then the offsets of the files are dense."""
     format_version: int = FORMAT_VERSION
 
     @property

@@ -27,18 +27,18 @@ from segments.concurrency import gather_all
 from segments.history.manifest import Manifest, decode_manifest, encode_manifest
 from segments.object_store.interface import ObjectStore
 
+# Partitions of a topic that share the pages of one listing; more are listed side by side.
 LISTED_TOGETHER: Final = 256
-"""Partitions of a topic that share the pages of one listing; more are listed side by side."""
+# Bytes. A smaller manifest holds the event loop for a millisecond.
 DECODED_IN_A_THREAD: Final = 128 << 10
-"""Bytes. A smaller manifest holds the event loop for a millisecond."""
+# After which a create without an answer is sent again.
 TRY_S: Final = 10.0
-"""After which a create without an answer is sent again."""
 # Between two attempts to create a manifest.
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 2.0
 GONE_TRIES: Final = 10
+# Before a partition is listed again whose newest manifest was superseded and deleted before it was read.
 GONE_PAUSE_S: Final = 0.05
-"""Before a partition is listed again whose newest manifest was superseded and deleted before it was read."""
 
 
 async def newest_manifest(store: ObjectStore, topic: str, partition: TopicPartition) -> Manifest | None:

@@ -33,14 +33,14 @@ from segments.records.batch import corrupt_range
 from segments.records.checksum import as_text, checksum_of_columns
 from segments.records.columns import Int64Array, record_ends, timestamps_of
 
+# What a row takes in memory beside its key, value and headers.
 ROW_BYTES: Final = 40
-"""What a row takes in memory beside its key, value and headers."""
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
 _DELTAS = "DELTA_BINARY_PACKED"
+# More parts of a row group than these are first put together, which costs less than Parquet's work for each.
 _PARTS_MAX = 16
-"""More parts of a row group than these are first put together, which costs less than Parquet's work for each."""
 _DISTINCT_KEYS_MIN = 1024
 _INDEXED_KEY_BYTES_MAX = 64
 _FALSE_POSITIVES = 0.05
@@ -48,10 +48,10 @@ _FALSE_POSITIVES = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ParquetSettings:
+    # Of records as columns in memory, after which a row group ends. A larger record has one for itself.
     row_group_bytes: int = 16 << 20
-    """Of records as columns in memory, after which a row group ends. A larger record has one for itself."""
+    # Of zstd.
     compression_level: int = 1
-    """Of zstd."""
 
 
 class WrittenFile(NamedTuple):
@@ -245,8 +245,8 @@ class ParquetFooter(NamedTuple):
     key: str
     file: HistoryFile
     metadata: pq.FileMetaData
+    # Of row groups, by the byte where they begin.
     group_indexes: dict[int, int]
-    """Of row groups, by the byte where they begin."""
 
     @property
     def memory_bytes(self) -> int:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from segments.records.columns import HEADERS_TYPE, SCHEMA
 
 _HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADERS_TYPE.value_type, nullable=False))
+# As Arrow reads a file. Spark's Kafka source has the same names and order, and timestamps in microseconds.
 PARQUET_SCHEMA: Final = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -34,11 +35,10 @@ PARQUET_SCHEMA: Final = pa.schema(
         pa.field("headers", _HEADERS_TYPE, nullable=False),
     ]
 )
-"""As Arrow reads a file. Spark's Kafka source has the same names and order, and timestamps in microseconds."""
 
 _TOPIC_AT = PARQUET_SCHEMA.get_field_index("topic")
+# As it is given to Parquet's writer: the name of the topic stands in memory once.
 WRITTEN_SCHEMA: Final = PARQUET_SCHEMA.set(_TOPIC_AT, pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False))
-"""As it is given to Parquet's writer: the name of the topic stands in memory once."""
 
 _STORED_NAMES: Final = {"timestamp_type": "timestampType"}
 

@@ -23,8 +23,8 @@ from segments.records.columns import ColumnsEncoder, Int64Array, record_ends, ti
 
 BATCH_BYTES_MAX = 1 << 20
 _RECORD_OVERHEAD_BYTES = 36
+# What a record and a header take in a batch beside keys and values, at most: varints of their lengths, times and offsets.
 _HEADER_OVERHEAD_BYTES = 10
-"""What a record and a header take in a batch beside keys and values, at most: varints of their lengths, times and offsets."""
 _OFFSET_DELTA_MAX = 2**31 - 1
 _LOG_APPEND_TIME = 1
 

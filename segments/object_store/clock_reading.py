@@ -36,8 +36,8 @@ class ClockReading(NamedTuple):
     """Both clocks at one moment."""
 
     local_ms: int
+    # None where the store has not told its time lately, or does not tell it.
     store: StoreTime | None
-    """None where the store has not told its time lately, or does not tell it."""
 
     @property
     def difference_ms(self) -> int:

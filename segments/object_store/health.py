@@ -19,24 +19,24 @@ from collections import deque
 from typing import Final
 
 WINDOW_S: Final = 30
+# Outcomes in the window, below which the state gets no worse.
 SAMPLE_MIN: Final = 10
-"""Outcomes in the window, below which the state gets no worse."""
+# Of the outcomes in the window that fail: from here on a healthy bucket is degraded.
 DEGRADED_SHARE: Final = 0.25
-"""Of the outcomes in the window that fail: from here on a healthy bucket is degraded."""
 HEALTHY_SHARE: Final = 0.05
 UNAVAILABLE_SHARE: Final = 0.9
+# For so long at most HEALTHY_SHARE of the calls must have failed before a degraded bucket is healthy.
 CALM_S: Final = 10
-"""For so long at most HEALTHY_SHARE of the calls must have failed before a degraded bucket is healthy."""
+# Calls in a row that succeed end `unavailable`: a store that comes back is used again at once.
 RECOVERED_RUN: Final = 3
-"""Calls in a row that succeed end `unavailable`: a store that comes back is used again at once."""
 
 
 class HealthState(enum.Enum):
     HEALTHY = "healthy"
+    # Some calls fail: fewer and larger ones are made.
     DEGRADED = "degraded"
-    """Some calls fail: fewer and larger ones are made."""
+    # Nearly all fail.
     UNAVAILABLE = "unavailable"
-    """Nearly all fail."""
 
 
 class StoreHealth:

@@ -26,10 +26,10 @@ _Answer = TypeVar("_Answer")
 
 TOLD_AFTER_S: Final = 1.0
 TOLD_AGAIN_S: Final = 60.0
+# Failed writes are tried again more often than this.
 QUIET_S: Final = 5.0
-"""Failed writes are tried again more often than this."""
+# A call other than a create that its caller gives up on after so long has failed.
 SILENT_S: Final = 5.0
-"""A call other than a create that its caller gives up on after so long has failed."""
 
 
 class StoreTrouble(NamedTuple):

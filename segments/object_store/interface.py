@@ -22,18 +22,17 @@ Buffer = bytes | bytearray | memoryview
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     key: str
+    # In bytes.
     size: int
-    """In bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
+    # In ascending byte order of their keys.
     objects: tuple[ObjectInfo, ...]
-    """In ascending byte order of their keys."""
+    # Whether keys may follow; pass the last key as `start_after` to read on. Only after a full page may there be none: versitygw
+    # says that a listing goes on where any key of the bucket follows.
     more: bool
-    """Whether keys may follow; pass the last key as `start_after` to read on. Only after a full page may there be none: versitygw
-    says that a listing goes on where any key of the bucket follows.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class Tail:
     """The end of an object, as a suffix range GET answers it."""
 
     body: bytes
+    # Size of the whole object in bytes.
     size: int
-    """Size of the whole object in bytes."""
 
 
 def unsynced(kind: type[_Error], message: str, *, hint: str, **details: str) -> _Error:

@@ -27,17 +27,17 @@ from segments.object_store.store_clock import StoreClock
 from segments.object_store.timeout import TimeoutObjectStore
 
 _FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
+# `s3:/bucket` would be a directory "s3:" in this one; who has such a directory names it `./s3:`.
 _NEARLY_URL = re.compile("(s3|file|memory):", re.IGNORECASE)
-"""`s3:/bucket` would be a directory "s3:" in this one; who has such a directory names it `./s3:`."""
+# For one call of a directory: a disk that hangs, or a dead NFS server, has no time limit of its own.
 DISK_TIMEOUT_S = 60.0
-"""For one call of a directory: a disk that hangs, or a dead NFS server, has no time limit of its own."""
 _PATH_STYLE = {"true": True, "false": False}
 
 
 class S3Place(NamedTuple):
     bucket: str
+    # Without "/" at its ends; empty for the whole bucket.
     prefix: str
-    """Without "/" at its ends; empty for the whole bucket."""
     settings: S3Settings
 
 

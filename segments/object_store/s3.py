@@ -282,8 +282,8 @@ def _size_in(error: ClientError) -> int | None:
     return int(size) if size.isdecimal() else None
 
 
+# Smaller buffers are joined up to this size: each write may be a system call.
 WRITE_BYTES_MIN = 1 << 16
-"""Smaller buffers are joined up to this size: each write may be a system call."""
 
 
 class S3Body(Payload):

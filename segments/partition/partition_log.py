@@ -22,17 +22,17 @@ class Appended(NamedTuple):
     base_offset: Offset
     last_offset: Offset
     leader_epoch: LeaderEpoch
+    # An idempotent repeat: these are the offsets of the first time.
     duplicate: bool = False
-    """An idempotent repeat: these are the offsets of the first time."""
 
 
 class TimestampPolicy(NamedTuple):
     """What a topic says of the dates of its records."""
 
+    # LogAppendTime: they are dated when they are appended.
     by_broker: bool = False
-    """LogAppendTime: they are dated when they are appended."""
+    # A new batch with a record of a later date is refused; None: whatever the date.
     timestamp_ms_max: int | None = None
-    """A new batch with a record of a later date is refused; None: whatever the date."""
 
 
 AS_PRODUCED = TimestampPolicy()

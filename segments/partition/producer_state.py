@@ -29,14 +29,14 @@ from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFe
 from metadata.model import NO_PRODUCER, Offset, ProducerId
 from segments.history.manifest import RememberedBatch, RememberedProducer
 
+# A Kafka client keeps at most five requests in flight, so an older repeat can't come.
 BATCHES_REMEMBERED: Final = 5
-"""A Kafka client keeps at most five requests in flight, so an older repeat can't come."""
 SEQUENCE_MAX: Final = 2**31 - 1
 ONE_SHOT: Final = 2**62
 # The epoch of a one-shot batch whose sender names the partition, whatever their number.
 NOT_ROUTED: Final = 0
+# Producers, and one-shot producers.
 _TABLES: Final = (0, 1)
-"""Producers, and one-shot producers."""
 
 
 class SequencedBatch(NamedTuple):

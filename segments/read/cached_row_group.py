@@ -21,10 +21,10 @@ from segments.object_store.interface import Buffer
 from segments.records.batch import corrupt_range, parse_header
 from segments.shared_errors import copy_of
 
+# Of the batches that are made: a reader gets one of them at least, however few records it asks for.
 GROUP_BATCH_BYTES: Final = 256 << 10
-"""Of the batches that are made: a reader gets one of them at least, however few records it asks for."""
+# What a batch takes beside its bytes.
 BATCH_MEMORY_BYTES: Final = 150
-"""What a batch takes beside its bytes."""
 
 
 class GroupPart(NamedTuple):
@@ -37,8 +37,8 @@ class GroupPart(NamedTuple):
 class CachedRowGroup(NamedTuple):
     place: GroupPlace
     batches: list[bytes]
+    # Of the batches.
     last_offsets: list[Offset]
-    """Of the batches."""
     damage: Corrupt | None = None
 
     @property

@@ -22,14 +22,14 @@ from segments.records.header import BatchHeader
 from segments.wal.run_index import RunPlace
 from segments.wal.segment_file import BatchEntry
 
+# What the two positions of a batch take beside its bytes.
 BATCH_INDEX_BYTES: Final = 80
-"""What the two positions of a batch take beside its bytes."""
 
 
 class RunDamage(NamedTuple):
     why: str
+    # Of its records, as far as the footer tells.
     max_timestamp: int
-    """Of its records, as far as the footer tells."""
 
 
 class RunPart(NamedTuple):
@@ -42,12 +42,12 @@ class RunPart(NamedTuple):
 class CachedRun(NamedTuple):
     place: RunPlace
     body: memoryview
+    # Of its batches, in order. Damaged ones that nothing tells apart count as one.
     base_offsets: list[Offset]
-    """Of its batches, in order. Damaged ones that nothing tells apart count as one."""
+    # Where each begins in `body`, and where the last one ends.
     starts: list[int]
-    """Where each begins in `body`, and where the last one ends."""
+    # By the batch's index.
     damaged: dict[int, RunDamage]
-    """By the batch's index."""
 
     @property
     def memory_bytes(self) -> int:

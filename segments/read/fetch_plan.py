@@ -18,8 +18,8 @@ from metadata.model import Offset
 from segments.history.index import GroupPlace, HistoryIndex
 from segments.wal.run_index import RunIndex, RunPlace
 
+# Runs that one fetch reads at most: a history of tiny runs must not begin thousands of reads at once.
 RUNS_MAX: Final = 64
-"""Runs that one fetch reads at most: a history of tiny runs must not begin thousands of reads at once."""
 
 
 class FromCache(NamedTuple):

@@ -37,13 +37,13 @@ from segments.read.record_locations import LeaderSnapshot, partition_told
 from segments.read.tail_cache import TailCache
 from segments.shared_errors import copy_of
 
+# Partitions whose topics' names are remembered, for when one of their objects is gone.
 TOPICS_MAX: Final = 10_000
-"""Partitions whose topics' names are remembered, for when one of their objects is gone."""
 
 
 class ToldTarget(NamedTuple):
+    # Its name, which the keys of its objects hold.
     topic: str
-    """Its name, which the keys of its objects hold."""
     target: FetchTarget
     told: LeaderSnapshot
 
@@ -152,15 +152,15 @@ def _with_high_watermark(answer: FetchResult | TidelogError, told: LeaderSnapsho
     return answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=told.high_watermark, committed_at_s=None)
 
 
+# Of all that are held, reckoned; one is held in any case. A partition of 100 GiB has about 1.5 MB.
 BYTES_MAX: Final = 32 << 20
-"""Of all that are held, reckoned; one is held in any case. A partition of 100 GiB has about 1.5 MB."""
 MANIFEST_BYTES: Final = 1_000
 FILE_BYTES: Final = 500
 ROW_GROUP_BYTES: Final = 250
 READS_WAITING_MAX: Final = 1_000
 
+# An error is a result here: it is for the readers, and must not end the log that owns the task.
 _Failed = TidelogError | None
-"""An error is a result here: it is for the readers, and must not end the log that owns the task."""
 
 
 class FollowerManifests:

@@ -41,27 +41,27 @@ class FetchTarget(NamedTuple):
     partition: TopicPartition
     offset: int
     bytes_max: int
+    # That the reader knows: a leader of another epoch refuses to answer. None: whoever leads.
     current_leader_epoch: int | None = None
-    """That the reader knows: a leader of another epoch refuses to answer. None: whoever leads."""
+    # Another broker asks, which reads from the bucket itself: it is told where the records lie, in parts of so many bytes and
+    # more on average. None: it is answered with the records.
     places_bytes_min: int | None = None
-    """Another broker asks, which reads from the bucket itself: it is told where the records lie, in parts of so many bytes and
-    more on average. None: it is answered with the records."""
 
 
 class FetchResult(NamedTuple):
+    # Whole record batches when joined. The first may begin before the asked offset: skip to it.
     batches: list[Buffer]
-    """Whole record batches when joined. The first may begin before the asked offset: skip to it."""
     size_bytes: int
     next_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
+    # Of the leader that answered.
     leader_epoch: LeaderEpoch
-    """Of the leader that answered."""
+    # Where the records lie, in place of them; `size_bytes` is about what they have then.
     located: RecordLocations | None = None
-    """Where the records lie, in place of them; `size_bytes` is about what they have then."""
+    # When the newest records of the partition were committed here, on the loop's clock; 0 where that was before this leader's
+    # time, None where another broker has answered.
     committed_at_s: float | None = 0.0
-    """When the newest records of the partition were committed here, on the loop's clock; 0 where that was before this leader's
-    time, None where another broker has answered."""
 
     @property
     def more(self) -> bool:
@@ -69,8 +69,8 @@ class FetchResult(NamedTuple):
         return self.next_offset < self.high_watermark
 
 
+# Ends of answers that are remembered, to tell who reads on.
 READERS_MAX: Final = 10_000
-"""Ends of answers that are remembered, to tell who reads on."""
 
 
 class LogReader:
@@ -274,12 +274,12 @@ class _Look(NamedTuple):
     target: FetchTarget
     led: LeaderPartition
     fetched: FetchResult
+    # What is to be read from the bucket, from where `fetched` ends on. Some of it behind the first may be in memory.
     missing: tuple[Place, ...] = ()
-    """What is to be read from the bucket, from where `fetched` ends on. Some of it behind the first may be in memory."""
+    # That was read from, of what lies on the bucket.
     last: Place | None = None
-    """That was read from, of what lies on the bucket."""
+    # Of the answer, from the newest batches.
     hot_bytes: int = 0
-    """Of the answer, from the newest batches."""
 
 
 def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) -> tuple[Sequence[Buffer], Offset]:

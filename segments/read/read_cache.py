@@ -33,23 +33,23 @@ from segments.read.run_loader import RunLoader
 from segments.shared_errors import copy_of
 from segments.wal.run_index import RunPlace
 
+# Places read at the same time, however small: the store's connections are there for others, too.
 READS_IN_FLIGHT_MAX: Final = 16
-"""Places read at the same time, however small: the store's connections are there for others, too."""
+# Places that are read or wait for their turn. Further ones are refused; from a quarter on, no fetch begins more than one.
 READS_WAITING_MAX: Final = 1000
-"""Places that are read or wait for their turn. Further ones are refused; from a quarter on, no fetch begins more than one."""
+# What is damaged is read again after this: the object may have been restored, or the damage have come from the network.
 DAMAGE_BELIEVED_S: Final = 10.0
-"""What is damaged is read again after this: the object may have been restored, or the damage have come from the network."""
+# Places that are remembered because their object was not there.
 GONE_MAX: Final = 1000
-"""Places that are remembered because their object was not there."""
+# Places that are remembered because a reader was left waiting for them.
 LEFT_OUT_MAX: Final = 10_000
-"""Places that are remembered because a reader was left waiting for them."""
+# A row group takes its bytes twice while it is read: as they are stored and as columns, then as columns and as batches.
 GROUP_READ_FACTOR: Final = 2
-"""A row group takes its bytes twice while it is read: as they are stored and as columns, then as columns and as batches."""
 
 Place = RunPlace | GroupPlace
 Cold = CachedRun | CachedRowGroup
+# An error is a result here: it is for the readers, and must not end the log that owns the task.
 Loaded = Cold | TidelogError
-"""An error is a result here: it is for the readers, and must not end the log that owns the task."""
 OnGone = Callable[[], Awaitable[object]]
 
 
@@ -61,8 +61,8 @@ class _Held(NamedTuple):
 class _LeftOut(NamedTuple):
     """The read of a place that was left out of an answer has ended."""
 
+    # None: it was read. It may have been pushed out again before its reader came back.
     error: TidelogError | None
-    """None: it was read. It may have been pushed out again before its reader came back."""
     ended_s: float
 
 

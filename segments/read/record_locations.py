@@ -22,19 +22,19 @@ from segments.wal.segment_file import Run
 
 
 class RecordLocations(NamedTuple):
+    # Of the manifest that tells of what lies below its `compacted_to`. 0: nothing of it does.
     manifest_version: int
-    """Of the manifest that tells of what lies below its `compacted_to`. 0: nothing of it does."""
+    # In segments, from the asked offset or `compacted_to` on.
     runs: tuple[RunPlace, ...]
-    """In segments, from the asked offset or `compacted_to` on."""
 
 
 class ByteExtent(NamedTuple):
     """How much lies there."""
 
+    # About.
     size_bytes: int
-    """About."""
+    # Behind it.
     next_offset: Offset
-    """Behind it."""
 
 
 class LeaderSnapshot(NamedTuple):

@@ -25,8 +25,8 @@ from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import iterate_records
 
 Found = TypeVar("Found")
+# Reads the newest manifest of a partition, and leads it by that: what is gone from the bucket may lie elsewhere by now.
 AdoptNewest = Callable[[TopicPartition], Awaitable[object]]
-"""Reads the newest manifest of a partition, and leads it by that: what is gone from the bucket may lie elsewhere by now."""
 
 
 class TimestampedOffset(NamedTuple):
@@ -43,15 +43,15 @@ class Explanation(NamedTuple):
     base_offset: Offset
     last_offset: Offset
     leader_epoch: LeaderEpoch
+    # Of the batch, as it says itself; of the row group's bytes, as the manifest says.
     crc32c: int
-    """Of the batch, as it says itself; of the row group's bytes, as the manifest says."""
     in_hot_pool: bool
     session: SessionId | None = None
+    # Both of a record in a segment.
     segment_seq: SegmentSeq | None = None
-    """Both of a record in a segment."""
     row_group: int | None = None
+    # Both of a record in Parquet: the row group's number in the file, and the sum over the file's records.
     file_checksum: str | None = None
-    """Both of a record in Parquet: the row group's number in the file, and the sum over the file's records."""
 
     @property
     def tier(self) -> str:

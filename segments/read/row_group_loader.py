@@ -45,10 +45,10 @@ from segments.read.disk_cache import DiskCache
 if TYPE_CHECKING:
     from segments.history.parquet_file import ParquetFooter
 
+# Of parsed Parquet footers that are kept. One of a file of 256 MiB takes about 100 KiB.
 FOOTERS_BYTES_MAX: Final = 8 << 20
-"""Of parsed Parquet footers that are kept. One of a file of 256 MiB takes about 100 KiB."""
+# A footer so near behind a row group is read along with it.
 SHARED_GET_BYTES: Final = 128 << 10
-"""A footer so near behind a row group is read along with it."""
 
 log = logging.getLogger(__name__)
 
@@ -178,13 +178,13 @@ def _load_parquet() -> None:
     import segments.history.parquet_file  # noqa: F401  # only loaded, so that no later read waits for it
 
 
+# What is added to the process's own niceness: a third of the share of others where cores are short. With much more, a row group
+# would take longer than a read may on a machine that is full.
 NICE: Final = 5
-"""What is added to the process's own niceness: a third of the share of others where cores are short. With much more, a row group
-would take longer than a read may on a machine that is full."""
 
 _Made = TypeVar("_Made")
+# Called where a thread is left at work; what it answers is called when the thread has ended.
 Outlived = Callable[[], Callable[[], None]]
-"""Called where a thread is left at work; what it answers is called when the thread has ended."""
 
 
 def threads_max(cores: int) -> int:

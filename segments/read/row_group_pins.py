@@ -21,8 +21,8 @@ from metadata.errors import Throttled, TooLarge
 from segments.byte_budget import ByteBudget
 from segments.history.index import GroupPlace
 
+# A reader that takes longer to come back for the rest has to read the row group again, if others need the room.
 IN_USE_S: Final = 2.0
-"""A reader that takes longer to come back for the rest has to read the row group again, if others need the room."""
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from segments.read.disk_cache import DiskCache
 from segments.wal.footer_reader import read_footer
 from segments.wal.run_index import RunPlace
 
+# More than this is checked in a thread: a run of the smallest batches would hold the event loop for 0.2 s.
 THREAD_BYTES: Final = 64 << 10
-"""More than this is checked in a thread: a run of the smallest batches would hold the event loop for 0.2 s."""
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from metadata.model import Offset, TopicPartition
 from segments.wal.segment_file import StampedBatch
 
+# What the objects round a batch take beside its bytes.
 BATCH_MEMORY_BYTES = 512
-"""What the objects round a batch take beside its bytes."""
 
 
 class _Window:

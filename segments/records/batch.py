@@ -36,11 +36,11 @@ from segments.records.header import CODEC_BITS, CODECS, CONTROL_BIT, LOG_APPEND_
 
 MAGIC = 2
 BATCH_OVERHEAD_BYTES = 61
+# `batch_length` counts what follows it: 12 bytes less than the batch.
 LENGTH_BYTES_MIN = BATCH_OVERHEAD_BYTES - 12
-"""`batch_length` counts what follows it: 12 bytes less than the batch."""
 
+# Of a produced batch. 64 MiB decompressed would hold nine million, of 7 bytes each; whoever opens them needs 40 bytes for each.
 RECORDS_PER_BATCH_MAX = 1_000_000
-"""Of a produced batch. 64 MiB decompressed would hold nine million, of 7 bytes each; whoever opens them needs 40 bytes for each."""
 
 NO_PRODUCER_ID = -1
 NO_LEADER_EPOCH = -1

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from segments.object_store.interface import Buffer
     from segments.records.header import BatchHeader
 
+# offset, timestamp_ms, key, value, headers
 RecordTuple = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""offset, timestamp_ms, key, value, headers"""
+# key, value, headers, timestamp_ms
 NewRecordTuple = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]
-"""key, value, headers, timestamp_ms"""
 
 COMPILED: bool = cython.compiled
 

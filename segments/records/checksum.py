@@ -15,8 +15,8 @@ from segments.object_store.interface import Buffer
 from segments.records.checksum_kernel import ColumnReader, SectionReader, checksum_of_rows
 from segments.records.columns import OpenBatch, bytes_of, int32s_of, open_batches, timestamps_of
 
+# Sums are taken modulo this.
 SUMS = 2**64
-"""Sums are taken modulo this."""
 
 
 def checksum_of_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from segments.records.header import LOG_APPEND_TIME_BIT, BatchHeader
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+# Of decoded records. `timestamp_type`: 0 as the producer set it, 1 log append time. A record without headers has an empty list.
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -43,7 +44,6 @@ SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE, nullable=False),
     ]
 )
-"""Of decoded records. `timestamp_type`: 0 as the producer set it, 1 log append time. A record without headers has an empty list."""
 
 _INT16_MAX = 2**15 - 1
 _INT32_MAX = 2**31 - 1
@@ -61,8 +61,8 @@ def decode_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) ->
 
 class OpenBatch(NamedTuple):
     header: BatchHeader
+    # Not compressed.
     section: Buffer
-    """Not compressed."""
 
 
 def open_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) -> list[OpenBatch]:

@@ -89,8 +89,8 @@ _INTO = {
     Codec.ZSTD: cramjam.zstd.decompress_into,
 }
 _FULL = "failed to write whole buffer"
+# What a frame says of its size is believed up to so many times its own: nobody gets 64 MiB of memory for 20 bytes.
 _KNOWN_RATIO_MAX = 1000
-"""What a frame says of its size is believed up to so many times its own: nobody gets 64 MiB of memory for 20 bytes."""
 
 
 _ARENA_BYTES = 64 << 20

@@ -33,12 +33,12 @@ class JsonFormat(StrEnum):
     """How bytes are given as JSON. None is null in all of them."""
 
     AUTO = "auto"
+    # The JSON that they are; InvalidArgument if they are none.
     JSON = "json"
-    """The JSON that they are; InvalidArgument if they are none."""
+    # A string; InvalidArgument if they are not UTF-8.
     TEXT = "text"
-    """A string; InvalidArgument if they are not UTF-8."""
+    # A string of their base64, without regard to what they are.
     BASE64 = "base64"
-    """A string of their base64, without regard to what they are."""
 
 
 class _Binary(msgspec.Struct, forbid_unknown_fields=True):

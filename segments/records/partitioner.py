@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _POSITIVE = 0x7FFFFFFF  # Kafka's toPositive clears the sign bit; it does not negate
 
+# Of a null key.
 NO_PARTITION = -1
-"""Of a null key."""
 
 
 def partition_of(key: bytes, partition_count: int) -> int:

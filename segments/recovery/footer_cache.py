@@ -26,10 +26,10 @@ from segments.wal.segment_file import Run, SegmentFooter
 from segments.wal.session_listing import SessionListing
 
 _FIRST: Final = SegmentSeq(0)
+# Longer than the pauses of a rolling restart.
 KEPT_S: Final = 120.0
-"""Longer than the pauses of a rolling restart."""
+# What a run of one batch takes in memory (637, measured with tracemalloc).
 RUN_BYTES: Final = 640
-"""What a run of one batch takes in memory (637, measured with tracemalloc)."""
 UNINDEXED_BYTES_MAX: Final = 16 << 20
 
 

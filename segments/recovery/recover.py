@@ -43,12 +43,12 @@ from segments.wal.session_listing import SessionListing
 from segments.wal.session_reader import read_footers
 
 _FIRST = SegmentSeq(0)
+# So many segments that a leader has vouched for are read by their names; of more, a listing may show an index.
 READ_UNLISTED_MAX = 64
-"""So many segments that a leader has vouched for are read by their names; of more, a listing may show an index."""
+# Before a session is looked at again of which something was gone that its listing showed.
 GONE_PAUSE_S = 0.05
-"""Before a session is looked at again of which something was gone that its listing showed."""
+# Runs of batches. With fewer, the event loop is held for a few milliseconds.
 REBUILT_IN_A_THREAD = 1_000
-"""Runs of batches. With fewer, the event loop is held for a few milliseconds."""
 
 
 async def recover(

@@ -29,12 +29,12 @@ class RecoveredPartition:
     partition: TopicPartition
     producers: ProducerStates
     manifest: Manifest
+    # Its name; empty where nobody asked for its manifests.
     topic: str = ""
-    """Its name; empty where nobody asked for its manifests."""
+    # Those at or above `compacted_to`.
     runs: RunIndex = field(init=False)
-    """Those at or above `compacted_to`."""
+    # Those that hold such runs; the others need not be remembered.
     sessions: set[SessionId] = field(default_factory=set)
-    """Those that hold such runs; the others need not be remembered."""
 
     def __post_init__(self) -> None:
         self.producers.recall(self.manifest.producers)

@@ -39,14 +39,14 @@ class PrefetchedPartition:
     """A partition as far as it was read before its leader let go of it."""
 
     recovered: RecoveredPartition
+    # The last one is of the leader that was still at work.
     spans: tuple[LeadershipSpan, ...]
-    """The last one is of the leader that was still at work."""
+    # All of the last session below this one was read.
     read_to: SegmentSeq
-    """All of the last session below this one was read."""
+    # The spans that were found to hold something of it.
     holding: set[tuple[SessionId, LeaderEpoch]]
-    """The spans that were found to hold something of it."""
+    # The newest segment of the last session that does; -1 for none.
     last_seq: SegmentSeq
-    """The newest segment of the last session that does; -1 for none."""
 
     def continues_in(self, spans: Sequence[LeadershipSpan]) -> bool:
         """Whether what these hold is what was read, and what the last one has beyond `read_to`."""

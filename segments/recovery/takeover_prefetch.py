@@ -26,12 +26,12 @@ from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, 
 from segments.settings import SegmentSettings
 from segments.wal.session import list_session
 
+# What takes longer is no gain: the leader has let go by then.
 TIMEOUT_S = 10.0
-"""What takes longer is no gain: the leader has let go by then."""
+# The same once producers wait for what was let go: a bucket that takes half a second for each request has told all by then.
 AWAITED_S = 2.0
-"""The same once producers wait for what was let go: a bucket that takes half a second for each request has told all by then."""
+# Each with `footer_reads_max` reads.
 SESSIONS_AT_ONCE = 4
-"""Each with `footer_reads_max` reads."""
 
 log = logging.getLogger(__name__)
 

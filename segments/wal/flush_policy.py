@@ -20,16 +20,16 @@ from segments.settings import SegmentSettings
 
 
 class FlushState(NamedTuple):
+    # Segments that are full and wait for their PUT.
     full_segments: int
-    """Segments that are full and wait for their PUT."""
+    # When the first batch of the open segment came; None while it is empty.
     open_since_s: float | None
-    """When the first batch of the open segment came; None while it is empty."""
     in_flight: int
     closing: bool
+    # Whether somebody waits for the open segment who won't be answered by a fuller one: its batches are not to linger.
     waited_for: bool = False
-    """Whether somebody waits for the open segment who won't be answered by a fuller one: its batches are not to linger."""
+    # Whether the bucket is not healthy, so that nothing is sent before its time.
     spared: bool = False
-    """Whether the bucket is not healthy, so that nothing is sent before its time."""
 
 
 class FlushPolicy:

@@ -32,8 +32,8 @@ from segments.wal.segment_file import FooterBytes, SegmentFooter, parse_footer
 
 INDEX_MAGIC: Final = b"TIDEINDX"
 BLOCK_BYTES_MAX: Final = 4 << 20
+# Segments at the end of a sealed session, for which an index is written by who took over from it.
 TAIL_MIN: Final = 4
-"""Segments at the end of a sealed session, for which an index is written by who took over from it."""
 _HEAD = struct.Struct("<8sQQQ")
 _ENTRY = struct.Struct("<QI")
 _CRC = struct.Struct("<I")

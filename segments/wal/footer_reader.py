@@ -13,8 +13,8 @@ from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.wal.footer_index import IndexBlock, IndexRange, encode_index, parse_index
 from segments.wal.segment_file import FOOTER_READ_BYTES, FooterBytes, SegmentFooter, footer_bytes_needed, parse_footer
 
+# Bytes of an index. A smaller one holds the event loop for a few milliseconds.
 PARSED_IN_A_THREAD = 128 << 10
-"""Bytes of an index. A smaller one holds the event loop for a few milliseconds."""
 
 log = logging.getLogger(__name__)
 

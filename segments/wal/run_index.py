@@ -50,13 +50,13 @@ class RunPlace(NamedTuple):
 class EpochEnd(NamedTuple):
     """Where the records of a leader epoch end (KIP-101): what lies at or above `end_offset` is of later leaders, or of none yet."""
 
+    # That was asked for, or else the largest below it that has records.
     leader_epoch: LeaderEpoch
-    """That was asked for, or else the largest below it that has records."""
     end_offset: Offset
 
 
+# There is no record of that epoch, nor of an earlier one.
 NO_EPOCH_END: Final = EpochEnd(LeaderEpoch(-1), Offset(-1))
-"""There is no record of that epoch, nor of an earlier one."""
 
 
 class RunIndex:

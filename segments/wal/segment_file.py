@@ -61,8 +61,8 @@ HEADER_BYTES: Final = _HEADER.size
 TRAILER_BYTES: Final = _TRAILER.size
 SEAL_BYTES: Final = _HEADER.size + _SEAL_BODY.size
 BATCH_ENTRY_BYTES: Final = _BATCH.size
+# What stands in a batch between its stamp and the bytes that its own CRC covers.
 _MAGIC_AND_CRC_BYTES: Final = 5
-"""What stands in a batch between its stamp and the bytes that its own CRC covers."""
 SEGMENT_BYTES_MIN: Final = HEADER_BYTES + _FOOTER_HEAD.size + _RUN.size + _BATCH.size + TRAILER_BYTES
 
 BATCH_DTYPE: Final = np.dtype(
@@ -93,11 +93,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     record_count: int
     start: int
     end: int
+    # Lowest base timestamp of its batches, in ms since 1970.
     min_timestamp: int
-    """Lowest base timestamp of its batches, in ms since 1970."""
     max_timestamp: int
+    # Index of its first batch in the footer's batches.
     first_batch: int
-    """Index of its first batch in the footer's batches."""
     batch_count: int
 
 
@@ -120,12 +120,12 @@ class BatchEntry(NamedTuple):
 class SegmentFooter(msgspec.Struct, frozen=True):
     session: SessionId
     seq: SegmentSeq
+    # Every place of the session below this one was committed when the segment was written.
     committed_to: SegmentSeq
-    """Every place of the session below this one was committed when the segment was written."""
     written_at_ms: int
     runs: tuple[Run, ...]
+    # One row of BATCH_DTYPE for each batch, run by run.
     batch_table: npt.NDArray[Any]
-    """One row of BATCH_DTYPE for each batch, run by run."""
 
     def batches(self, run: Run) -> list[BatchEntry]:
         rows = self.batch_table[run.first_batch : run.first_batch + run.batch_count]
@@ -136,8 +136,8 @@ class Seal(NamedTuple):
     session: SessionId
     seq: SegmentSeq
     writer: bytes
+    # Its own place, when a successor wrote it or the session ended cleanly; less, when a PUT had missed its deadline.
     committed_to: SegmentSeq
-    """Its own place, when a successor wrote it or the session ended cleanly; less, when a PUT had missed its deadline."""
     sealed_at_ms: int
     sealed_by: SessionId
 

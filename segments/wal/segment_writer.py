@@ -51,8 +51,8 @@ class _Put(enum.Enum):
     CREATED = enum.auto()
     EXISTS = enum.auto()
     UNCERTAIN = enum.auto()
+    # The object may be there, and gone after a power cut; no repeat makes it certain.
     UNSYNCED = enum.auto()
-    """The object may be there, and gone after a power cut; no repeat makes it certain."""
 
 
 class SegmentWriter:

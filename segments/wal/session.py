@@ -39,8 +39,8 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     """What `wal/{session}/claim` holds, as JSON: for people, and to tell one's own claim from another's."""
 
     session: SessionId
+    # 32 hex digits: the nonce in the header of every object of this session's owner.
     writer: str
-    """32 hex digits: the nonce in the header of every object of this session's owner."""
     broker_id: str
     claimed_at_ms: int
     format_version: int = FORMAT_VERSION
@@ -49,8 +49,8 @@ class ClaimRecord(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Session:
     id: SessionId
+    # 16 random bytes, drawn anew for each session.
     writer: bytes
-    """16 random bytes, drawn anew for each session."""
 
 
 async def claim(

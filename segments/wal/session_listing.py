@@ -15,8 +15,8 @@ from segments.wal.footer_index import IndexRange
 from segments.wal.segment_file import SEAL_BYTES
 
 _FIRST = SegmentSeq(0)
+# An index that begins so many segments before what is looked at may tell of it.
 _INDEX_REACH = 1024
-"""An index that begins so many segments before what is looked at may tell of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +25,18 @@ class SessionListing:
 
     session: SessionId
     trimmed_to: SegmentSeq
+    # The committed segments, place by place from `trimmed_to` on; None where one is missing.
     segments: tuple[ObjectInfo | None, ...]
-    """The committed segments, place by place from `trimmed_to` on; None where one is missing."""
+    # Whether a seal stands at `end_seq`.
     sealed: bool
-    """Whether a seal stands at `end_seq`."""
+    # Of footers of its segments.
     indexes: tuple[IndexRange, ...] = ()
-    """Of footers of its segments."""
+    # The key of the object that says that the missing ones were committed.
     evidence: str = ""
-    """The key of the object that says that the missing ones were committed."""
+    # Whether it ends where nothing more was listed, and may go on behind.
     is_cut: bool = False
-    """Whether it ends where nothing more was listed, and may go on behind."""
+    # Whether its claim was listed. A claim is created before anything else of the session, and is never deleted.
     is_claimed: bool = True
-    """Whether its claim was listed. A claim is created before anything else of the session, and is never deleted."""
 
     @property
     def is_missing(self) -> bool:
@@ -74,12 +74,12 @@ class SessionLook:
     indexes: list[IndexRange] = field(default_factory=list)
     since: SegmentSeq = _FIRST
     places_max: int | None = None
+    # Of this place, and those behind it, nothing is known. None: all was listed.
     cut_at: SegmentSeq | None = None
-    """Of this place, and those behind it, nothing is known. None: all was listed."""
+    # The listing may go on behind this key: nothing up to there is of use.
     skip_to: str = ""
-    """The listing may go on behind this key: nothing up to there is of use."""
+    # Whether the claim was listed. False also where the listing was cut off before it.
     is_claimed: bool = False
-    """Whether the claim was listed. False also where the listing was cut off before it."""
 
     @property
     def trimmed_to(self) -> SegmentSeq:

@@ -50,13 +50,13 @@ from spark.source.topic_catalog import find_partitions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Of batches that an executor's core compacts at a time: they lie on its local disk meanwhile.
 UNIT_BYTES_MAX: Final = 2 << 30
-"""Of batches that an executor's core compacts at a time: they lie on its local disk meanwhile."""
 SETTINGS: Final = CompactionSettings(compaction_threads=1)  # Spark runs a task on each core
+# Waves in a row after which nothing was committed: others were faster, or the rest is damaged.
 IN_VAIN_MAX: Final = 4
-"""Waves in a row after which nothing was committed: others were faster, or the rest is damaged."""
+# Manifests that are created at the same time.
 COMMITS_MAX: Final = 16
-"""Manifests that are created at the same time."""
 _MANIFESTS_BYTES_MAX: Final = 256 << 20
 
 
@@ -66,30 +66,30 @@ class MakingTask(NamedTuple):
     bucket: str
     unit: CompactionUnit
     topics: Mapping[TopicPartition, str]
+    # Without their files: these are many, and nothing is made of them.
     manifests: Mapping[TopicPartition, Manifest]
-    """Without their files: these are many, and nothing is made of them."""
     settings: CompactionSettings
 
 
+# All at once; answers in any order. Raises Unavailable where one of them could not be done.
 RunTasks = Callable[[Sequence[MakingTask]], list[MadeUnit]]
-"""All at once; answers in any order. Raises Unavailable where one of them could not be done."""
 
 
 @dataclass(slots=True)
 class BackfillReport:
+    # Of which something was compacted.
     partitions: int = 0
-    """Of which something was compacted."""
     records: int = 0
     bytes_read: int = 0
     files: int = 0
     bytes_written: int = 0
     manifests: int = 0
+    # Manifests that another compactor has created first.
     lost: int = 0
-    """Manifests that another compactor has created first."""
+    # Partitions of which something stays in segments, and why.
     damaged: dict[TopicPartition, str] = field(default_factory=dict)
-    """Partitions of which something stays in segments, and why."""
+    # Bytes of batches that stay there: behind damage, behind a gap, or because another compactor was always faster.
     bytes_waiting: int = 0
-    """Bytes of batches that stay there: behind damage, behind a gap, or because another compactor was always faster."""
 
 
 def backfill(

@@ -19,8 +19,8 @@ from compaction.conversion.planner import CompactionTrigger, CompactionUnit, pla
 from compaction.wal.state import WalState
 from metadata.model import SessionId, TopicPartition
 
+# Of a unit that shares its segments with another: less is not worth a further read of them.
 DIVIDED_BYTES_MIN: Final = 64 << 20
-"""Of a unit that shares its segments with another: less is not worth a further read of them."""
 
 
 def plan_wave(

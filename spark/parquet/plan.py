@@ -24,8 +24,8 @@ from spark.source.log_snapshot import PartitionSnapshot
 from spark.source.scan_plan import OffsetRange
 from spark.source.schema import TIMESTAMP_MS_MAX
 
+# Partitions with cut files that one condition tells apart: Spark makes code of it, and tries it on each of their rows.
 RANGES_AT_ONCE: Final = 64
-"""Partitions with cut files that one condition tells apart: Spark makes code of it, and tries it on each of their rows."""
 
 
 class StoredFile(NamedTuple):
@@ -37,8 +37,8 @@ class CutFiles(NamedTuple):
     """Files of one topic, of which the rows within the ranges are wanted."""
 
     files: tuple[StoredFile, ...]
+    # By partition: those that have files here.
     ranges: Mapping[int, OffsetRange]
-    """By partition: those that have files here."""
 
     @property
     def condition(self) -> str:
@@ -52,10 +52,10 @@ class CutFiles(NamedTuple):
 class NativePlan(NamedTuple):
     whole: tuple[StoredFile, ...]
     cut: tuple[CutFiles, ...]
+    # By topic and partition: what is read from segments, or can't be read by Spark's own reader.
     tail: Mapping[str, Mapping[int, OffsetRange]]
-    """By topic and partition: what is read from segments, or can't be read by Spark's own reader."""
+    # Of the tail.
     topic_ids: Mapping[str, str]
-    """Of the tail."""
 
     def tail_options(self) -> dict[str, str]:
         """The tail as options of the data source: exactly these offsets, wherever they lie by the time they are read."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class HadoopPlace(NamedTuple):
+    # URL of the prefix, without "/" at its end.
     root: str
-    """URL of the prefix, without "/" at its end."""
     options: Mapping[str, str]
 
 

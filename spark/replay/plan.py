@@ -31,11 +31,11 @@ class ReplayTarget(StrEnum):
 class PartitionChoice(StrEnum):
     """In which partition of the target topic a record goes."""
 
+    # The number that it has.
     KEEP = "keep"
-    """The number that it has."""
     BY_KEY = "by-key"
+    # Keep where all topics have as many partitions, else by key.
     AUTO = "auto"
-    """Keep where all topics have as many partitions, else by key."""
 
 
 class ReplayRequest(msgspec.Struct, frozen=True):
@@ -46,21 +46,21 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     start: str
     end: str
     target: ReplayTarget
+    # Name of the topic or table, or URI.
     into: str
-    """Name of the topic or table, or URI."""
     where: str = ""
     placement: PartitionChoice = PartitionChoice.AUTO
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
     asked: ReplayRequest
+    # By topic and partition.
     ranges: dict[str, dict[int, OffsetRange]]
-    """By topic and partition."""
+    # Of the topics.
     ids: dict[str, str] = {}
-    """Of the topics."""
     keeps_partitions: bool = False
+    # In the table.
     rows_before: int = 0
-    """In the table."""
     version: int = VERSION
 
     @property
@@ -213,10 +213,10 @@ def _shown(value: Any) -> str:
 class Verdict(msgspec.Struct, frozen=True):
     """What was counted at the end."""
 
+    # Rows of the range that pass the filter, as a batch query counts them.
     expected: int
-    """Rows of the range that pass the filter, as a batch query counts them."""
+    # In the target.
     written: int
-    """In the target."""
 
     @property
     def agrees(self) -> bool:

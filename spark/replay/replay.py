@@ -58,27 +58,27 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+# Of a batch: what is done again after a crash.
 BATCH_OFFSETS: Final = 2_000_000
-"""Of a batch: what is done again after a crash."""
 STARTS_MAX: Final = 5
+# Spark gives the worker that plans a stream ten seconds to start, which is not to be set: too little on a busy machine.
 SLOW_WORKER: Final = "Python worker failed to connect back"
-"""Spark gives the worker that plans a stream ten seconds to start, which is not to be set: too little on a busy machine."""
+# Kinds of tables that a stream of Spark writes as it writes folders.
 FILE_TABLES: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
-"""Kinds of tables that a stream of Spark writes as it writes folders."""
 LOOK_S: Final = 1
 RUN_AGAIN: Final = "Run the same command line again: it goes on from its checkpoint, and writes nothing twice."
 LOST: Final = (
     "Where that is restored, the same command line goes on from its checkpoint. Else begin a new replay of what is still there:"
     " another --checkpoint and target, and a later --from."
 )
+# In the folder of the Parquet files, where no other is given: readers pass over names that begin so.
 CHECKPOINT: Final = "_checkpoint"
-"""In the folder of the Parquet files, where no other is given: readers pass over names that begin so."""
 
 log = logging.getLogger(__name__)
 
 _OURS: Final = re.compile(r"PySparkException: (.+)")
+# The remedy of queries; a replay has no such option, since it would count less than it was asked for.
 _PASS_OVER: Final = re.compile(r" (?:Or set|Set) failOnDataLoss to false[^.]*\.")
-"""The remedy of queries; a replay has no such option, since it would count less than it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +87,19 @@ class Running:
 
     checkpoint: str
     brokers: str = ""
+    # For the brokers: settings of a client by their names. A key itself is none of them: the environment has it.
     credentials: Mapping[str, str] = field(default_factory=dict)
-    """For the brokers: settings of a client by their names. A key itself is none of them: the environment has it."""
+    # The brokers' bucket, where it is another than the one that is read.
     staging: str = ""
-    """The brokers' bucket, where it is another than the one that is read."""
     batch_offsets: int = BATCH_OFFSETS
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
+    # Of all offsets of the range, done.
     offsets: int
-    """Of all offsets of the range, done."""
+    # Read by this run.
     records: int
-    """Read by this run."""
 
 
 def target_partitions(asked: ReplayRequest, running: Running) -> int | None:

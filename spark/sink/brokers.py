@@ -21,8 +21,8 @@ from tidelog.transport.addresses import with_tls
 from tidelog.transport.connection import Connection, Stubs, TopicRoute
 
 REQUEST_TIMEOUT_S: Final = 30.0
+# For brokers that are just being restarted.
 OPEN_PATIENCE_S = 5.0
-"""For brokers that are just being restarted."""
 PAUSE_S: Final = 0.5
 DATE_SETTINGS: Final = frozenset({"message.timestamp.type", "message.timestamp.after.max.ms"})
 

@@ -41,8 +41,8 @@ from spark.sink.staged_files import (
 )
 
 BUCKET_PATIENCE_S: Final = 60.0
+# A tenth of the time for which brokers remember a producer is left for clocks that differ.
 EXPIRY_MARGIN: Final = 10
-"""A tenth of the time for which brokers remember a producer is left for clocks that differ."""
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +55,13 @@ class BatchCommit:
     connect: Connect
     write: str
     batch: int
+    # The write, and the batch, as people know them.
     label: str
-    """The write, and the batch, as people know them."""
+    # What to do where it was broken off.
     go_on: str
-    """What to do where it was broken off."""
     now_ms: Callable[[], int]
+    # Whether no marker has to stay: nobody comes again with this write.
     forgets: bool = False
-    """Whether no marker has to stay: nobody comes again with this write."""
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS
     patience_s: float = PATIENCE_S
 

@@ -24,16 +24,16 @@ from spark.sink.partition_progress import ForgottenError, PartitionProgress, Sta
 from spark.sink.staged_files import ChosenBatch, StagedFile, StagedPartition, counted, open_file, producer_of, sequenced
 
 READ_AHEAD_BYTES: Final = 96 << 20
+# Files that are read at the same time: many tasks of a small batch have a small one each.
 READS_MAX: Final = 16
-"""Files that are read at the same time: many tasks of a small batch have a small one each."""
 REQUEST_BYTES: Final = 4 << 20
 REQUEST_BATCHES: Final = 500
+# Of one partition in a request. That brokers remember five of a producer is no bound: where a request comes again and they are
+# further, they say how far, and that is where a batch begins.
 LANE_BATCHES: Final = 100
-"""Of one partition in a request. That brokers remember five of a producer is no bound: where a request comes again and they are
-further, they say how far, and that is where a batch begins."""
 REQUESTS_PER_LEADER: Final = 4
+# For a partition that takes nothing.
 PATIENCE_S: Final = 120.0
-"""For a partition that takes nothing."""
 BUCKET_PATIENCE_S: Final = 60.0
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0

@@ -34,11 +34,12 @@ from metadata.model import check_topic_name
 from segments.records.compression import Codec
 from spark.source.options import GivenOptions
 
+# As segments/settings.py has it.
 PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
-"""As segments/settings.py has it."""
+# Options that Spark hands to every sink.
 PASSED_OVER: Final = frozenset({"path", "checkpointlocation", "queryname"})
-"""Options that Spark hands to every sink."""
 
+# A key itself is no option: Spark shows options in its plans and pages.
 CREDENTIALS: Final = {
     "apiKeyFile": "api_key_file",
     "caFile": "ca_file",
@@ -46,7 +47,6 @@ CREDENTIALS: Final = {
     "keyFile": "key_file",
     "tlsServerName": "tls_server_name",
 }
-"""A key itself is no option: Spark shows options in its plans and pages."""
 
 _WRITE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TYPES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
@@ -67,14 +67,14 @@ COLUMNS: Final = tuple(_TYPES)
 class SinkOptions:
     brokers: str
     bucket: str
+    # None: a column says it.
     topic: str | None
-    """None: a column says it."""
     codec: Codec = Codec.NONE
+    # Of a batch write: 32 hex digits.
     write_id: str | None = None
-    """Of a batch write: 32 hex digits."""
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS
+    # Settings of a client, by their names.
     credentials: tuple[tuple[str, str], ...] = ()
-    """Settings of a client, by their names."""
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:

@@ -39,8 +39,8 @@ class StagedBatch(NamedTuple):
 
     batch: Buffer
     header: BatchHeader
+    # Records of the partition before it: its sequence.
     first: int
-    """Records of the partition before it: its sequence."""
     file: int
 
     @property

@@ -25,14 +25,14 @@ from segments.records.compression import Codec
 from segments.records.partitioner import NO_PARTITION, partitions_of
 from spark.sink.staged_files import StagedPartition
 
+# Of the rows of a record batch, before they are compressed. A topic that takes less gets less.
 BATCH_BYTES: Final = 512 << 10
-"""Of the rows of a record batch, before they are compressed. A topic that takes less gets less."""
+# About what a record takes beside its columns.
 ROW_BYTES_EXTRA: Final = 12
-"""About what a record takes beside its columns."""
+# Of a record that has none; the source gives such rows, and who writes them on keeps them so.
 NO_TIMESTAMP_MS: Final = -1
-"""Of a record that has none; the source gives such rows, and who writes them on keeps them so."""
+# Rows without a key that stay together: they are spread over partitions in so large pieces at least.
 KEYLESS_ROWS_MIN: Final = 1_000
-"""Rows without a key that stay together: they are spread over partitions in so large pieces at least."""
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -43,11 +43,11 @@ class TopicFacts(msgspec.Struct, frozen=True):
     name: str
     topic_id: str
     partition_count: int
+    # The largest record batch that it takes.
     batch_bytes_max: int
-    """The largest record batch that it takes."""
     timestamp_type: TimestampType = "CreateTime"
+    # Its message.timestamp.after.max.ms.
     timestamp_after_max_ms: int = INT64_MAX
-    """Its message.timestamp.after.max.ms."""
 
     @property
     def ahead_ms_max(self) -> int:
@@ -62,8 +62,8 @@ class RowColumns(NamedTuple):
     values: pa.BinaryArray
     timestamps_ms: Int64Array
     headers: pa.ListArray | None
+    # Null: by key.
     partitions: pa.Int64Array | None
-    """Null: by key."""
     topics: pa.StringArray | None
     size_bytes: int
 

@@ -72,10 +72,10 @@ class StagedFile(msgspec.Struct, frozen=True):
 
     key: str
     size_bytes: int
+    # It is in the file as well: so one that was put there in place of ours is noticed.
     footer_crc: int
-    """It is in the file as well: so one that was put there in place of ours is noticed."""
+    # By partition.
     records: tuple[tuple[StagedPartition, int], ...]
-    """By partition."""
 
 
 class PartitionCount(msgspec.Struct, frozen=True):
@@ -89,10 +89,10 @@ class ChosenBatch(msgspec.Struct, frozen=True, kw_only=True):
     write: str
     batch: int
     created_ms: int
+    # Of whoever created it: so a create whose answer was lost is known again.
     nonce: str
-    """Of whoever created it: so a create whose answer was lost is known again."""
+    # The write and the batch, for people.
     label: str = ""
-    """The write and the batch, for people."""
     files: tuple[StagedFile, ...]
     version: int = FORMAT_VERSION
 
@@ -102,10 +102,10 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     done_ms: int
     label: str = ""
+    # What this batch has written.
     partitions: tuple[PartitionCount, ...]
-    """What this batch has written."""
+    # From this batch on, up to this one, `total` counts.
     first_batch: int
-    """From this batch on, up to this one, `total` counts."""
     total: tuple[PartitionCount, ...]
     version: int = FORMAT_VERSION
 

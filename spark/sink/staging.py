@@ -27,10 +27,10 @@ from spark.sink.options import SinkOptions
 from spark.sink.row_encoder import RowColumns, TopicFacts, check_dates, encode_rows, pieces, rows_of, topics_named
 from spark.sink.staged_files import StagedFile, encode_file
 
+# Of rows, to a file.
 STAGE_BYTES = 32 << 20
-"""Of rows, to a file."""
+# For the bucket.
 PATIENCE_S = 120.0
-"""For the bucket."""
 
 
 class StagedByTask(WriterCommitMessage):
@@ -60,8 +60,8 @@ class Staging:
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
     _waiting_bytes: int = 0
     _upload: Future[None] | None = None
+    # Whether it is known that the rows of an earlier attempt are the batch: then nothing that is staged here is sent.
     _is_chosen: bool = False
-    """Whether it is known that the rows of an earlier attempt are the batch: then nothing that is staged here is sent."""
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
         """Raises InvalidArgument, InvalidTimestamp, UnknownTopic, UnknownPartition, TooLarge for rows; what the store raises."""

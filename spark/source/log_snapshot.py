@@ -48,10 +48,10 @@ class PartitionSnapshot(NamedTuple):
     topic: str
     partition: TopicPartition
     manifest: Manifest
+    # Those at or above `compacted_to`.
     runs: RunIndex
-    """Those at or above `compacted_to`."""
+    # Why what comes behind the end can't be read.
     damage: Corrupt | None = None
-    """Why what comes behind the end can't be read."""
 
     @property
     def start_offset(self) -> Offset:

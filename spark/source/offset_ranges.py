@@ -28,8 +28,8 @@ from spark.source.options import (
 from spark.source.scan_plan import OffsetRange
 
 Warn = Callable[[str], None]
+# The offset of the first record of a partition at or after a time in milliseconds, None where there is none.
 FirstAt = Callable[[TopicPartition, int], int | None]
-"""The offset of the first record of a partition at or after a time in milliseconds, None where there is none."""
 
 
 class TimeAsked(NamedTuple):

@@ -26,13 +26,14 @@ import msgspec
 from metadata.errors import InvalidArgument
 from metadata.model import check_topic_name
 
+# In place of an offset: the first that there is.
 EARLIEST: Final = -2
-"""In place of an offset: the first that there is."""
+# In place of an offset: behind the last that there is.
 LATEST: Final = -1
-"""In place of an offset: behind the last that there is."""
 
+# By which Kafka's source waits until a batch is worth it.
 _WAITING: Final = ("minOffsetsPerTrigger", "maxTriggerDelay")
-"""By which Kafka's source waits until a batch is worth it."""
+# What its users may have left in: only to be spelled as they did.
 _KAFKAS: Final = (
     *_WAITING,
     "maxOffsetsPerTrigger",
@@ -42,11 +43,10 @@ _KAFKAS: Final = (
     "kafkaConsumer.pollTimeoutMs",
     "useDeprecatedOffsetFetching",
 )
-"""What its users may have left in: only to be spelled as they did."""
 
 T = TypeVar("T")
+# By topic and partition: an offset, or milliseconds since 1970.
 ByPartition = Mapping[str, Mapping[int, int]]
-"""By topic and partition: an offset, or milliseconds since 1970."""
 
 
 class Unmatched(StrEnum):
@@ -101,22 +101,22 @@ Position = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
 class SourceOptions:
     bucket: str
     topics: Topics
+    # None: not said, which is the earliest; for a stream the latest.
     start: Position | None
-    """None: not said, which is the earliest; for a stream the latest."""
     end: Position
+    # Whether an end was given.
     bounded: bool = False
-    """Whether an end was given."""
     unmatched: Unmatched = Unmatched.ERROR
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    # Spark partitions that are wanted at least; 0: as many as the data suggest.
     min_partitions: int = 0
-    """Spark partitions that are wanted at least; 0: as many as the data suggest."""
+    # Of a Spark partition; 0: without a limit.
     max_records_per_partition: int = 0
-    """Of a Spark partition; 0: without a limit."""
+    # Of a stream, in a batch; 0: all that there is.
     max_offsets_per_trigger: int = 0
-    """Of a stream, in a batch; 0: all that there is."""
+    # Of a batch: the lives of topics that are meant, where that was found out before.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Of a batch: the lives of topics that are meant, where that was found out before."""
 
 
 class GivenOptions:

@@ -21,8 +21,8 @@ from segments.history.manifest import HistoryFile
 from segments.wal.run_index import RunPlace
 from spark.source.log_snapshot import PartitionSnapshot
 
+# That a task reads about, as columns in memory: what Spark gives a task of its own readers.
 TASK_BYTES: Final = 128 << 20
-"""That a task reads about, as columns in memory: what Spark gives a task of its own readers."""
 
 
 class FilePart(NamedTuple):
@@ -53,11 +53,11 @@ class Task:
 
     topic: str
     partition: TopicPartition
+    # What lies in its parts outside of these is left out.
     offsets: OffsetRange
-    """What lies in its parts outside of these is left out."""
     parts: tuple[FilePart | RunGroup, ...]
+    # About what its records take as columns.
     size_bytes: int
-    """About what its records take as columns."""
 
 
 class RowFilter(NamedTuple):

@@ -35,10 +35,10 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 COLUMNS: Final = tuple(name for name in ARROW_TYPES if name != "headers")
 DDL: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS_DDL: Final = ", headers array<struct<key: string, value: binary>>"
+# The latest that fits 64 bits of microseconds.
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
-"""The latest that fits 64 bits of microseconds."""
+# Names in record_columns.SCHEMA that differ.
 _DECODED: Final = {"timestampType": "timestamp_type"}
-"""Names in record_columns.SCHEMA that differ."""
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:

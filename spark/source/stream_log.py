@@ -30,14 +30,14 @@ from spark.source.scan_plan import ALL_ROWS, Task
 from spark.source.stream_offsets import StreamOffsets, StreamRules, admitted, batch_ranges, offsets_of
 from spark.source.time_lookup import look_up
 
+# Spark asks a hundred times a second where nothing comes; a bucket takes money for each answer.
 LOOK_PAUSE_S: Final = 0.5
-"""Spark asks a hundred times a second where nothing comes; a bucket takes money for each answer."""
 TOPICS_S: Final = 10.0
+# For so long the bucket may be away before the query fails.
 PATIENCE_S: Final = 60.0
-"""For so long the bucket may be away before the query fails."""
 RETRY_PAUSE_S: Final = 1.0
+# Warnings that are remembered, so as not to be given twice.
 TOLD_MAX: Final = 1000
-"""Warnings that are remembered, so as not to be given twice."""
 
 log = logging.getLogger(__name__)
 

@@ -105,8 +105,8 @@ def admitted(
 class StreamRules:
     """What a loss means to a query: `lost` raises, or warns, as failOnDataLoss says."""
 
+    # What was lost, and the remedy.
     lost: Callable[[str, str], None]
-    """What was lost, and the remedy."""
 
     def reachable(self, asked: StreamOffsets, snapshots: Mapping[TopicPartition, PartitionSnapshot]) -> dict[TopicPartition, int]:
         """From where each partition can go on: where it stopped, or behind what was deleted. Without topics that are gone."""

@@ -33,18 +33,18 @@ from spark.source.log_snapshot import PartitionSnapshot, take_snapshot
 from spark.source.scan_plan import FilePart, OffsetRange, RunGroup, Task, plan_tasks
 from spark.source.schema import as_source_rows, decoded_columns
 
+# Of segments, that are read at a time.
 RUNS_BYTES: Final = 4 << 20
-"""Of segments, that are read at a time."""
+# Of batches when they are decompressed, that are decoded at a time.
 OPENED_BYTES: Final = 32 << 20
-"""Of batches when they are decompressed, that are decoded at a time."""
 READ_AHEAD_BYTES: Final = 32 << 20
+# At the same time, of one read of small runs.
 GETS_MAX: Final = 16
-"""At the same time, of one read of small runs."""
+# Of a batch: brokers have checked theirs when they took it.
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
-"""Of a batch: brokers have checked theirs when they took it."""
 
+# That a task makes anew, each time that something of the last one is gone.
 PLANS_MAX: Final = 3
-"""That a task makes anew, each time that something of the last one is gone."""
 DELETED: Final = "it was deleted after this query was planned"
 RUN_AGAIN: Final = "Run the query again. Plans hold for the brokers' delete_grace_ms: raise it for longer queries."
 

@@ -20,8 +20,8 @@ from spark.source.log_snapshot import PartitionSnapshot
 from spark.source.offset_ranges import FirstAt, TimeAsked
 from spark.source.task_reader import decoded_in_parts
 
+# Row groups that are read for times, at the same time.
 LOOKUPS_MAX: Final = 16
-"""Row groups that are read for times, at the same time."""
 
 
 async def look_up(

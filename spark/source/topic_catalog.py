@@ -16,8 +16,8 @@ from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectStore
 from spark.source.options import AssignedPartitions, Matching, Subscribed, Topics
 
+# At the same time.
 READS_MAX: Final = 32
-"""At the same time."""
 
 
 async def find_partitions(store: ObjectStore, wanted: Topics, *, absent_ok: bool = False) -> dict[TopicPartition, str]:

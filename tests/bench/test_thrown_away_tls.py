@@ -7,8 +7,8 @@ from pathlib import Path
 from bench.thrown_away_tls import PIECE_BYTES, ThrownAwayTls, TlsFiles
 from tests.kit.certificates import make_certificates
 
+# Of TLS, at most.
 RECORD_BYTES = 16 << 10
-"""Of TLS, at most."""
 TAG_BYTES = 16
 
 

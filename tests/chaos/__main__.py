@@ -27,12 +27,12 @@ from tests.chaos.report import summary
 from tests.chaos.run import run_chaos
 from tests.kit.servers import S3Server, chosen_s3_server
 
+# Exit code after Ctrl-C or SIGTERM, as a shell's.
 BROKEN_OFF = 130
-"""Exit code after Ctrl-C or SIGTERM, as a shell's."""
+# Violations of one anomaly.
 SHOWN_OF_EACH_MAX = 10
-"""Violations of one anomaly."""
+# Seeds under which a rule that is broken may show.
 TRIES: Final = 3
-"""Seeds under which a rule that is broken may show."""
 
 
 def main() -> int:

@@ -33,6 +33,7 @@ from tests.simulation.broken_rules import BrokenRule
 from tidelog.cli.main import main
 
 LOST: Final = frozenset({"lost-write", "unseen", "inconsistent-offsets"})
+# By the name of a rule, the anomalies one of which must be found when it is broken.
 FOUND_BY: Final[Mapping[str, frozenset[str]]] = {
     BrokenRule.ACKNOWLEDGED_EARLY.value: LOST,
     BrokenRule.TAKEOVER_WITHOUT_SEAL.value: LOST | {"duplicate", "reordered", "insufficient-bucket"},
@@ -46,14 +47,13 @@ FOUND_BY: Final[Mapping[str, frozenset[str]]] = {
     "commits-lost": frozenset({"lost-commit", "commit-went-back"}),
     "commits-ahead": frozenset({"group-skip", "commit-beyond"}),
 }
-"""By the name of a rule, the anomalies one of which must be found when it is broken."""
 
+# Each tenth call of what is broken goes wrong, so that most of the rest is as it should be.
 EVERY: Final = 10
-"""Each tenth call of what is broken goes wrong, so that most of the rest is as it should be."""
+# Of each partition, what lies behind this offset is not shown.
 HIDDEN_FROM: Final = 50
-"""Of each partition, what lies behind this offset is not shown."""
+# So many records are skipped by who begins there.
 AHEAD: Final = 5
-"""So many records are skipped by who begins there."""
 
 
 @contextlib.contextmanager

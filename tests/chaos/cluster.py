@@ -31,10 +31,11 @@ from tests.kit.tcp_proxy import TcpProxy, tcp_proxy
 BROKERS = ("b1", "b2", "b3")
 SESSION_TIMEOUT_S = 3.0
 START_TIMEOUT_S = 60.0
+# A broker that was asked to end must have ended after this.
 DRAIN_TIMEOUT_S = 60.0
-"""A broker that was asked to end must have ended after this."""
 ORDER_TIMEOUT_S = 5.0
 POLL_S = 0.1
+# What takes minutes and hours elsewhere takes seconds: segments are compacted and deleted while brokers die and readers read.
 COMPACTION = {
     "compact": "true",
     "compaction-interval-ms": "1000",
@@ -42,7 +43,6 @@ COMPACTION = {
     "delete-grace-ms": "5000",
     "merge-files-min": "4",
 }
-"""What takes minutes and hours elsewhere takes seconds: segments are compacted and deleted while brokers die and readers read."""
 PREFIX = "chaos"
 TIDELOG = ("tidelog.cli.main",)
 
@@ -57,10 +57,10 @@ class Broker:
     bucket_url: str
     directory: Path
     environment: Mapping[str, str]
+    # What runs `tidelog`: its arguments follow.
     program: Sequence[str]
-    """What runs `tidelog`: its arguments follow."""
+    # With what Popen takes. Tests that start many brokers give `TidelogProcess`.
     start_process: Callable[..., subprocess.Popen[Any]] = subprocess.Popen
-    """With what Popen takes. Tests that start many brokers give `TidelogProcess`."""
     process: subprocess.Popen[bytes] | None = None
     ends_by_order: bool = field(default=False)
 
@@ -159,8 +159,8 @@ class Cluster:
     etcd: EtcdMember
     s3: S3Server
     bucket: str
+    # Of every process that asks the S3 server.
     environment: Mapping[str, str]
-    """Of every process that asks the S3 server."""
     history: History
 
     @property

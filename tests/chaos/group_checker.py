@@ -36,8 +36,8 @@ from tests.chaos.history import (
 )
 from tests.simulation.group_judge import Offsets
 
+# (its name, what proves it)
 Anomaly = tuple[str, str]
-"""(its name, what proves it)"""
 NOT_BEGUN = -1
 NOT_YET_S = -1.0
 
@@ -49,17 +49,17 @@ class Figures:
     assignments: int = 0
     generations: set[int] = field(default_factory=set)
     handed_out: int = 0
+    # Records that were handed out to the group before.
     again: int = 0
-    """Records that were handed out to the group before."""
+    # Records that a member was handed out which did not know yet that its partition had gone to another.
     by_former_owners: int = 0
-    """Records that a member was handed out which did not know yet that its partition had gone to another."""
     commits: int = 0
     lives: int = 0
     dropped: int = 0
+    # When a member was handed out records last.
     last_s: float = NOT_YET_S
-    """When a member was handed out records last."""
+    # The longest time in which none was, after the first and while there was load.
     pause_s: float = 0.0
-    """The longest time in which none was, after the first and while there was load."""
 
     def reads(self, time_s: float) -> None:
         self.pause_s = max(self.pause_s, time_s - self.last_s if self.last_s > NOT_YET_S else 0.0)
@@ -70,8 +70,8 @@ class Figures:
 class _Reading:
     """One assignment of a partition to a member."""
 
+    # What was acknowledged when it began.
     committed: int
-    """What was acknowledged when it began."""
     next_offset: int = NOT_BEGUN
     processed: int = NOT_BEGUN
 
@@ -80,15 +80,15 @@ class _Reading:
 class _Partition:
     """Of one group."""
 
+    # By member that has not given it up.
     readings: dict[str, _Reading] = field(default_factory=dict)
-    """By member that has not given it up."""
     newest_owner: str = ""
+    # By generation: who was handed out records first.
     owner_in: dict[int, str] = field(default_factory=dict)
-    """By generation: who was handed out records first."""
     handed_out: Offsets = field(default_factory=Offsets)
     processed: Offsets = field(default_factory=Offsets)
+    # The times at which a higher offset was acknowledged; `acknowledged` has these offsets.
     acknowledged_s: list[float] = field(default_factory=list)
-    """The times at which a higher offset was acknowledged; `acknowledged` has these offsets."""
     acknowledged: list[int] = field(default_factory=lambda: [0])
     told: int = 0
 

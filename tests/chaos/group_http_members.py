@@ -47,8 +47,8 @@ ASKED_EVERY_S: Final = 0.5
 
 
 class Told(NamedTuple):
+    # 0: no answer.
     status: int
-    """0: no answer."""
     content: Any
 
     @property

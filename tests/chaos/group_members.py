@@ -24,14 +24,14 @@ from tidelog.records import Record
 
 GROUP: Final = "sdk-group"
 MEMBERS: Final = 3
+# A group of members that are dropped about as often as sessions take to end does nothing but rebalance.
 LIFE_S: Final = (10.0, 50.0)
-"""A group of members that are dropped about as often as sessions take to end does nothing but rebalance."""
 DROPPED_CHANCE: Final = 0.3
 SESSION_TIMEOUT_MS: Final = 6_000
 MAX_POLL_INTERVAL_MS: Final = 20_000
 AUTO_COMMIT_INTERVAL_MS: Final = 500.0
+# The longest that a caller works on a chunk.
 WORK_S: Final = 0.05
-"""The longest that a caller works on a chunk."""
 
 
 class SdkMember:

@@ -20,8 +20,8 @@ from typing import Self
 
 import msgspec
 
+# (offset, value) in the order read.
 Placed = tuple[tuple[int, str], ...]
-"""(offset, value) in the order read."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -31,8 +31,8 @@ class Event(msgspec.Struct, frozen=True, tag_field="event"):
 class Sent(Event, frozen=True, tag="sent"):
     operation: int
     values: tuple[str, ...]
+    # By an idempotent producer that goes on in order: a later record of it never lies before an earlier one.
     ordered: bool
-    """By an idempotent producer that goes on in order: a later record of it never lies before an earlier one."""
 
     @property
     def producer(self) -> str:
@@ -41,8 +41,8 @@ class Sent(Event, frozen=True, tag="sent"):
 
 class Acknowledged(Event, frozen=True, tag="acknowledged"):
     operation: int
+    # (partition, offset) of each value.
     places: tuple[tuple[int, int], ...]
-    """(partition, offset) of each value."""
 
 
 class Refused(Event, frozen=True, tag="refused"):
@@ -71,8 +71,8 @@ class Polled(Event, frozen=True, tag="polled"):
     partition: int
     from_offset: int
     records: Placed
+    # As far as the reader was told.
     high_watermark: int | None = None
-    """As far as the reader was told."""
 
 
 class Assigned(Event, frozen=True, tag="assigned"):
@@ -95,8 +95,8 @@ class GaveUp(Event, frozen=True, tag="gave up"):
 class HandedOut(Event, frozen=True, tag="handed out"):
     group: str
     member: str
+    # The member's own, when its caller got the records; below 0 where it is in none.
     generation: int
-    """The member's own, when its caller got the records; below 0 where it is in none."""
     partition: int
     records: Placed
 
@@ -115,8 +115,8 @@ class Committed(Event, frozen=True, tag="committed"):
 
     group: str
     member: str
+    # (partition, offset of the next record to be read)
     offsets: tuple[tuple[int, int], ...]
-    """(partition, offset of the next record to be read)"""
 
 
 class CommittedTold(Event, frozen=True, tag="committed told"):
@@ -133,8 +133,8 @@ class Lived(Event, frozen=True, tag="lived"):
     began_s: float
     group: str
     member: str
+    # As if its process were gone; else it has left.
     dropped: bool
-    """As if its process were gone; else it has left."""
 
 
 class GroupEnd(Event, frozen=True, tag="group end"):
@@ -161,8 +161,8 @@ class OnBucket(Event, frozen=True, tag="on bucket"):
 
 class Blow(Event, frozen=True, tag="blow"):
     what: str
+    # Empty where it strikes all.
     broker: str
-    """Empty where it strikes all."""
     lasts_s: float
 
 
@@ -177,8 +177,8 @@ class Ended(Event, frozen=True, tag="ended"):
 class Leaders(Event, frozen=True, tag="leaders"):
     """At the beginning, and at the end."""
 
+    # Leader epoch by partition: each change of its leader raises it.
     epochs: tuple[int, ...]
-    """Leader epoch by partition: each change of its leader raises it."""
 
 
 class Topics(Event, frozen=True, tag="topics"):

@@ -40,8 +40,8 @@ from tests.chaos.history import (
     Unexpected,
 )
 
+# (partition, offset)
 Place = tuple[int, int]
-"""(partition, offset)"""
 
 
 class Violation(NamedTuple):

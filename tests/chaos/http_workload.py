@@ -25,16 +25,16 @@ from tests.chaos.workload import PARTITIONS, TOPIC, stored_value, value_of
 
 REQUEST_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
+# Before a request is tried again.
 PAUSE_S = 0.1
-"""Before a request is tried again."""
+# A batch that has no outcome after this is given up.
 SETTLE_S = 60.0
-"""A batch that has no outcome after this is given up."""
 POLL_WAIT_MS = 100
+# A stream that brings nothing for so long is taken up anew, though its pings are further apart: a frozen broker says nothing.
 SILENT_S = 5.0
-"""A stream that brings nothing for so long is taken up anew, though its pings are further apart: a frozen broker says nothing."""
 RECORDS_PER_REQUEST_MAX = 3
+# After an answer, to ask any broker again instead of the one that is known to lead.
 FORGET_CHANCE = 0.1
-"""After an answer, to ask any broker again instead of the one that is known to lead."""
 
 
 class Answer(NamedTuple):
@@ -126,8 +126,8 @@ def judge(status: int, told: Any) -> Answer:
 class HttpProducer(ABC):
     """`run` until `enough`: one request at a time, acks=all; each for one partition, unless its kind says else."""
 
+    # Whether the broker recognises a repeat, so that one whose outcome is not known is sent again.
     repeats = True
-    """Whether the broker recognises a repeat, so that one whose outcome is not known is sent again."""
 
     def __init__(
         self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float, settle_s: float = SETTLE_S

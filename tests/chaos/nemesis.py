@@ -41,8 +41,8 @@ Kind = Literal[
     "etcd pause",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+# These have no single broker for their target.
 OF_ALL_BROKERS: Final[frozenset[Kind]] = frozenset({"503 storm", "etcd restart", "etcd pause"})
-"""These have no single broker for their target."""
 
 LASTS_S: Final[dict[Kind, tuple[float, float]]] = {
     "kill": (0.0, 2 * SESSION_TIMEOUT_S),
@@ -64,11 +64,11 @@ UNDRAIN_EVERY_S: Final = 0.5
 
 class Planned(NamedTuple):
     kind: Kind
+    # Empty where it strikes all.
     broker: str
-    """Empty where it strikes all."""
     lasts_s: float
+    # Afterwards.
     rest_s: float
-    """Afterwards."""
 
     @property
     def targets(self) -> frozenset[str]:

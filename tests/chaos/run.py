@@ -43,14 +43,14 @@ from tests.kit.servers import ROOT, S3Server
 from tests.simulation.bucket_reader import read_bucket
 from tidelog.client import connect
 
+# After the last fault, the longest for each step to the end.
 QUIET_S = 90.0
-"""After the last fault, the longest for each step to the end."""
+# Of each producer.
 SDK_RECORDS_PER_SECOND, HTTP_REQUESTS_PER_SECOND = 40.0, 15.0
-"""Of each producer."""
+# The second SDK reader makes a new connection after so many.
 RECONNECT_AFTER_CHUNKS = 100
-"""The second SDK reader makes a new connection after so many."""
+# Beyond that, for each second of the run: whatever was written is read again, in segments as small as they were written.
 READS_AGAIN_S = 0.5
-"""Beyond that, for each second of the run: whatever was written is read again, in segments as small as they were written."""
 VERIFY_TIMEOUT_S = 300.0
 POLL_S = 0.05
 

@@ -53,10 +53,10 @@ def read(member: str, *offsets: int, generation: int = 1) -> list[AnyEvent]:
     return [handed_out(member, *offsets, generation=generation), processed(member, end), committed(member, end)]
 
 
+# The first member has read two records of the partition.
 BEGUN: list[AnyEvent] = [assigned("a"), *read("a", 0, 1), told(2)]
-"""The first member has read two records of the partition."""
+# Another member owns it from now on.
 MOVED: list[AnyEvent] = [*BEGUN, gave_up("a"), assigned("b", generation=2)]
-"""Another member owns it from now on."""
 
 
 def ended(offset: int, *, lag: int = 0) -> list[AnyEvent]:

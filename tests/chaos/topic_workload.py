@@ -35,25 +35,25 @@ from tidelog.client import Client
 
 PASSING = "passing"
 PARTITIONS_FIRST, PARTITIONS_THEN = 2, 4
+# Written in each half of a life.
 RECORDS = 20
-"""Written in each half of a life."""
 RETRY_S = 0.5
+# The longest that one step may take, faults and all.
 STEP_S = 180.0
-"""The longest that one step may take, faults and all."""
 DELIVERY_TIMEOUT_S = 60.0
 NAME = "topic-changer"
+# Under an Idempotency-Key, in each half of a life.
 KEYED_REQUESTS = 10
-"""Under an Idempotency-Key, in each half of a life."""
 RECORDS_PER_KEY = 3
+# Their records begin with it. A request names no topic id: what a frozen broker still holds may be written in the next life.
 KEYED = "once"
-"""Their records begin with it. A request names no topic id: what a frozen broker still holds may be written in the next life."""
 
+# What a broker answers that is cut off from etcd and has not heard of the topic, or of its partitions.
 NOT_THERE = (UnknownTopic.code, UnknownPartition.code)
-"""What a broker answers that is cut off from etcd and has not heard of the topic, or of its partitions."""
 
 T = TypeVar("T")
+# (partition, offset) of each record of a request.
 Places = tuple[tuple[int, int], ...]
-"""(partition, offset) of each record of a request."""
 
 
 class TopicChanger:

@@ -25,8 +25,8 @@ from tests.tidelog.cli.broker.test_serve_cluster import ServedBroker, ServedClus
 
 pytestmark = pytest.mark.slow
 IDS = ("b1", "b2", "b3")
+# Of members: those that nobody plays a heartbeat of stay, however long the others take.
 SESSION_MS = 60_000
-"""Of members: those that nobody plays a heartbeat of stay, however long the others take."""
 
 
 class Doors:

@@ -11,10 +11,10 @@ from tests.cluster.three_brokers import PATIENCE_S, ThreeBrokers, connected, rea
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 6
+# To each partition, one after the other, while the dead one's wait.
 RECORDS = 5
-"""To each partition, one after the other, while the dead one's wait."""
+# On a busy machine the next leader may come sooner than that.
 ROUNDS = 4
-"""On a busy machine the next leader may come sooner than that."""
 
 
 async def all_led(log: tidelog.Client, topic: str, by: set[str]) -> list[str]:

@@ -41,8 +41,8 @@ from tests.kit.tcp_proxy import TcpProxy
 from tidelog.client import Client, connect
 
 Found = TypeVar("Found")
+# How long a test waits for what must happen before it fails.
 PATIENCE_S = 120.0
-"""How long a test waits for what must happen before it fails."""
 POLL_S = 0.05
 
 

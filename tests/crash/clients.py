@@ -63,8 +63,8 @@ class Client(ABC):
     """Sends BATCHES batches, one after the other, to one partition. Runs in a thread of its own."""
 
     retries = True
+    # Whether a record names the attempt that carried it. Under an Idempotency-Key a repeat must be the same to the byte.
     tags_attempts = True
-    """Whether a record names the attempt that carried it. Under an Idempotency-Key a repeat must be the same to the byte."""
 
     def __init__(self, diary: Diary, name: str, number: int, partition: int) -> None:
         self.name = name

@@ -41,14 +41,14 @@ ROOT = str(Path(__file__).parents[2]) + os.sep
 OURS = tuple(ROOT + folder + os.sep for folder in ("gateway", "segments"))
 AT_ONCE = Faults(request_s=lambda chance: 0.0, answer_s=lambda chance: 0.0)
 TOPIC, PARTITIONS = "orders", 2
+# Segments so small that several PUTs are in flight.
 SETTINGS = SegmentSettings(linger_ms=2, puts_per_second_max=500, puts_in_flight_max=2, segment_bytes_max=2000)
-"""Segments so small that several PUTs are in flight."""
 
 
 class Fault(NamedTuple):
     point: str
+    # The process dies when it passes `point` for this many-th time, from 1 on.
     passage: int
-    """The process dies when it passes `point` for this many-th time, from 1 on."""
 
 
 class Ready(NamedTuple):

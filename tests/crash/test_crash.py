@@ -29,8 +29,8 @@ pytestmark = pytest.mark.slow
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.crash.fork_server"])
 START_TIMEOUT_S = 60.0
+# Tests that the fault points are shared out to, so that they can run at the same time.
 SHARES = 6
-"""Tests that the fault points are shared out to, so that they can run at the same time."""
 STAGES = {
     "receive": "begin RequestResponseCycle.run_asgi",
     "buffer": "SegmentWriter._woken",
@@ -39,6 +39,7 @@ STAGES = {
     "the object created, and no answer": "after create",
     "commit and answer": "PendingAppend.committed",
 }
+# Fault points of the recovery proper: claim, seal, footers, leadership.
 RECOVERY = (
     "gateway/cluster/session_manager.py",
     "gateway/cluster/takeover.py",
@@ -48,9 +49,8 @@ RECOVERY = (
     "before create",
     "after create",
 )
-"""Fault points of the recovery proper: claim, seal, footers, leadership."""
+# At which of its passages of a fault point a broker dies.
 PASSAGES = (1, 6)
-"""At which of its passages of a fault point a broker dies."""
 
 
 class Process:
@@ -119,11 +119,11 @@ def run_clients(crew: list[Client], reader: Reader, broker: Ready) -> None:
 
 
 class Aftermath(NamedTuple):
+    # Brokers that died of the fault that was meant for them.
     deaths: int
-    """Brokers that died of the fault that was meant for them."""
     violations: list[Violation]
+    # Clients that could not settle everything after the last restart.
     unfinished: list[str]
-    """Clients that could not settle everything after the last restart."""
 
 
 def crash_and_recover(

@@ -21,12 +21,12 @@ from tests.kit.servers import ROOT
 
 CHART = ROOT / "deploy" / "helm"
 RELEASE, NAMESPACE = "logs", "streams"
+# Of the brokers' objects in this release.
 NAME = "logs-tidelog"
-"""Of the brokers' objects in this release."""
+# What every install has to name.
 LEAST: Mapping[str, Any] = {"bucket": "s3://my-bucket/tidelog", "etcd": {"endpoints": ["http://etcd-0:2379", "http://etcd-1:2379"]}}
-"""What every install has to name."""
+# The oldest that Chart.yaml admits, one between, the newest whose schemas are known.
 KUBERNETES = ("1.27", "1.32", "1.37")
-"""The oldest that Chart.yaml admits, one between, the newest whose schemas are known."""
 
 Object = dict[str, Any]
 

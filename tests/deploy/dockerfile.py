@@ -12,8 +12,8 @@ DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 
 class Instruction(NamedTuple):
     name: str
+    # What follows the name, on one line.
     text: str
-    """What follows the name, on one line."""
 
 
 def instructions() -> list[Instruction]:

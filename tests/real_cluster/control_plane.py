@@ -15,13 +15,13 @@ ADDRESS = "10.250.0.10"
 SERVICES, FIRST_SERVICE = "10.96.0.0/16", "10.96.0.1"
 PODS = "10.244.0.0/16"
 API = f"https://{ADDRESS}:6443"
+# Name and group, by the name of the file that lets them in.
 USERS = {
     "admin": ("admin", "system:masters"),
     "controllers": ("system:kube-controller-manager", ""),
     "scheduler": ("system:kube-scheduler", ""),
     "proxy": ("system:kube-proxy", ""),
 }
-"""Name and group, by the name of the file that lets them in."""
 NAMES_FILE = """.:53 {{
     errors
     kubernetes cluster.local in-addr.arpa {{

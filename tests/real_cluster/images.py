@@ -31,8 +31,8 @@ OF_THIS_MACHINE = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 
 @dataclass(frozen=True, slots=True)
 class Builder:
+    # Of buildah's store, the roots and the archives.
     directory: Path
-    """Of buildah's store, the roots and the archives."""
 
     def buildah(self, *arguments: str) -> str:
         """What it prints."""

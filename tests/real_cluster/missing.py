@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+# Programs, and the package of Debian that brings each.
 PACKAGES = {
     "buildah": "buildah",
     "conntrack": "conntrack",
@@ -17,7 +18,6 @@ PACKAGES = {
     "unshare": "util-linux",
     "/usr/lib/cni/ptp": "containernetworking-plugins",
 }
-"""Programs, and the package of Debian that brings each."""
 
 
 def lacks(found: Callable[[str], str | None], *, platform: str, is_root: bool) -> str:

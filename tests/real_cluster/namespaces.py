@@ -14,6 +14,7 @@ from pathlib import Path
 
 CGROUP = "tidelog-real-cluster"
 CGROUPS = Path("/sys/fs/cgroup")
+# Settings of the kernel that it finds in place of the machine's own.
 AS_THE_KUBELET_WANTS = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -22,7 +23,6 @@ AS_THE_KUBELET_WANTS = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-"""Settings of the kernel that it finds in place of the machine's own."""
 _BEGIN = """
 set -e
 mount --make-rshared /                                       # ours alone by now: kubelet and containerd have to see the same

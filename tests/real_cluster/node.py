@@ -45,8 +45,8 @@ state = "{run}/state"
 @dataclass(frozen=True, slots=True)
 class Node:
     number: int
+    # Its own: of images, volumes and logs.
     directory: Path
-    """Its own: of images, volumes and logs."""
     control: ControlPlane
 
     @property

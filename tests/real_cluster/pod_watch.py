@@ -14,8 +14,8 @@ from tests.real_cluster.cluster import Cluster
 
 @dataclass
 class PodWatch:
+    # By pod and container: the last one.
     exit_codes: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By pod and container: the last one."""
     restarts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def take(self, pod: dict[str, Any]) -> None:

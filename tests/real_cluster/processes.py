@@ -18,8 +18,8 @@ class Failed(Exception):
 
 @dataclass
 class Processes:
+    # Of their logs.
     directory: Path
-    """Of their logs."""
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:

@@ -24,11 +24,11 @@ from tests.real_cluster.processes import PATIENCE_S, Failed
 NAMESPACE, NAME = "streams", "tidelog"
 DRY = "streams-dry"
 AS_APPLIED = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
+# Of which Kubernetes 1.34 warns with each headless Service, since it sets None itself.
 HEADLESS = "spec.SessionAffinity is ignored for headless services"
-"""Of which Kubernetes 1.34 warns with each headless Service, since it sets None itself."""
 ADMIN_KEY = f"tlk_{'0' * 16}_{'ab' * 32}"
+# Of this machine there is less than the chart asks for.
 SMALL = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
-"""Of this machine there is less than the chart asks for."""
 VALUES: dict[str, Any] = {
     "image": {"repository": IMAGE.partition(":")[0]},
     "bucket": f"s3://{BUCKET}/tidelog",

@@ -192,8 +192,8 @@ class Request(NamedTuple):
     holds_for_s: int
     timeout_s: int
     cancelled_at_s: int
+    # Of the loop, within that second.
     cancelled_after_passes: int
-    """Of the loop, within that second."""
 
 
 requests = st.lists(

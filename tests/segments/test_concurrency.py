@@ -18,8 +18,8 @@ from segments.recovery.takeover_prefetch import TakeoverPrefetch
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import ORDERS, led
 
+# Of the event loop, between a failure and a cancellation.
 TURNS = range(6)
-"""Of the event loop, between a failure and a cancellation."""
 
 
 class FailsBeside(MemoryObjectStore):

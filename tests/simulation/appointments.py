@@ -39,19 +39,19 @@ class Writer(NamedTuple):
     """Who sent a transaction."""
 
     broker_id: str
+    # The one that it was in when it sent it.
     session: SessionId | None
-    """The one that it was in when it sent it."""
 
 
+# The simulation itself, which may ask for a partition to be moved without being the controller.
 OPERATOR = Writer("", None)
-"""The simulation itself, which may ask for a partition to be moved without being the controller."""
 
 
 class LandedSeal(NamedTuple):
     session: SessionId
     sealed_by: SessionId
+    # Of the metadata store, when the seal came to be.
     revision: Revision
-    """Of the metadata store, when the seal came to be."""
 
 
 class LandedProof(NamedTuple):
@@ -87,8 +87,8 @@ class _History:
     found: list[str] = field(default_factory=list)
     controller: str | None = None
     registered: dict[str, SessionId] = field(default_factory=dict)
+    # To hand something over.
     asked: set[SessionId] = field(default_factory=set)
-    """To hand something over."""
     # Whom the simulation itself asked for, without a batch: a controller that plans at the same time does not know of it.
     asked_by_operator: dict[TopicPartition, SessionId] = field(default_factory=dict)
     unwritable_since: dict[SessionId, Revision] = field(default_factory=dict)

@@ -53,22 +53,22 @@ class Break(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
+    # Batches; a controller that needs more takes no more steps.
     numbers: int = 2
-    """Batches; a controller that needs more takes no more steps."""
+    # Besides the first one of each copy: of controllers of A that depose each other.
     elections: int = 1
-    """Besides the first one of each copy: of controllers of A that depose each other."""
+    # Whether the copy is made at some step.
     copied: bool = True
-    """Whether the copy is made at some step."""
+    # Of sessions 0 and 1, those that use B once it exists.
     leaves: tuple[int, ...] = ()
-    """Of sessions 0 and 1, those that use B once it exists."""
+    # Whether batches are also written of which none is about this partition.
     idle_batches: bool = False
-    """Whether batches are also written of which none is about this partition."""
+    # Whether a session begins in A at some step.
     newcomer: bool = False
-    """Whether a session begins in A at some step."""
+    # Whether session 0 is asked to hand over to session 1 from the first.
     asked: bool = False
-    """Whether session 0 is asked to hand over to session 1 from the first."""
+    # Whether B has a controller.
     led_copy: bool = True
-    """Whether B has a controller."""
     broken: Break = Break.NOTHING
 
 
@@ -87,11 +87,11 @@ class Led(NamedTuple):
 
 class Copy(NamedTuple):
     led: Led = Led()
+    # A bit for each session.
     registered: int = 0b11
-    """A bit for each session."""
     number: int = 0
+    # Nonces noted for the next number.
     pending: tuple[int, ...] = ()
-    """Nonces noted for the next number."""
     controller: int = -1
 
 
@@ -106,8 +106,8 @@ class Do(IntEnum):
     LOOK_BEYOND = 5
     APPLY = 6
     ADVANCE = 7
+    # Whether what looks foreign is not of the next controller of the same copy.
     CONFIRM = 8
-    """Whether what looks foreign is not of the next controller of the same copy."""
     GONE = 9
 
 
@@ -117,8 +117,8 @@ class Controller(NamedTuple):
     pending: tuple[int, ...] = ()
     nonce: int = -1
     planned_on: Led | None = None
+    # The partition's next state; None where the batch is about others.
     content: Led | None = None
-    """The partition's next state; None where the batch is about others."""
 
 
 class Batch(NamedTuple):
@@ -131,12 +131,12 @@ class State(NamedTuple):
     copies: tuple[Copy, Copy | None] = (Copy(), None)
     controllers: tuple[Controller, ...] = (Controller(), Controller(), Controller())
     batches: tuple[Batch | None, ...] = ()
+    # A bit for each session; session 2 does nothing before the copy is made.
     begun: int = 0b111
-    """A bit for each session; session 2 does nothing before the copy is made."""
     sealed: int = 0
     wrote: int = 0
+    # Of each session, what others wrote that it has not read; -1 where it does not serve the partition.
     serving: tuple[int, ...] = (-1, -1, -1, -1)
-    """Of each session, what others wrote that it has not read; -1 where it does not serve the partition."""
     elections_left: int = 0
     damage: str = ""
 

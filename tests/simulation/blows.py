@@ -28,13 +28,13 @@ LOSSY = Faults(answer_lost=0.3, request_lost=0.1, late=0.2, lands_after_cancel=0
 SLOW = Faults(request_s=between(0.5, 3.0), answer_s=between(0.2, 2.0), late=0.1, late_s=between(5.0, 60.0))
 BUSY = Faults(error_503=0.7)
 CONFLICTS = Faults(conflict_409=0.5)
+# Segments on the wire that a blow waits for, and for how long.
 PILED_UP, PILE_UP_S_MAX = 2, 2.0
-"""Segments on the wire that a blow waits for, and for how long."""
+# Between one blow and the next, from … to.
 PAUSE_S = (0.5, 4.0)
-"""Between one blow and the next, from … to."""
 Blow = Callable[[], Awaitable[None]]
+# That one blow asks for: each reads the whole history anew.
 MOVES_MAX = 60
-"""That one blow asks for: each reads the whole history anew."""
 
 
 class Load(Protocol):

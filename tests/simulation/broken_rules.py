@@ -52,64 +52,64 @@ from tests.simulation.metadata_wire import MetadataWire
 
 class BrokenRule(Enum):
     NOTHING = "nothing"
+    # Producers are answered when the leader holds the batch, before the commit.
     ACKNOWLEDGED_EARLY = "acknowledged-early"
-    """Producers are answered when the leader holds the batch, before the commit."""
+    # The writer takes whatever stands at the place of its segment for its own.
     SEAL_NOT_CHECKED = "seal-not-checked"
-    """The writer takes whatever stands at the place of its segment for its own."""
+    # The seal is gone again once the session was read.
     SEAL_DELETED = "seal-deleted"
-    """The seal is gone again once the session was read."""
+    # The session of a broker that is gone is read as it is found, and not ended.
     TAKEOVER_WITHOUT_SEAL = "takeover-without-seal"
-    """The session of a broker that is gone is read as it is found, and not ended."""
+    # A broker takes the number of its last session again.
     SESSION_REUSED = "session-reused"
-    """A broker takes the number of its last session again."""
+    # A leader begins at the end offset that its predecessor had assigned, not at the one that is on the bucket.
     END_REMEMBERED = "end-remembered"
-    """A leader begins at the end offset that its predecessor had assigned, not at the one that is on the bucket."""
+    # A leader hands a partition over before all that it took for it is committed.
     NOT_FLUSHED = "not-flushed"
-    """A leader hands a partition over before all that it took for it is committed."""
+    # A leader that hands a partition over names a segment that still holds records of it as the first without any.
     RELEASED_TOO_EARLY = "released-too-early"
-    """A leader that hands a partition over names a segment that still holds records of it as the first without any."""
+    # A leader goes on at its old epoch when the metadata name another leader, or another epoch.
     NOT_GIVEN_UP = "not-given-up"
-    """A leader goes on at its old epoch when the metadata name another leader, or another epoch."""
+    # The controller writes without comparing that it is the controller still.
     CONTROLLER_UNGUARDED = "controller-unguarded"
-    """The controller writes without comparing that it is the controller still."""
+    # Producers whose batch is not decided within a second are told that nothing was written.
     UNKNOWN_IS_FAILURE = "unknown-is-failure"
-    """Producers whose batch is not decided within a second are told that nothing was written."""
+    # What idempotent producers sent before is forgotten when a partition is taken over.
     REPEATS_NOT_KNOWN = "repeats-not-known"
-    """What idempotent producers sent before is forgotten when a partition is taken over."""
+    # A leader begins with what it read ahead, without what the one before has written since.
     READ_AHEAD_IS_ALL = "read-ahead-is-all"
-    """A leader begins with what it read ahead, without what the one before has written since."""
+    # A leader still answers readers when it has sent the transaction that makes another one the leader.
     READ_WHILE_HANDED_OVER = "read-while-handed-over"
-    """A leader still answers readers when it has sent the transaction that makes another one the leader."""
+    # A leader whose lease may have ended answers readers without a look for its seal.
     SEAL_NOT_LOOKED_FOR = "seal-not-looked-for"
-    """A leader whose lease may have ended answers readers without a look for its seal."""
+    # A leader that was replaced calls a gap what the next one has filled.
     GAP_TOLD_UNPROVEN = "gap-told-unproven"
-    """A leader that was replaced calls a gap what the next one has filled."""
+    # A broker that says that it can't write is removed by one that has not shown that it can.
     REMOVED_WITHOUT_PROOF = "removed-without-proof"
-    """A broker that says that it can't write is removed by one that has not shown that it can."""
+    # A compactor marks all that it knows of a session as trimmed, compacted or not.
     TRIMMED_TOO_EARLY = "trimmed-too-early"
-    """A compactor marks all that it knows of a session as trimmed, compacted or not."""
+    # A file that no manifest names is deleted while its writer may still come to name it.
     COLLECTED_UNFENCED = "collected-unfenced"
-    """A file that no manifest names is deleted while its writer may still come to name it."""
+    # Retention lets a file go when its oldest record is past retention.ms.
     EXPIRED_BY_OLDEST = "expired-by-oldest"
-    """Retention lets a file go when its oldest record is past retention.ms."""
+    # A leader that takes over begins at offset 0, whatever was deleted.
     LOG_START_FORGOTTEN = "log-start-forgotten"
-    """A leader that takes over begins at offset 0, whatever was deleted."""
+    # DeleteRecords is answered before a manifest says so.
     DELETION_NOT_STORED = "deletion-not-stored"
-    """DeleteRecords is answered before a manifest says so."""
+    # Key compaction removes the newest record of a key, too.
     LAST_OF_KEY_REMOVED = "last-of-key-removed"
-    """Key compaction removes the newest record of a key, too."""
+    # Key compaction keeps what the pass saw as the newest of a key, and removes what came behind the end of the pass.
     NEWER_FORGOTTEN = "newer-forgotten"
-    """Key compaction keeps what the pass saw as the newest of a key, and removes what came behind the end of the pass."""
+    # Key compaction removes records that are younger than min.compaction.lag.ms.
     LAG_IGNORED = "lag-ignored"
-    """Key compaction removes records that are younger than min.compaction.lag.ms."""
+    # A tombstone goes with the pass behind the one that saw it.
     TOMBSTONES_REMOVED_EARLY = "tombstones-removed-early"
-    """A tombstone goes with the pass behind the one that saw it."""
+    # What a manifest has retired is deleted at once.
     GRACE_NOT_KEPT = "grace-not-kept"
-    """What a manifest has retired is deleted at once."""
+    # Manifests do not remember what producers have sent.
     PRODUCERS_FORGOTTEN = "producers-forgotten"
-    """Manifests do not remember what producers have sent."""
+    # A compactor goes by its own clock, whatever the store's says.
     CLOCK_TRUSTED = "clock-trusted"
-    """A compactor goes by its own clock, whatever the store's says."""
 
 
 @contextlib.contextmanager

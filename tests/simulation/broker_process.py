@@ -37,8 +37,8 @@ from tests.simulation.simulated_process import BucketProcess, innermost
 from tests.simulation.virtual_loop import virtual_loop
 
 T = TypeVar("T")
+# Of the bucket's client: no request to it hangs for longer.
 REQUEST_TIMEOUT_S = 15.0
-"""Of the bucket's client: no request to it hangs for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Site:
     recorder: Recorder
     trace: list[str]
     keep_trace: bool
+    # Bugs that came to light: tasks of a broker that ended with an error which no caller was meant to get.
     failures: list[str]
-    """Bugs that came to light: tasks of a broker that ended with an error which no caller was meant to get."""
 
 
 class BrokerProcess(BucketProcess):

@@ -44,36 +44,36 @@ class StoredRun(NamedTuple):
     base_offset: int
     last_offset: int
     size_bytes: int
+    # Of the segment.
     key: str
-    """Of the segment."""
 
 
 @dataclass(slots=True)
 class BucketContents:
+    # By partition, (offset, record) of what is committed: from Parquet, then by leader epoch and by place.
     log: dict[str, list[tuple[int, RecordId]]] = field(default_factory=dict)
-    """By partition, (offset, record) of what is committed: from Parquet, then by leader epoch and by place."""
+    # Of the partitions that have a manifest.
     log_start_offsets: dict[str, int] = field(default_factory=dict)
-    """Of the partitions that have a manifest."""
     compacted_to: dict[str, int] = field(default_factory=dict)
+    # That manifests name.
     files: int = 0
-    """That manifests name."""
     runs: list[VisibleRun] = field(default_factory=list)
+    # Of each partition the same runs, and where they lie.
     stored: dict[str, list[StoredRun]] = field(default_factory=lambda: defaultdict(list))
-    """Of each partition the same runs, and where they lie."""
+    # Records in segments at or after a seal or a gap, and where.
     hidden: dict[RecordId, str] = field(default_factory=dict)
-    """Records in segments at or after a seal or a gap, and where."""
+    # Places that some object of the same session calls committed, and that nothing stands at.
     missing: list[str] = field(default_factory=list)
-    """Places that some object of the same session calls committed, and that nothing stands at."""
     sessions: int = 0
     segments: int = 0
     hidden_segments: int = 0
+    # Sessions that their own broker ended.
     own_seals: int = 0
-    """Sessions that their own broker ended."""
     seals: int = 0
 
 
+# Where a record without a value has its id.
 ID_HEADER = "id"
-"""Where a record without a value has its id."""
 
 
 def record_value(record: RecordId, padding: int = 0) -> bytes:
@@ -189,12 +189,12 @@ def _joined(
 
 
 class _History(NamedTuple):
+    # The log start.
     start: int
-    """The log start."""
+    # compacted_to
     end: int
-    """compacted_to"""
+    # Keys were never compacted.
     keeps_all: bool
-    """Keys were never compacted."""
     records: list[tuple[int, RecordId]]
 
 

@@ -38,8 +38,8 @@ from tests.simulation.virtual_loop import virtual_loop
 
 MESSAGE_BYTES_MAX = 1 << 16
 IN_A_HURRY_S = 0.05
+# Of a reader that names no epoch.
 HURRIED_POLLS_PER_S = 10
-"""Of a reader that names no epoch."""
 
 
 class Kind(Enum):
@@ -54,42 +54,42 @@ class Clients:
     """What the clients of one run share."""
 
     seed: int
+    # The broker that a client takes for the leader: mostly the present one, sometimes one of before.
     route: Callable[[random.Random, TopicPartition], BrokerProcess]
-    """The broker that a client takes for the leader: mostly the present one, sometimes one of before."""
+    # The broker that a load balancer takes: any that runs.
     balanced: Callable[[random.Random], BrokerProcess]
-    """The broker that a load balancer takes: any that runs."""
+    # The leader epoch of a partition as the metadata tell it.
     epoch_of: Callable[[TopicPartition], LeaderEpoch]
-    """The leader epoch of a partition as the metadata tell it."""
+    # Whether somebody has taken a session out of the cluster while its lease lived.
     removed_early: Callable[[SessionId], bool]
-    """Whether somebody has taken a session out of the cluster while its lease lived."""
     note: Callable[[str], None]
+    # Of each event, as it happens.
     told: Callable[[Event], None]
-    """Of each event, as it happens."""
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    # No new batches: producers end once everything that they sent is settled.
     finishing: bool = False
-    """No new batches: producers end once everything that they sent is settled."""
+    # While it is above 0, producers send as fast as they can, so that much is on its way when a blow falls, and readers that name
+    # no epoch hurry, too.
     in_a_hurry: int = 0
-    """While it is above 0, producers send as fast as they can, so that much is on its way when a blow falls, and readers that name
-    no epoch hurry, too."""
+    # Whether records have keys, and some no value.
     with_policies: bool = False
-    """Whether records have keys, and some no value."""
+    # What was sent besides ids, where topics have policies.
     sent_records: dict[RecordId, SentRecord] = field(default_factory=dict)
-    """What was sent besides ids, where topics have policies."""
+    # Topics that are no more: producers of theirs end, and leave open what became of their last batches.
     deleted: set[TopicId] = field(default_factory=set)
-    """Topics that are no more: producers of theirs end, and leave open what became of their last batches."""
+    # Answers to readers that name none.
     fetched_without_epoch: int = 0
-    """Answers to readers that name none."""
+    # Fetches that a leader of another epoch than the reader knew has refused.
     stale_epochs: int = 0
-    """Fetches that a leader of another epoch than the reader knew has refused."""
     acknowledged: int = 0
     refused: int = 0
     unknown: int = 0
+    # Repeats that were answered with the place of the first time.
     duplicates: int = 0
-    """Repeats that were answered with the place of the first time."""
+    # Partitions of which an answer brought nothing, though there was something to read.
     left_out: int = 0
-    """Partitions of which an answer brought nothing, though there was something to read."""
 
     def record(self, event: Event) -> None:
         self.events.append(event)
@@ -100,11 +100,11 @@ class Clients:
 class _Batch:
     producer_id: int
     base_sequence: int
+    # (producer, number) of each.
     records: list[tuple[str, int]]
-    """(producer, number) of each."""
     padding: int
+    # (key, whether it is a tombstone) of each.
     payloads: list[tuple[bytes | None, bool]]
-    """(key, whether it is a tombstone) of each."""
     attempts: int = 0
     settled: bool = False
 

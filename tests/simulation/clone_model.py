@@ -38,12 +38,12 @@ class Break(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
+    # The copy that each broker uses.
     brokers: tuple[int, ...] = (0, 1)
-    """The copy that each broker uses."""
+    # Session numbers; a broker that needs more takes no more steps.
     numbers: int = 4
-    """Session numbers; a broker that needs more takes no more steps."""
+    # Of all brokers together.
     crashes: int = 1
-    """Of all brokers together."""
     broken: Break = Break.NOTHING
 
 
@@ -58,8 +58,8 @@ class First(IntEnum):
 class Do(IntEnum):
     """What a broker does next."""
 
+    # Looks whether a session has written that its metadata don't know.
     CHECK = 0
-    """Looks whether a session has written that its metadata don't know."""
     TAKE = 1
     CLAIM = 2
     LOOK_PASSED = 3
@@ -72,42 +72,42 @@ class Do(IntEnum):
     LOOK_FOREIGN_AGAIN = 10
     FORGET = 11
     WRITE = 12
+    # Refused: its metadata are not the bucket's any more.
     GONE = 13
-    """Refused: its metadata are not the bucket's any more."""
 
 
 class Broker(NamedTuple):
     do: Do = Do.CHECK
     number: int = -1
+    # Sessions that a listing showed beyond the own counter.
     ahead: tuple[int, ...] = ()
-    """Sessions that a listing showed beyond the own counter."""
+    # Sessions that are yet to be ended.
     foreign: tuple[int, ...] = ()
-    """Sessions that are yet to be ended."""
+    # Notes that may be deleted.
     settled: tuple[int, ...] = ()
-    """Notes that may be deleted."""
 
 
 class Copy(NamedTuple):
     next_number: int = 0
+    # Number and broker: taken, and not begun yet. A broker that crashed comes back with another nonce.
     notes: tuple[tuple[int, int], ...] = ()
-    """Number and broker: taken, and not begun yet. A broker that crashed comes back with another nonce."""
 
 
 class Session(NamedTuple):
+    # The nonce of a broker's life; -1: not claimed.
     claimed_by: int = -1
-    """The nonce of a broker's life; -1: not claimed."""
     first: First = First.NOTHING
 
 
 class State(NamedTuple):
     brokers: tuple[Broker, ...]
+    # How often each broker has begun: with its index, the nonce of what it claims.
     lives: tuple[int, ...]
-    """How often each broker has begun: with its index, the nonce of what it claims."""
     copies: tuple[Copy, Copy]
     sessions: tuple[Session, ...]
     crashes_left: int
+    # Of each copy, whether a broker has written by it.
     wrote: tuple[bool, bool] = (False, False)
-    """Of each copy, whether a broker has written by it."""
 
 
 def first(bounds: Bounds) -> State:

@@ -21,8 +21,8 @@ ZOMBIES_MAX = 2
 
 
 class Cluster:
+    # Of the names of its processes.
     prefix = ""
-    """Of the names of its processes."""
 
     def __init__(self, site: Site, chance: random.Random, note: Callable[[str], None]) -> None:
         self.site = site

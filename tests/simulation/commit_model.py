@@ -50,13 +50,13 @@ class Break(Enum):
 @dataclass(frozen=True, slots=True)
 class Bounds:
     segments: int = 3
+    # PUTs of different segments that the writer has under way.
     in_flight: int = 2
-    """PUTs of different segments that the writer has under way."""
+    # Times that the writer sends one segment again.
     resends: int = 1
-    """Times that the writer sends one segment again."""
     sealers: int = 1
+    # Whether the writer may give up on a segment and seal its own session there.
     deadline: bool = True
-    """Whether the writer may give up on a segment and seal its own session there."""
     collector: bool = True
     latecomer: bool = False
     broken: Break = Break.NOTHING
@@ -72,21 +72,21 @@ class Slot(NamedTuple):
     """One place of the session: what lies there, what is on its way there, and what the writer knows and said about it."""
 
     holds: Object = Object.NONE
+    # Requests that may still land. All of them carry the same bytes.
     on_wire: int = 0
-    """Requests that may still land. All of them carry the same bytes."""
     resends_left: int = 0
+    # The writer's deadline has passed: it no longer sends the segment, but a seal for this place.
     given_up: bool = False
-    """The writer's deadline has passed: it no longer sends the segment, but a seal for this place."""
+    # The writer knows that its segment lies here.
     known: bool = False
-    """The writer knows that its segment lies here."""
+    # The producer was told that nothing was written, and that nothing ever will be.
     refused: bool = False
-    """The producer was told that nothing was written, and that nothing ever will be."""
 
 
 class Writer(NamedTuple):
     issued: int = 0
+    # It knows of a seal, and issues nothing more. What lies before the seal is still to be made certain.
     ended: bool = False
-    """It knows of a seal, and issues nothing more. What lies before the seal is still to be made certain."""
 
 
 class Sealer(NamedTuple):
@@ -95,14 +95,14 @@ class Sealer(NamedTuple):
 
 
 class State(NamedTuple):
+    # One more than there are segments: the last can only hold a seal.
     slots: tuple[Slot, ...]
-    """One more than there are segments: the last can only hold a seal."""
     writer: Writer
     sealers: tuple[Sealer, ...]
     compacted: int = 0
     trim: int = 0
+    # End of the log that the next session found, and where it began to write.
     resumed_at: int | None = None
-    """End of the log that the next session found, and where it began to write."""
     latecomer_acknowledged: bool = False
 
 
@@ -306,8 +306,8 @@ def broken_by(was_end: int, was_sealed: bool, end: int) -> str | None:
 class Outcome(NamedTuple):
     states: int
     violated: str | None
+    # The shortest way there from the beginning; empty where everything holds.
     steps: tuple[str, ...]
-    """The shortest way there from the beginning; empty where everything holds."""
 
 
 class _Visit(NamedTuple):

@@ -37,58 +37,58 @@ class Break(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
+    # Session numbers; a broker that needs more takes no more steps.
     numbers: int = 4
-    """Session numbers; a broker that needs more takes no more steps."""
+    # Of both brokers together.
     crashes: int = 1
-    """Of both brokers together."""
     broken: Break = Break.NOTHING
 
 
 class Do(IntEnum):
     """What a broker does next."""
 
+    # Looks whether a foreign session has written.
     CHECK = 0
-    """Looks whether a foreign session has written."""
     TAKE = 1
     CLAIM = 2
     LIST_AHEAD = 3
     COMPARE_NOTES = 4
+    # Whether the next session to be ended has written what it must not have.
     LOOK = 5
-    """Whether the next session to be ended has written what it must not have."""
     SEAL = 6
     LOOK_AGAIN = 7
     FORGET = 8
     APPOINT = 9
+    # Seals the sessions that led before, one at a step.
     TAKE_OVER = 10
-    """Seals the sessions that led before, one at a step."""
     WRITE = 11
+    # Refused: its metadata are not the bucket's any more.
     GONE = 12
-    """Refused: its metadata are not the bucket's any more."""
+    # Its directory is yet to be copied.
     ABSENT = 13
-    """Its directory is yet to be copied."""
 
 
 class Broker(NamedTuple):
     do: Do = Do.CHECK
     number: int = -1
+    # Sessions that a listing showed beyond the own counter.
     ahead: tuple[int, ...] = ()
-    """Sessions that a listing showed beyond the own counter."""
+    # Sessions that are yet to be ended, and whether each is foreign.
     ending: tuple[tuple[int, bool], ...] = ()
-    """Sessions that are yet to be ended, and whether each is foreign."""
+    # Notes that may be deleted.
     settled: tuple[int, ...] = ()
-    """Notes that may be deleted."""
+    # Whether the number is yet to be claimed, so that a session which is ended was passed over.
     claims: bool = True
-    """Whether the number is yet to be claimed, so that a session which is ended was passed over."""
+    # Sessions that led before, and have yet to be sealed.
     unsealed: tuple[int, ...] = ()
-    """Sessions that led before, and have yet to be sealed."""
 
 
 class Copy(NamedTuple):
     next_number: int = 0
+    # Number and nonce.
     notes: tuple[tuple[int, int], ...] = ()
-    """Number and nonce."""
+    # Sessions that were appointed to the partition, by ascending epoch.
     led: tuple[int, ...] = ()
-    """Sessions that were appointed to the partition, by ascending epoch."""
 
 
 class Session(NamedTuple):

@@ -24,8 +24,8 @@ from tests.simulation.group_load import GroupLoad
 from tests.simulation.virtual_loop import virtual_loop
 
 FLAP_S: Final = 0.01
+# For so long, brokers hear late of each other.
 VIEW_DELAY_S: Final = 0.5
-"""For so long, brokers hear late of each other."""
 
 
 class Harm(Enum):

@@ -31,28 +31,28 @@ from metadata.store.write_batcher import CompareFailed, WriteBatcher
 
 class BrokenGroupRule(Enum):
     NOTHING = "nothing"
+    # Who comes to coordinate a group does not write its record: the former one may go on writing.
     ADOPTED_UNWRITTEN = "adopted-unwritten"
-    """Who comes to coordinate a group does not write its record: the former one may go on writing."""
+    # Offsets are written whatever has become of the group's record.
     COMMITS_UNGUARDED = "commits-unguarded"
-    """Offsets are written whatever has become of the group's record."""
+    # Whoever was a member once may commit.
     OLD_GENERATION_COMMITS = "old-generation-commits"
-    """Whoever was a member once may commit."""
+    # The next generation begins with whoever joined first.
     BARRIER_OPENS_EARLY = "barrier-opens-early"
-    """The next generation begins with whoever joined first."""
+    # Heartbeats are answered well, whatever generation they name.
     ANY_GENERATION_STAYS = "any-generation-stays"
-    """Heartbeats are answered well, whatever generation they name."""
+    # Members are told of a generation, and of their assignment, before it is stored.
     TOLD_BEFORE_STORED = "told-before-stored"
-    """Members are told of a generation, and of their assignment, before it is stored."""
+    # A cooperative member goes on with what the new assignment gives to others.
     KEEPS_WHAT_MOVES = "keeps-what-moves"
-    """A cooperative member goes on with what the new assignment gives to others."""
+    # A member that hears nothing goes on until somebody tells it otherwise.
     NO_SESSION_CLOCK = "no-session-clock"
-    """A member that hears nothing goes on until somebody tells it otherwise."""
+    # A commit of which nobody knows whether it happened is followed by others under the same compare.
     UNKNOWN_COMMIT_REPEATED = "unknown-commit-repeated"
-    """A commit of which nobody knows whether it happened is followed by others under the same compare."""
+    # A member that is silent for ever keeps what it owned.
     SESSIONS_NEVER_END = "sessions-never-end"
-    """A member that is silent for ever keeps what it owned."""
+    # A member that has to give up partitions does not commit what it read of them.
     GIVEN_UP_UNCOMMITTED = "given-up-uncommitted"
-    """A member that has to give up partitions does not commit what it read of them."""
 
 
 @contextlib.contextmanager

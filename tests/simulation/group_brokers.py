@@ -43,12 +43,12 @@ class GroupSite:
     seed: int
     etcd: EtcdModel
     settings: GroupSettings
+    # Of brokers: how long their leases last.
     session_timeout_s: float
-    """Of brokers: how long their leases last."""
     judge: GroupJudge
     note: Callable[[str], None]
+    # Bugs that came to light: tasks that ended with an error which nobody was meant to get, and what does not come to rest.
     failures: list[str]
-    """Bugs that came to light: tasks that ended with an error which nobody was meant to get, and what does not come to rest."""
     sessions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     member_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 

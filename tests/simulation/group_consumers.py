@@ -28,12 +28,12 @@ from tests.simulation.simulated_process import SimulatedProcess, Wire
 from tests.simulation.virtual_loop import virtual_loop
 
 COMMIT_AGAIN_S: Final = 0.05
+# Between the commits of a consumer that has little to read: it hears of its coordinator by heartbeats alone.
 RARELY_S: Final = 20.0
-"""Between the commits of a consumer that has little to read: it hears of its coordinator by heartbeats alone."""
+# A call that waits for nobody is given up after so long.
 CALL_S: Final = 2.0
-"""A call that waits for nobody is given up after so long."""
+# What a coordinator may take for a call, beyond what it waits for others.
 ANSWER_S: Final = 3.0
-"""What a coordinator may take for a call, beyond what it waits for others."""
 T = TypeVar("T")
 
 
@@ -45,10 +45,10 @@ class ModelLog:
     counts: dict[str, int]
     began_s: dict[TopicPartitionName, float] = field(default_factory=dict)
     stopped_s: float = float("inf")
+    # While it is above 0, whatever is handed out is committed at once.
     in_a_hurry: int = 0
-    """While it is above 0, whatever is handed out is committed at once."""
+    # While it is above 0, nothing is committed but what is given up: consumers hear of their coordinator by heartbeats alone.
     at_leisure: int = 0
-    """While it is above 0, nothing is committed but what is given up: consumers hear of their coordinator by heartbeats alone."""
 
     def end(self, partition: TopicPartitionName) -> int:
         now_s = min(virtual_loop().time(), self.stopped_s)

@@ -28,8 +28,8 @@ from metadata.groups.record import decode_group
 from metadata.store.interface import KeyValue
 from metadata.store.keys import KeyLayout
 
+# A group, and a partition that its members share.
 Owned = tuple[str, TopicPartitionName]
-"""A group, and a partition that its members share."""
 
 
 class GroupRule(Enum):
@@ -57,8 +57,8 @@ class Owner(Protocol):
     alive: bool
     frozen: bool
     instance_id: str
+    # For so long a former process may not know that it was replaced under its instance id: its session timeout, at most.
     twins_s: float
-    """For so long a former process may not know that it was replaced under its instance id: its session timeout, at most."""
 
     def believes(self, partition: TopicPartitionName) -> bool:
         """Whether it would hand out records of it at this instant, if it ran."""

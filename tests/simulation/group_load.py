@@ -26,8 +26,8 @@ class GroupOf(NamedTuple):
     assignors: tuple[str, ...]
     session_timeout_ms: int
     rebalance_timeout_ms: int
+    # How many of its members have an instance id.
     static: float
-    """How many of its members have an instance id."""
 
 
 class GroupLoad:

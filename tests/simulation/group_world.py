@@ -27,14 +27,14 @@ from tests.simulation.group_judge import Broken, GroupJudge
 from tests.simulation.group_load import GroupLoad, GroupOf
 from tests.simulation.virtual_loop import run, virtual_loop
 
+# So long it lasts, one of them, by the seed.
 TROUBLE_S: Final = (8.0, 8.0, 30.0)
-"""So long it lasts, one of them, by the seed."""
 SAMPLE_S: Final = 0.2
+# Beyond session and rebalance timeout, and what a new coordinator waits longer, until a partition must have an owner: for finding
+# the coordinator, back-off, storing.
 MARGIN_S: Final = 5.0
-"""Beyond session and rebalance timeout, and what a new coordinator waits longer, until a partition must have an owner: for finding
-the coordinator, back-off, storing."""
+# So long nothing may change, once everything is owned and read.
 REST_S: Final = 5.0
-"""So long nothing may change, once everything is owned and read."""
 
 
 class GroupOutcome:

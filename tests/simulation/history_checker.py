@@ -31,25 +31,25 @@ class Invariant(Enum):
     REACHABLE = "reachable"
     SUFFICIENT = "sufficient"
     EQUIVALENT = "equivalent"
+    # Only retention, key compaction and DeleteRecords take records away, and only those that they may: see policy_model.py.
     KEPT = "kept"
-    """Only retention, key compaction and DeleteRecords take records away, and only those that they may: see policy_model.py."""
+    # What DeleteRecords has answered holds for all readers; no log start ever goes back: see policy_judge.py.
     DELETED = "deleted"
-    """What DeleteRecords has answered holds for all readers; no log start ever goes back: see policy_judge.py."""
+    # The records of a request with an Idempotency-Key are written at most once in their topic, whichever brokers take repeats.
     ONCE = "once"
-    """The records of a request with an Idempotency-Key are written at most once in their topic, whichever brokers take repeats."""
+    # A stream that reads a topic delivers every partition of it, those included that are added while it is open.
     ATTENTIVE = "attentive"
-    """A stream that reads a topic delivers every partition of it, those included that are added while it is open."""
     # Nobody is served whose key or right was taken back for longer than a view may lag. Nobody is denied whose key and right
     # hold. See access_judge.py.
     AUTHORIZED = "authorized"
+    # A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py.
     APPOINTED = "appointed"
-    """A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py."""
 
 
 class RecordId(NamedTuple):
     producer: str
+    # Of the record in its producer and partition: 0, 1, 2, … in the order sent.
     number: int
-    """Of the record in its producer and partition: 0, 1, 2, … in the order sent."""
     attempt: int
 
     def __str__(self) -> str:
@@ -63,18 +63,18 @@ class Sent(NamedTuple):
     partition: str
     records: tuple[RecordId, ...]
     idempotent: bool
+    # Else it is acknowledged when the leader holds it in memory, and a crash may lose it.
     acks_all: bool = True
-    """Else it is acknowledged when the leader holds it in memory, and a crash may lose it."""
 
 
 class SentTogether(NamedTuple):
     """One attempt of a request whose records the brokers spread over the partitions of a topic. No two requests share a record."""
 
     operation: int
+    # Its name, of which there may be several lives. A request goes to the one that its broker knows.
     topic: str
-    """Its name, of which there may be several lives. A request goes to the one that its broker knows."""
+    # The Idempotency-Key, under which the request may be repeated; empty: it is sent once.
     key: str
-    """The Idempotency-Key, under which the request may be repeated; empty: it is sent once."""
     records: tuple[RecordId, ...]
 
 
@@ -83,8 +83,8 @@ class Placed(NamedTuple):
 
     operation: int
     places: tuple[tuple[int, int] | None, ...]
+    # Records, by their place in the request, of which the client was told that they are not written.
     refused: tuple[int, ...] = ()
-    """Records, by their place in the request, of which the client was told that they are not written."""
 
 
 class Acknowledged(NamedTuple):
@@ -97,8 +97,8 @@ class Refused(NamedTuple):
 
     operation: int
     why: str
+    # In front of a batch though all that its producer had sent before it was acknowledged.
     told_of_a_gap: bool = False
-    """In front of a batch though all that its producer had sent before it was acknowledged."""
 
 
 class Unknown(NamedTuple):
@@ -116,18 +116,18 @@ class Fetched(NamedTuple):
     from_offset: int
     records: tuple[tuple[int, RecordId], ...]
     high_watermark: int
+    # The session.
     answered_by: int = -1
-    """The session."""
+    # Whether the reader named no leader epoch, and somebody had taken the session out of the cluster while its lease lived: until
+    # it learns of that, it may tell an old high watermark. See segments/README.md.
     may_be_old: bool = False
-    """Whether the reader named no leader epoch, and somebody had taken the session out of the cluster while its lease lived: until
-    it learns of that, it may tell an old high watermark. See segments/README.md."""
+    # Where the reader goes on; None: behind the last record.
     next_offset: int | None = None
-    """Where the reader goes on; None: behind the last record."""
     log_start_offset: int = 0
     asked_ms: int = 0
     told_ms: int = 0
+    # As in `may_be_old`, whether or not the reader named an epoch: the log start may be old then, too.
     removed_early: bool = False
-    """As in `may_be_old`, whether or not the reader named an epoch: the log start may be old then, too."""
 
 
 class GaveUp(NamedTuple):
@@ -147,8 +147,8 @@ class Sampled(NamedTuple):
 
 
 Event = Sent | SentTogether | Acknowledged | Placed | Refused | Unknown | Fetched | GaveUp | Sampled
+# (offset, record) of each partition, in the order read.
 Contents = Mapping[str, Sequence[tuple[int, RecordId]]]
-"""(offset, record) of each partition, in the order read."""
 
 
 class Absence(Protocol):
@@ -163,22 +163,22 @@ class Absence(Protocol):
 @dataclass(frozen=True, slots=True)
 class History:
     events: Sequence[Event]
+    # What whoever has the bucket alone takes for the log, when all is quiet.
     from_bucket: Contents
-    """What whoever has the bucket alone takes for the log, when all is quiet."""
+    # The same, as the last broker serves it.
     through_brokers: Contents
-    """The same, as the last broker serves it."""
+    # Records in segments at or after a seal or a gap, and where: they lie on the bucket and must never be seen.
     hidden: Mapping[RecordId, str] = field(default_factory=dict)
-    """Records in segments at or after a seal or a gap, and where: they lie on the bucket and must never be seen."""
+    # Places of segments that another object calls committed, and that nothing stands at.
     missing: Sequence[str] = ()
-    """Places of segments that another object calls committed, and that nothing stands at."""
+    # Partitions that no broker serves any more: their topics were deleted, and only the bucket tells of them.
     deleted: Set[str] = frozenset()
-    """Partitions that no broker serves any more: their topics were deleted, and only the bucket tells of them."""
+    # Of partitions that lost records to policies or DeleteRecords: `from_bucket` tells of them all the same.
     gone: Mapping[str, Absence] = field(default_factory=dict)
-    """Of partitions that lost records to policies or DeleteRecords: `from_bucket` tells of them all the same."""
+    # Names of topics by their ids, where clients sent by name.
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Names of topics by their ids, where clients sent by name."""
+    # The partitions that each stream has to have delivered in the end, by its reader.
     subscribed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The partitions that each stream has to have delivered in the end, by its reader."""
 
 
 class Violation(NamedTuple):

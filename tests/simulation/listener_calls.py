@@ -26,8 +26,8 @@ class RpcEnd(NamedTuple):
     code: Any = grpc.StatusCode.OK
     details: str = ""
     trailers: Sequence[tuple[str, bytes]] = ()
+    # An error that is not of the tree.
     bug: BaseException | None = None
-    """An error that is not of the tree."""
 
     @property
     def error(self) -> TidelogError:

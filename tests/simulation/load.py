@@ -16,12 +16,12 @@ from tests.simulation.policies import Policies
 from tests.simulation.record_deleter import RecordDeleter
 from tests.simulation.virtual_loop import virtual_loop
 
+# A topic that stays, and one that is deleted and made again.
 ORDERS, CHURN = "orders", "churn"
-"""A topic that stays, and one that is deleted and made again."""
 PARTITIONS_MAX = 6
 KINDS = (Kind.IDEMPOTENT, Kind.IDEMPOTENT, Kind.IDEMPOTENT, Kind.KEYED, Kind.PLAIN, Kind.PLAIN, Kind.HASTY)
+# The producers of partitions that come later.
 KINDS_OF_MORE = (Kind.IDEMPOTENT, Kind.PLAIN)
-"""The producers of partitions that come later."""
 PRODUCERS_MAX = 14
 
 

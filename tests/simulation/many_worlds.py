@@ -33,8 +33,8 @@ from tests.simulation.route_world import simulate_routes
 from tests.simulation.virtual_loop import Stuck
 from tests.simulation.world import is_long, simulate
 
+# Findings that are printed for one seed.
 SHOWN_MAX = 5
-"""Findings that are printed for one seed."""
 
 
 class Kind(Enum):

@@ -26,8 +26,8 @@ from metadata.topics.settings import TopicSettings
 from segments.history.manifest import UNKNOWN_MS, HistoryFile, Manifest
 from tests.simulation.history_checker import Invariant, RecordId, Violation
 
+# By which the clock of a compactor is ahead of the world's, at most.
 CLOCK_SKEW_MS: Final = 2000
-"""By which the clock of a compactor is ahead of the world's, at most."""
 
 
 class SentRecord(NamedTuple):
@@ -68,8 +68,8 @@ class PartitionPast:
 
     partition: str
     settings: TopicSettings
+    # What segments ever held.
     log: Mapping[int, RecordId]
-    """What segments ever held."""
     sent: Mapping[RecordId, SentRecord]
     runs: Sequence[LandedRun]
     versions: Sequence[Version]
@@ -81,12 +81,12 @@ class PartitionPast:
 class Gone:
     """What of a partition is read no more, rightly or not."""
 
+    # In the end.
     log_start: int = 0
-    """In the end."""
+    # When each offset at or above the log start left the files.
     removed_ms: dict[int, int] = field(default_factory=dict)
-    """When each offset at or above the log start left the files."""
+    # (when it landed, log start), rising.
     log_starts: list[tuple[int, int]] = field(default_factory=list)
-    """(when it landed, log start), rising."""
 
     def is_gone(self, offset: int) -> bool:
         return offset < self.log_start or offset in self.removed_ms

@@ -39,20 +39,20 @@ from segments.byte_budget import Admission
 
 class BrokenRouteRule(Enum):
     NOTHING = "nothing"
+    # A request with an Idempotency-Key is planned without a question to the leaders of other partitions.
     OTHERS_NOT_ASKED = "others-not-asked"
-    """A request with an Idempotency-Key is planned without a question to the leaders of other partitions."""
+    # A leader takes a new batch of a key though the batch was routed over fewer partitions than the leader knows.
     STALE_ROUTING_TAKEN = "stale-routing-taken"
-    """A leader takes a new batch of a key though the batch was routed over fewer partitions than the leader knows."""
+    # Later batches of a partition are appended behind one of the same request that was refused.
     WRITTEN_BEHIND_REFUSED = "written-behind-refused"
-    """Later batches of a partition are appended behind one of the same request that was refused."""
+    # The answers of a message that was given up settle the batches of the message that followed it.
     LATE_ANSWERS_TAKEN = "late-answers-taken"
-    """The answers of a message that was given up settle the batches of the message that followed it."""
+    # A leader that has not heard yet of a partition tells the forwarding broker that there is none.
     UNHEARD_IS_UNKNOWN = "unheard-is-unknown"
-    """A leader that has not heard yet of a partition tells the forwarding broker that there is none."""
+    # A reader is told that a partition does not exist where its leader has not heard of it yet.
     UNHEARD_IS_UNREADABLE = "unheard-is-unreadable"
-    """A reader is told that a partition does not exist where its leader has not heard of it yet."""
+    # Streams read the partitions that the topic had when they began.
     GROWTH_NOT_FOLLOWED = "growth-not-followed"
-    """Streams read the partitions that the topic had when they began."""
     # A controller appoints leaders though a controller of other metadata has written the batch of that number.
     APPOINTED_TWICE = "appointed-twice"
     # A broker relies on its view of API keys and ACLs however long etcd has not confirmed it.

@@ -35,8 +35,8 @@ T = TypeVar("T")
 PRODUCE = "/tidelog.v1.Log/Produce"
 JSON_BODY = (b"content-type", b"application/json")
 DENIALS = frozenset({Unauthenticated.code, NotAuthorized.code})
+# Of a record that fills a batch of a plain request, and more than a broker's share of the buffer where that is small.
 LONG_BYTES = 3_000
-"""Of a record that fills a batch of a plain request, and more than a broker's share of the buffer where that is small."""
 
 
 def authorization(shown: str) -> Metadata:
@@ -50,8 +50,8 @@ class RouteClients:
 
     seed: int
     any_broker: Callable[[random.Random], RoutedBroker]
+    # The topic as its owner made it last, which brokers may not have heard of.
     topic: Callable[[str], Topic | None]
-    """The topic as its owner made it last, which brokers may not have heard of."""
     note: Callable[[str], None]
     # What they show in `authorization`: of a principal that may do everything to topics all the time. Empty: nothing.
     shown: str = ""
@@ -60,12 +60,12 @@ class RouteClients:
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    # No new requests: clients end once everything that they sent is decided.
     finishing: bool = False
-    """No new requests: clients end once everything that they sent is decided."""
     in_a_hurry: int = 0
     deleted: set[TopicId] = field(default_factory=set)
+    # Answers that something does not exist, of brokers that knew it themselves.
     denied: list[str] = field(default_factory=list)
-    """Answers that something does not exist, of brokers that knew it themselves."""
     acknowledged: int = 0
     repeats: int = 0
     refused: int = 0
@@ -150,8 +150,8 @@ class _Request(NamedTuple):
     topic: Topic
     body: bytes
     records: tuple[RecordId, ...]
+    # Those that its records name.
     partitions: list[TopicPartition]
-    """Those that its records name."""
     timeout_ms: int
 
 

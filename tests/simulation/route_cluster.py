@@ -12,8 +12,8 @@ from tests.simulation.routed_broker import AccessTerms, RoutedBroker
 
 
 class RouteCluster(Cluster):
+    # A cluster with a copy of the same metadata, whose registrations name brokers of this one.
     beside: RouteCluster | None = None
-    """A cluster with a copy of the same metadata, whose registrations name brokers of this one."""
     # None where nobody is asked for credentials.
     access: AccessTerms | None = None
 

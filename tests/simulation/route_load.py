@@ -16,11 +16,11 @@ from tests.simulation.route_clients import KeyedClient, PlainClient, RouteClient
 from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStream
 from tests.simulation.virtual_loop import virtual_loop
 
+# A topic that stays, and one that is deleted and made again.
 ORDERS, CHURN = "orders", "churn"
-"""A topic that stays, and one that is deleted and made again."""
 PARTITIONS_MAX = 9
+# So that long records of one request need several batches.
 MESSAGE_BYTES_MAX = {"max.message.bytes": "4096"}
-"""So that long records of one request need several batches."""
 
 
 class RouteLoad:

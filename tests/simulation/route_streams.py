@@ -27,8 +27,8 @@ from tests.simulation.routed_broker import RoutedBroker
 CONSUME = "/tidelog.v1.Log/Consume"
 EVENTS = (b"accept", b"text/event-stream")
 CREDIT_BYTES = 1 << 30
+# Longer than a world has trouble.
 LIFE_S = 100.0
-"""Longer than a world has trouble."""
 NOT_THERE = frozenset({UnknownTopic.code, UnknownPartition.code})
 
 

@@ -38,17 +38,17 @@ from tests.simulation.virtual_loop import run, virtual_loop
 from tests.simulation.world import Outcome
 
 TROUBLE_S = 5.0
+# In so many worlds the metadata exist twice (clone_world.py).
 CLONES = 0.2
-"""In so many worlds the metadata exist twice (clone_world.py)."""
 # In so many of the others brokers ask for credentials (route_access.py).
 ACCESS = 0.35
+# Between one blow and the next, from … to.
 PAUSE_S = (0.1, 1.0)
-"""Between one blow and the next, from … to."""
 CALM_S_MAX = 60.0
+# Until streams have delivered all, once every request is decided.
 STREAMS_S_MAX = 25.0
-"""Until streams have delivered all, once every request is decided."""
+# After so long even the latest request to the bucket has landed.
 ON_THE_WIRE_S_MAX = 3_600.0
-"""After so long even the latest request to the bucket has landed."""
 
 
 def simulate_routes(

@@ -16,8 +16,8 @@ from tests.simulation.history_checker import Invariant, RecordId
 from tests.simulation.policy_model import CLOCK_SKEW_MS, Asked, Gone, LandedRun, PartitionPast, SentRecord, Version, judge_versions
 
 P = str(ORDERS)
+# Of each file.
 BYTES = 1000
-"""Of each file."""
 EXPIRING = TopicSettings(retention_ms=1000)
 COMPACTED = TopicSettings(cleanup_policy="compact", delete_retention_ms=1000)
 

@@ -25,8 +25,8 @@ class Caught(NamedTuple):
 
     invariants: set[Invariant]
     in_seed: int
+    # Whether brokers end with an error that no caller was meant to get.
     fails_brokers: bool = False
-    """Whether brokers end with an error that no caller was meant to get."""
 
 
 CAUGHT_AS = {

@@ -60,6 +60,7 @@ CAUGHT_AS = {
     BrokenRule.PRODUCERS_FORGOTTEN: Shown({Invariant.UNIQUE}, in_seed=10, trouble_s=8),
     BrokenRule.CLOCK_TRUSTED: Shown({Invariant.KEPT, Invariant.REACHABLE}, in_seed=0, trouble_s=8),
 }
+# What comes up in one world of ten.
 RARE = {
     "clocks of compactors that jump a day",
     "manifests lost to another",
@@ -67,7 +68,6 @@ RARE = {
     "merges",
     "files merged",
 }
-"""What comes up in one world of ten."""
 SEEDS_TO_CATCH_MAX = 20
 TROUBLE_TO_CATCH_S = 30.0
 

@@ -39,10 +39,10 @@ from unittest.mock import patch
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+# The wall clock at virtual second 0 (November 2023).
 EPOCH_MS = 1_700_000_000_000
-"""The wall clock at virtual second 0 (November 2023)."""
+# Passes over the ready queue during which the clock did not move: more is a loop that waits for nothing.
 PASSES_AT_ONE_INSTANT_MAX = 100_000
-"""Passes over the ready queue during which the clock did not move: more is a loop that waits for nothing."""
 
 _process: ContextVar[str] = ContextVar("process", default="")
 

@@ -47,29 +47,29 @@ from tests.simulation.remembered_codecs import remembered_codecs
 from tests.simulation.virtual_loop import run, virtual_loop
 
 CALM_S_MAX = 120.0
+# Of the metadata in one world, ten times what is usual: what changes more often never comes to rest, and is ended.
 CHANGES_MAX = 1000
-"""Of the metadata in one world, ten times what is usual: what changes more often never comes to rest, and is ended."""
+# After so long even the latest request of the slowest bucket has landed.
 ON_THE_WIRE_S_MAX = 36_000.0
-"""After so long even the latest request of the slowest bucket has landed."""
 
 
 class Length(NamedTuple):
     """How long a world lasts, and how close its blows fall."""
 
     trouble_s: float
+    # Between one blow and the next, from … to.
     pause_s: tuple[float, float] = PAUSE_S
-    """Between one blow and the next, from … to."""
+    # So long a blow may go on when no other falls any more.
     linger_s: float = math.inf
-    """So long a blow may go on when no other falls any more."""
+    # So long nobody may write anything, once the cluster has come to rest.
     rest_s: float = 30.0
-    """So long nobody may write anything, once the cluster has come to rest."""
 
 
 SHORT = Length(10.0, (0.2, 2.0), linger_s=5.0, rest_s=10.0)
 LONG = Length(40.0)
+# One of them, by the seed. Most of what can go wrong does so within a few blows, and a short world costs a third of a long one;
+# the long ones are there for what needs many blows, or a history.
 LENGTHS = (SHORT, SHORT, SHORT, SHORT, SHORT, LONG)
-"""One of them, by the seed. Most of what can go wrong does so within a few blows, and a short world costs a third of a long one;
-the long ones are there for what needs many blows, or a history."""
 
 
 def length_of(seed: int) -> Length:
@@ -84,11 +84,11 @@ def is_long(seed: int) -> bool:
 class Outcome:
     seed: int
     violations: list[Violation] = field(default_factory=list)
+    # Brokers that failed by themselves, and what did not come to rest though all was well again.
     failures: list[str] = field(default_factory=list)
-    """Brokers that failed by themselves, and what did not come to rest though all was well again."""
     trace: list[str] = field(default_factory=list)
+    # What happened in the run, to see that it was worth the while.
     tallies: dict[str, int] = field(default_factory=dict)
-    """What happened in the run, to see that it was worth the while."""
 
 
 def simulate(

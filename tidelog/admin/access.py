@@ -18,13 +18,13 @@ PAGE_SIZE = 1_000
 class Scope(msgspec.Struct, frozen=True):
     """What an API key is narrowed to."""
 
+    # describe, read, write, admin or all.
     operation: str
-    """describe, read, write, admin or all."""
+    # topic, group or cluster.
     resource: str
-    """topic, group or cluster."""
     name: str = "*"
+    # literal, or prefix.
     pattern: str = "literal"
-    """literal, or prefix."""
 
 
 class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
     principal: str
     description: str
+    # active, revoked or expired.
     state: str
-    """active, revoked or expired."""
     created_at_ms: int
     created_by: str
+    # 0: never.
     expires_at_ms: int
-    """0: never."""
     revoked_at_ms: int
     scopes: tuple[Scope, ...]
 

@@ -19,25 +19,25 @@ from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
     group: str
+    # As it was stored last: Empty, CompletingRebalance or Stable.
     state: str
-    """As it was stored last: Empty, CompletingRebalance or Stable."""
+    # "consumer", or what other kinds of clients call theirs; empty where none was ever a member.
     protocol_type: str
-    """"consumer", or what other kinds of clients call theirs; empty where none was ever a member."""
     members: int
+    # Broker id; empty where nobody coordinates the group at the moment.
     coordinator: str
-    """Broker id; empty where nobody coordinates the group at the moment."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
+    # Of a static member, else empty.
     instance_id: str
-    """Of a static member, else empty."""
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
+    # The partitions that it reads, by topic; empty as well where its clients write assignments in a form of their own.
     assignment: dict[str, list[int]]
-    """The partitions that it reads, by topic; empty as well where its clients write assignments in a form of their own."""
 
 
 class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,16 +46,16 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     partition: int
+    # Of the next record to be read; None where nothing is committed.
     committed_offset: int | None
-    """Of the next record to be read; None where nothing is committed."""
+    # None where it can't be told at the moment, as are the next three; `error` says why.
     high_watermark: int | None
-    """None where it can't be told at the moment, as are the next three; `error` says why."""
     log_start_offset: int | None
     lag_records: int | None
+    # Age of the first record that is not read yet; 0 where there is none.
     lag_seconds: float | None
-    """Age of the first record that is not read yet; 0 where there is none."""
+    # Who reads it; empty where nobody does.
     member_id: str
-    """Who reads it; empty where nobody does."""
     metadata: str
     committed_at_ms: int
     error: str = ""
@@ -65,33 +65,33 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     group: str
+    # Empty, PreparingRebalance, CompletingRebalance or Stable.
     state: str
-    """Empty, PreparingRebalance, CompletingRebalance or Stable."""
     generation: int
     protocol_type: str
+    # The assignor that its members have in common.
     protocol: str
-    """The assignor that its members have in common."""
+    # Member id of who makes the assignment.
     leader: str
-    """Member id of who makes the assignment."""
+    # Broker id.
     coordinator: str
-    """Broker id."""
+    # Of all partitions together, as far as they can be told.
     lag_records: int
-    """Of all partitions together, as far as they can be told."""
+    # Of the partition that is furthest behind, as far as they can be told.
     lag_seconds: float
-    """Of the partition that is furthest behind, as far as they can be told."""
     members: tuple[MemberInfo, ...]
+    # By topic and partition.
     lags: tuple[PartitionLag, ...]
-    """By topic and partition."""
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     partition: int
+    # Of the next record to be read.
     offset: int
-    """Of the next record to be read."""
+    # Of the last record that was read; -1 where it is not known.
     leader_epoch: int
-    """Of the last record that was read; -1 where it is not known."""
     metadata: str
     committed_at_ms: int
 
@@ -100,14 +100,14 @@ class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     partition: int
+    # None where nothing was committed.
     before: int | None
-    """None where nothing was committed."""
+    # Within the log, whatever was asked for; None where it can't be told, and `error` says why.
     after: int | None
-    """Within the log, whatever was asked for; None where it can't be told, and `error` says why."""
+    # Why that is not what was asked for: BEYOND_END, BEFORE_START, NO_RECORD_SINCE (a time after all records). Empty: it is.
     reason: str = ""
-    """Why that is not what was asked for: BEYOND_END, BEFORE_START, NO_RECORD_SINCE (a time after all records). Empty: it is."""
+    # The offset that was asked for then; None of a time.
     asked: int | None = None
-    """The offset that was asked for then; None of a time."""
     error: str = ""
     error_code: str = ""
     hint: str = ""

@@ -34,8 +34,8 @@ _INT64_END: Final = 1 << 63
 _INT32_END: Final = 1 << 31
 _Answer = TypeVar("_Answer")
 
+# Topics, or some partitions of topics: {"orders": [0, 1], "payments": None}, where None is all.
 PartsLike = str | Iterable[str] | Mapping[str, Iterable[int] | None]
-"""Topics, or some partitions of topics: {"orders": [0, 1], "payments": None}, where None is all."""
 
 
 class Groups:

@@ -35,10 +35,10 @@ from tidelog.bucket.history_audit import History, HistoryEnd, audit_history
 __all__ = ["Audit", "Finding", "audit_bucket"]
 
 READS_MAX = 8
+# Whole segments in memory at the same time.
 DEEP_READS_MAX = 2
-"""Whole segments in memory at the same time."""
+# Called with what is read, how much of it is done, and how much there is.
 Advance = Callable[[str, int, int], None]
-"""Called with what is read, how much of it is done, and how much there is."""
 
 
 class PlacedRun(msgspec.Struct, frozen=True):

@@ -13,53 +13,53 @@ import msgspec
 
 from metadata.model import Partition, TopicId
 
+# Notes that say the same; of the rest only the number is told.
 NOTES_OF_A_KIND_MAX: Final = 5
-"""Notes that say the same; of the rest only the number is told."""
 
 GIB: Final = 1 << 30
 USD_PER_GIB_MONTH: Final = 0.023
 USD_PER_WRITE: Final = 0.005 / 1000
+# S3 Standard in us-east-1: https://aws.amazon.com/s3/pricing/
 USD_PER_READ: Final = 0.0004 / 1000
-"""S3 Standard in us-east-1: https://aws.amazon.com/s3/pricing/"""
 
 
 class Finding(msgspec.Struct, frozen=True):
     severity: Literal["damage", "note"]
+    # An object's key, or a partition as topic id/number.
     where: str
-    """An object's key, or a partition as topic id/number."""
     what: str
 
 
 @dataclass(slots=True)
 class TopicUsage:
+    # As the bucket tells it; empty where only segments know of the topic.
     name: str = ""
-    """As the bucket tells it; empty where only segments know of the topic."""
     is_deleted: bool = False
     partitions: set[Partition] = field(default_factory=set)
+    # In segments, without those that are in Parquet by now.
     records: int = 0
-    """In segments, without those that are in Parquet by now."""
+    # Of all its batches in segments, those that are in Parquet by now too.
     batch_bytes: int = 0
-    """Of all its batches in segments, those that are in Parquet by now too."""
+    # Objects that hold some of it; they hold other topics, too.
     segments: int = 0
-    """Objects that hold some of it; they hold other topics, too."""
     runs: int = 0
+    # Its share of these objects, by batches.
     segment_bytes: float = 0.0
-    """Its share of these objects, by batches."""
+    # Its share of the requests that wrote them.
     segment_writes: float = 0.0
-    """Its share of the requests that wrote them."""
+    # Parquet files that a manifest names.
     files: int = 0
-    """Parquet files that a manifest names."""
     file_bytes: int = 0
     file_records: int = 0
+    # Of the records in Parquet, uncompressed.
     record_bytes: int = 0
-    """Of the records in Parquet, uncompressed."""
     row_groups: int = 0
+    # That were ever written.
     manifest_versions: int = 0
-    """That were ever written."""
+    # Below topics/, all kinds.
     objects: int = 0
-    """Below topics/, all kinds."""
+    # Of those.
     bytes: int = 0
-    """Of those."""
 
     @property
     def stored_bytes(self) -> float:
@@ -103,12 +103,12 @@ class Audit:
     invisible_bytes: int = 0
     objects: int = 0
     batches_read: int = 0
+    # With a manifest.
     partitions_compacted: int = 0
-    """With a manifest."""
+    # Parquet files of which every byte was read.
     files_read: int = 0
-    """Parquet files of which every byte was read."""
+    # That the collector takes when their grace is over: trimmed segments, retired files, orphans, what deleted topics leave …
     collectable_objects: int = 0
-    """That the collector takes when their grace is over: trimmed segments, retired files, orphans, what deleted topics leave …"""
     collectable_bytes: int = 0
     topics: dict[TopicId, TopicUsage] = field(default_factory=dict)
     _notes: Counter[str] = field(default_factory=Counter)

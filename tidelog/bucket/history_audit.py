@@ -38,8 +38,8 @@ from segments.records.checksum import as_text, checksum_of_columns
 from tidelog.bucket.findings import Audit, Finding
 
 READS_MAX = 8
+# Files that are read whole at the same time.
 DEEP_READS_MAX = 2
-"""Files that are read whole at the same time."""
 PARQUET_MAGIC = b"PAR1"
 PARTITIONS_AT_ONCE = 64
 
@@ -50,14 +50,14 @@ class HistoryEnd:
 
     compacted_to: Offset
     log_start_offset: Offset
+    # Of its last records; -1 where there are none.
     leader_epoch: LeaderEpoch
-    """Of its last records; -1 where there are none."""
 
 
 class History(NamedTuple):
     ends: Mapping[TopicPartition, HistoryEnd]
+    # Whose manifest can't be read: nothing more is said of them.
     damaged: frozenset[TopicPartition]
-    """Whose manifest can't be read: nothing more is said of them."""
     deleted: frozenset[TopicId]
 
 

@@ -30,8 +30,8 @@ from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
 from tidelog.bucket.restore_plan import RestoreFinding, RestorePlan, plan_restore, transactions
 
 PAGE_KEYS = 1000
+# Times that a transaction whose answer was lost is sent.
 ATTEMPTS_MAX = 8
-"""Times that a transaction whose answer was lost is sent."""
 
 
 @dataclass(slots=True)
@@ -39,8 +39,8 @@ class Restored:
     cluster_id: str
     found: Found
     plan: RestorePlan
+    # False: nothing was, because of the damage, or because it was a dry run.
     written: bool
-    """False: nothing was, because of the damage, or because it was a dry run."""
     findings: list[RestoreFinding] = field(default_factory=list)
 
     @property

@@ -41,8 +41,8 @@ from segments.wal.session_reader import read_committed
 from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic, RestoreFinding
 
 SESSIONS_AT_ONCE = 4
+# Segments of a session whose footers are in memory at the same time.
 FOOTERS_AT_ONCE = 4096
-"""Segments of a session whose footers are in memory at the same time."""
 FOOTER_READS_MAX = 8
 MIRROR_READS_MAX = 16
 SEAL_TIMEOUT_S = 60.0
@@ -50,18 +50,18 @@ ATTEMPTS_MAX = 5
 PAUSE_S = 1.0
 
 T = TypeVar("T")
+# Called with what is being done, how much of it is done, and how much there is.
 Advance = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 
 @dataclass(slots=True)
 class Found:
     evidence: Evidence
+    # Sessions that were open; of a dry run, those that it would seal.
     sealed_now: int = 0
-    """Sessions that were open; of a dry run, those that it would seal."""
     snapshot_taken_at_ms: int | None = None
+    # Segments whose footers can't be read: what they hold is not known.
     damaged: list[RestoreFinding] = field(default_factory=list)
-    """Segments whose footers can't be read: what they hold is not known."""
 
 
 async def read_evidence(

@@ -35,13 +35,13 @@ from metadata.topics.topic import Topic, decode_topic, encode_topic
 from segments.history.manifest import Manifest
 from segments.wal.segment_file import SegmentFooter
 
+# Added to the highest epoch that is known. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had
+# more epochs than footers and snapshot tell, and clients who met one refuse lower ones. A change of leader each second takes twelve
+# days for so many; and a partition can be restored two thousand times before 31 bits are used up.
 EPOCHS_AHEAD: Final = 1 << 20
-"""Added to the highest epoch that is known. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had
-more epochs than footers and snapshot tell, and clients who met one refuse lower ones. A change of leader each second takes twelve
-days for so many; and a partition can be restored two thousand times before 31 bits are used up."""
 EPOCH_MAX: Final = 2**31 - 1
+# The same for producer ids: one that was given out may not have written yet, and may be about to. There are 2^62.
 PRODUCER_IDS_AHEAD: Final = 1 << 40
-"""The same for producer ids: one that was given out may not have written yet, and may be about to. There are 2^62."""
 TRANSACTION_BYTES_MAX: Final = 1 << 20
 GUARDS_MAX: Final = 2
 
@@ -58,8 +58,8 @@ class Stretch:
 
     start: int
     end: int
+    # Without a gap.
     whole: bool = True
-    """Without a gap."""
 
 
 Stretches = dict[tuple[LeaderEpoch, SessionId], Stretch]
@@ -101,11 +101,11 @@ class MirroredTopic(NamedTuple):
 
     name: str
     topic_id: TopicId
+    # Of its registrations; 0 where there is none.
     newest: Revision
-    """Of its registrations; 0 where there is none."""
     deleted: bool
+    # The newest registration; None where it was not read.
     topic: Topic | None
-    """The newest registration; None where it was not read."""
 
 
 @dataclass(slots=True)
@@ -113,18 +113,18 @@ class Evidence:
     """All that was found on the bucket."""
 
     cluster_id: str
+    # Every session that was claimed or wrote, in ascending order. All are sealed.
     sessions: Sequence[SessionId] = ()
-    """Every session that was claimed or wrote, in ascending order. All are sealed."""
     footers: FooterTally = field(default_factory=FooterTally)
     mirrors: Sequence[MirroredTopic] = ()
     snapshot: Snapshot | None = None
+    # The highest that any name of a mirror or a snapshot tells of.
     revision_max: int = 0
-    """The highest that any name of a mirror or a snapshot tells of."""
+    # The number of this restore on the bucket (segments/bucket/markers.py).
     restoration: int = 0
-    """The number of this restore on the bucket (segments/bucket/markers.py)."""
     findings: list[RestoreFinding] = field(default_factory=list)
+    # The newest of each partition that has any, but for topics that were deleted.
     manifests: Mapping[TopicPartition, Manifest] = field(default_factory=dict)
-    """The newest of each partition that has any, but for topics that were deleted."""
 
 
 class RestoredTopic(NamedTuple):
@@ -135,12 +135,12 @@ class RestoredTopic(NamedTuple):
 
 @dataclass(slots=True)
 class RestorePlan:
+    # Every key but the cluster's id, which is written last.
     puts: list[Put] = field(default_factory=list)
-    """Every key but the cluster's id, which is written last."""
     topics: list[RestoredTopic] = field(default_factory=list)
     partitions: int = 0
+    # Keys that are taken from the snapshot as they are: groups, offsets, ACLs.
     copied: int = 0
-    """Keys that are taken from the snapshot as they are: groups, offsets, ACLs."""
     next_session: int = 1
     next_producer_id: int = 1
     leader_epoch_max: int = 0
@@ -235,8 +235,8 @@ class _Told:
     revision: int = 0
     topics: dict[TopicId, Topic] = field(default_factory=dict)
     epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
+    # Counters, by key.
     numbers: dict[str, int] = field(default_factory=dict)
-    """Counters, by key."""
     others: list[Put] = field(default_factory=list)
 
     @classmethod

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tidelog.client import Client
     from tidelog.transport.descriptions import BrokerDrain
 
+# Between looks at what a broker that drains still leads.
 DRAIN_LOOK_S = 0.5
-"""Between looks at what a broker that drains still leads."""
 _STYLES = {"serving": "green", "draining": "bold yellow", "not serving": "bold red", "unreachable": "bold red"}
 
 app = typer.Typer(cls=GroupPage, help="Look after the brokers of a cluster.")

@@ -14,17 +14,17 @@ from metadata.errors import Corrupt, TidelogError, UnknownTopic
 from tidelog.client import Client
 from tidelog.transport.descriptions import BrokerInfo, PartitionInfo
 
+# Topics that are asked for their partitions at the same time.
 TOPICS_AT_ONCE = 16
-"""Topics that are asked for their partitions at the same time."""
+# A broker renews its lease every third of session_timeout_ms (9 s), and so hears from the metadata store more often.
 METADATA_AGE_MS_MAX = 15_000
-"""A broker renews its lease every third of session_timeout_ms (9 s), and so hears from the metadata store more often."""
 
 
 class BrokerHealth(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: str
     grpc_address: str
+    # serving, draining, not serving, unreachable.
     status: str
-    """serving, draining, not serving, unreachable."""
     detail: str = ""
 
 
@@ -47,8 +47,8 @@ class ClusterHealth(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     without_leader: int
     unserved: list[UnservedPartition]
+    # In sentences for people; none where all is well.
     faults: list[str]
-    """In sentences for people; none where all is well."""
 
 
 async def check_cluster(log: Client) -> ClusterHealth:

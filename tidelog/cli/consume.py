@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tidelog.group.consumer import GroupConsumer
 
 READER_LOOKED_FOR_S = 0.25
+# The exit code that a shell tells of a process which SIGTERM has ended.
 TERMINATED = 128 + signal.SIGTERM
-"""The exit code that a shell tells of a process which SIGTERM has ended."""
 WAIT_TOLD_S = 2.0
 
 

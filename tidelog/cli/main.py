@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from tidelog.import_check import ALL, check_packages
 
+# For which no other command is loaded.
 BROKER_COMMANDS = frozenset({"dev", "serve"})
-"""For which no other command is loaded."""
+# As in cli/app/errors.py, which is not loaded yet.
 INTERRUPTED = 130
-"""As in cli/app/errors.py, which is not loaded yet."""
 
 
 def run(arguments: Sequence[str]) -> int:

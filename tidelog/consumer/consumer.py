@@ -20,8 +20,8 @@ from tidelog.consumer.topic_reader import TopicReader
 from tidelog.records import Record
 from tidelog.tasks import ClientTasks
 
+# How partitions are named: by number where one topic is read, else by topic and number.
 Place = TypeVar("Place")
-"""How partitions are named: by number where one topic is read, else by topic and number."""
 
 
 class Reader(Generic[Place]):

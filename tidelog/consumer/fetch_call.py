@@ -23,10 +23,10 @@ from tidelog.transport.connection import Connection
 from tidelog.transport.routes import NO_LEADER_EPOCH
 from tidelog.transport.rpc_errors import error_of_rpc
 
+# How much later than its long poll a broker may begin to answer.
 ANSWER_GRACE_S: Final = 10.0
-"""How much later than its long poll a broker may begin to answer."""
+# A whole answer has the time that it takes at this rate.
 ANSWER_BYTES_PER_S_MIN: Final = 256 * KIB
-"""A whole answer has the time that it takes at this rate."""
 
 
 class PartitionRequest(NamedTuple):

@@ -25,8 +25,8 @@ from metadata.groups.assignors import TopicPartitionName
 from tidelog.settings import ResetPolicy
 from tidelog.transport.descriptions import OffsetRange
 
+# Partitions that a message names; more are counted.
 NAMED_MAX: Final = 10
-"""Partitions that a message names; more are counted."""
 
 _RESET_HINT: Final = (
     "Begin elsewhere, or choose where to go on by itself: auto_offset_reset='earliest' or 'latest' "
@@ -36,25 +36,25 @@ _RESET_HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
+    # Before the first repeat; doubles up to `pause_s_max`.
     pause_s: float
-    """Before the first repeat; doubles up to `pause_s_max`."""
     pause_s_max: float
     patience_s: float
 
 
 @dataclass(slots=True)
 class _Partition:
+    # Where the next fetch begins.
     next_offset: int
-    """Where the next fetch begins."""
+    # It came while its topic was followed, and was not read yet: it begins at its start, wherever that is by then.
     was_added: bool
-    """It came while its topic was followed, and was not read yet: it begins at its start, wherever that is by then."""
+    # Where reading ends; None: nowhere.
     end_offset: int | None = None
-    """Where reading ends; None: nowhere."""
+    # What ended it before its end.
     error: TidelogError | None = None
-    """What ended it before its end."""
     is_paused: bool = False
+    # As an answer told it last.
     high_watermark: int | None = None
-    """As an answer told it last."""
     troubled_since_s: float | None = None
     pause_s: float = 0.0
     resumes_s: float = -math.inf

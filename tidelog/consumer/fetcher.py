@@ -54,11 +54,11 @@ from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import OffsetRange
 from tidelog.transport.routes import UNTOLD, TopicRoute
 
+# How much later than its long poll a broker may begin to answer, before another is asked whether it still leads.
 SILENCE_S: Final = 1.0
-"""How much later than its long poll a broker may begin to answer, before another is asked whether it still leads."""
+# The same of a broker of the reader's rack, before the leader is asked: after 10 s of reading from the bucket it asks the leader
+# itself.
 PREFERRED_SILENCE_S: Final = 12.0
-"""The same of a broker of the reader's rack, before the leader is asked: after 10 s of reading from the bucket it asks the leader
-itself."""
 
 log = logging.getLogger("tidelog")
 
@@ -68,8 +68,8 @@ class Chunk(NamedTuple):
 
     partition: TopicPartitionName
     records: list[Record]
+    # Of their batch.
     leader_epoch: int
-    """Of their batch."""
 
 
 class ReadWatcher(TopicWatcher, Protocol):

@@ -19,13 +19,13 @@ class FetchPlace(NamedTuple):
     """Partitions of one place are fetched together."""
 
     address: str
+    # That the fetch names; empty where the broker is to answer whatever its rack is.
     client_rack: str
-    """That the fetch names; empty where the broker is to answer whatever its rack is."""
 
 
 class _Elsewhere(NamedTuple):
+    # None: at its leader, whichever that is, without a rack.
     place: FetchPlace | None
-    """None: at its leader, whichever that is, without a rack."""
     until_s: float
 
 

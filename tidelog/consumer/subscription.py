@@ -12,8 +12,8 @@ from tidelog.admin.topics import Topics
 from tidelog.tasks import all_of
 from tidelog.transport.connection import Connection
 
+# A name, several names, or re.compile("orders-.*"), which has to match a topic's whole name.
 TopicsLike = str | Iterable[str] | re.Pattern[str]
-"""A name, several names, or re.compile("orders-.*"), which has to match a topic's whole name."""
 
 NAMES_SHOWN_MAX: Final = 5
 QUESTIONS_AT_ONCE: Final = 16

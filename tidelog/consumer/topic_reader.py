@@ -25,18 +25,18 @@ from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import OffsetRange
 from tidelog.transport.routes import TopicRoute
 
+# About where topics begin.
 QUESTIONS_AT_ONCE: Final = 16
-"""About where topics begin."""
 
 log = logging.getLogger("tidelog")
 
 
 class _Begin(NamedTuple):
     route: TopicRoute
+    # By partition: where it begins, or why it can't.
     starts: Mapping[int, int | TidelogError]
-    """By partition: where it begins, or why it can't."""
+    # Where it ends, or why that is not known; empty for who follows.
     ends: Mapping[int, OffsetRange | TidelogError]
-    """Where it ends, or why that is not known; empty for who follows."""
 
 
 class TopicReader:

@@ -25,12 +25,12 @@ from tidelog.demo.report import HourOfDay
 from tidelog.testing.broker_process import surroundings
 
 PIPELINE: Final = "tidelog.pipelines.hourly_delays"
+# The exit code of a pipeline where Spark can't be started (tidelog/pipelines/command.py).
 NO_SPARK: Final = 69
-"""The exit code of a pipeline where Spark can't be started (tidelog/pipelines/command.py)."""
+# Of the bytes that were written: partitions of a quarter of this, and more, become Parquet, where one has so much.
 DUE_PART: Final = 0.3
-"""Of the bytes that were written: partitions of a quarter of this, and more, become Parquet, where one has so much."""
+# For Java that runs half a minute: with its second compiler it takes 49 s of the processor, with this 33 (measured).
 COMPILED_QUICKLY: Final = "-XX:TieredStopAtLevel=1"
-"""For Java that runs half a minute: with its second compiler it takes 49 s of the processor, with this 33 (measured)."""
 TIMEOUT_S: Final = 600.0
 SAID_SHOWN: Final = 2_000
 

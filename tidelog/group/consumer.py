@@ -27,15 +27,15 @@ from tidelog.group.reader import GroupReader
 from tidelog.records import Record
 from tidelog.tasks import ClientTasks
 
+# A caller that awaits nothing between two records leaves the loop to others, heartbeats above all, after so long.
 GIVES_WAY_S: Final = 0.05
-"""A caller that awaits nothing between two records leaves the loop to others, heartbeats above all, after so long."""
 
 log = logging.getLogger("tidelog")
 
 _OFFSET_MAX: Final = 2**63 - 1
 
+# Members that have not left their groups; the client waits for them when it is left.
 OpenReadings = dict[asyncio.Task[None], GroupReader]
-"""Members that have not left their groups; the client waits for them when it is left."""
 
 
 class GroupConsumer:

@@ -35,19 +35,19 @@ from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection, Stubs
 from tidelog.transport.retry import OutageLog, retry_pauses, worth_telling
 
+# Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
+# (its `grpc_queue_timeout_ms`).
 HEARTBEAT_S: Final = 2.5
-"""Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
-(its `grpc_queue_timeout_ms`)."""
+# Of what waits for nobody; then another way is tried.
 ATTEMPT_S: Final = 5.0
-"""Of what waits for nobody; then another way is tried."""
+# Than the member's own rebalance timeout: the coordinator decides when there is nothing to wait for any more.
 WAIT_LONGER_S: Final = 10.0
-"""Than the member's own rebalance timeout: the coordinator decides when there is nothing to wait for any more."""
+# Who waits for other members asks so often whether the coordinator is still the same.
 LOOK_EVERY_S: Final = 5.0
-"""Who waits for other members asks so often whether the coordinator is still the same."""
+# So long calls go through another broker, once the coordinator gave no answer.
 DETOUR_S: Final = 10.0
-"""So long calls go through another broker, once the coordinator gave no answer."""
+# In one call.
 OFFSETS_MAX: Final = 10_000
-"""In one call."""
 
 _Answer = TypeVar("_Answer")
 _Told = TypeVar("_Told", bound=Message)

@@ -10,14 +10,14 @@ from metadata.errors import InvalidArgument, did_you_mean
 from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 
+# The wire has 32 bits for it.
 _MS_END: Final = 2**32
-"""The wire has 32 bits for it."""
 
+# What `consume` takes beside them.
 _OF_EVERY_READER: Final = frozenset({"from_", "partitions", "follow", "until", "auto_offset_reset", "group"})
-"""What `consume` takes beside them."""
 
+# A plain function or an async one, which is told partitions as (topic, number), in order.
 PartitionsCallback = Callable[[list[TopicPartitionName]], Awaitable[None] | None]
-"""A plain function or an async one, which is told partitions as (topic, number), in order."""
 
 
 class GroupOptionChanges(TypedDict, total=False):
@@ -40,15 +40,15 @@ class GroupOptionChanges(TypedDict, total=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
     member: MemberSettings
+    # Commits what was processed by itself: in the background, before a partition is given up, and when the reading ends.
     auto_commit: bool = True
-    """Commits what was processed by itself: in the background, before a partition is given up, and when the reading ends."""
     auto_commit_interval_ms: float = 5_000.0
+    # These are read from now on; `seek` counts here.
     on_assigned: PartitionsCallback | None = None
-    """These are read from now on; `seek` counts here."""
+    # These go to others as soon as it returns. What was processed is committed; `commit` still counts here.
     on_revoked: PartitionsCallback | None = None
-    """These go to others as soon as it returns. What was processed is committed; `commit` still counts here."""
+    # These may be others' already; nothing of them can be committed.
     on_lost: PartitionsCallback | None = None
-    """These may be others' already; nothing of them can be committed."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.auto_commit, bool):

@@ -25,10 +25,10 @@ class Offset(NamedTuple):
     """As it is committed: of the next record to be read."""
 
     offset: int
+    # Of the last record that was read; NO_EPOCH where that is not known.
     leader_epoch: int = NO_EPOCH
-    """Of the last record that was read; NO_EPOCH where that is not known."""
+    # Of the topic that was read; "": whichever is there.
     topic_id: str = ""
-    """Of the topic that was read; "": whichever is there."""
 
 
 class HandedOut:
@@ -71,8 +71,8 @@ class _Position:
     processed: int
     leader_epoch: int
     committed: int | None
+    # What the caller has had committed itself: what is processed before it takes nothing of that back.
     asked: int = 0
-    """What the caller has had committed itself: what is processed before it takes nothing of that back."""
 
 
 class GroupPositions:

@@ -33,10 +33,10 @@ from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection
 from tidelog.transport.routes import TopicRoute
 
+# How often it is looked at whether the caller goes on.
 LOOKED_AT_S_MAX: Final = 1.0
-"""How often it is looked at whether the caller goes on."""
+# Before it is read again what by the clock may be another's, and is about to be told so.
 PAUSE_S: Final = 0.05
-"""Before it is read again what by the clock may be another's, and is about to be told so."""
 
 log = logging.getLogger("tidelog")
 

@@ -26,8 +26,8 @@ from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import EpochEnd, OffsetRange
 from tidelog.transport.routes import TopicRoute
 
+# About topics.
 QUESTIONS_AT_ONCE: Final = 16
-"""About topics."""
 
 log = logging.getLogger("tidelog")
 

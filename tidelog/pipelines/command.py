@@ -26,8 +26,8 @@ from metadata.errors import InvalidArgument, NotFound
 from tidelog.cli.app.errors import guarded, register, say_error
 from tidelog.spark import check_spark, spark_session
 
+# EX_UNAVAILABLE of sysexits.h: something that is needed is not installed, or Spark does not start.
 NO_SPARK: Final = 69
-"""EX_UNAVAILABLE of sysexits.h: something that is needed is not installed, or Spark does not start."""
 ROWS_SHOWN: Final = 20
 FAILED: Final = 1
 
@@ -37,18 +37,18 @@ Show = Callable[[DataFrame, argparse.Namespace], None]
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     about: str
+    # From records, as the source gives them, to what is written.
     recipe: Callable[[DataFrame], DataFrame]
-    """From records, as the source gives them, to what is written."""
+    # What a batch tells on the terminal.
     show: Show
-    """What a batch tells on the terminal."""
+    # None: the user has to say.
     topic: str | None = "flights"
-    """None: the user has to say."""
     writes: bool = True
+    # Whether the recipe can be a stream that appends.
     streams: bool = True
-    """Whether the recipe can be a stream that appends."""
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
+    # By argument: what has to be installed for it.
     modules: Mapping[str, str] = field(default_factory=dict)
-    """By argument: what has to be installed for it."""
 
 
 def ordered_by(*columns: str) -> Show:

@@ -25,8 +25,8 @@ class Drawn:
     """Which flights the chart is of."""
 
     topic: str
+    # The day of the first flight, and that of the last; None where there is none.
     first: datetime.date | None
-    """The day of the first flight, and that of the last; None where there is none."""
     last: datetime.date | None
 
     @property

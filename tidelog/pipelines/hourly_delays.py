@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 from tidelog.pipelines.command import Pipeline, run_pipeline, say
 from tidelog.pipelines.flights import flights
 
+# How long a stream waits for what comes late: an hour is done, and written, when a flight two hours behind its end was seen.
 LATE: Final = "2 hours"
-"""How long a stream waits for what comes late: an hour is done, and written, when a flight two hours behind its end was seen."""
 PLACE: Final = "America/New_York"
 SUMS: Final = ("flights", "departed", "delay_minutes", "late")
 

@@ -26,10 +26,10 @@ from tidelog.producer.ready_queue import ReadyQueue
 from tidelog.settings import ClientSettings
 from tidelog.transport.routes import NO_LEADER_EPOCH, TAKEOVER, RoutePath
 
+# A broker refuses a request of more appends.
 REQUEST_BATCHES_MAX = 10_000
-"""A broker refuses a request of more appends."""
+# Failed batches remembered until a flush reports them; beyond it the newest are dropped.
 FAILURES_KEPT_MAX = 1_000
-"""Failed batches remembered until a flush reports them; beyond it the newest are dropped."""
 
 
 class RecordAccumulator:

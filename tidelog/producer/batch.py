@@ -14,8 +14,8 @@ from segments.records.batch import BATCH_OVERHEAD_BYTES
 from tidelog.records import Ack, Headers
 from tidelog.transport.wire_sizes import append_bytes
 
+# key, value, headers, timestamp in ms: as the codec takes it.
 RecordTuple = tuple[bytes | None, bytes | None, Headers, int]
-"""key, value, headers, timestamp in ms: as the codec takes it."""
 
 
 class BatchLane(Protocol):

@@ -31,8 +31,8 @@ from tidelog.settings import ClientSettings
 from tidelog.transport.routes import NO_LEADER_EPOCH, RoutePath
 
 BATCHES_IN_FLIGHT_MAX: Final = 5
+# A broker is told how long it may take for a batch; this much later its silence counts as a broken stream.
 ANSWER_GRACE_S: Final = 5.0
-"""A broker is told how long it may take for a batch; this much later its silence counts as a broken stream."""
 SEQUENCES: Final = 2**31
 EPOCH_MAX: Final = 2**15 - 1
 NO_PRODUCER: Final = (-1, -1)

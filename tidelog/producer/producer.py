@@ -40,8 +40,8 @@ from tidelog.transport.connection import Connection
 from tidelog.transport.routes import RoutePath
 from tidelog.transport.wire_sizes import RECORD_OVERHEAD_BYTES, record_bytes
 
+# The latest that a record batch can hold: its distance to -1, which stands for none, has to be an int64.
 TIMESTAMP_MS_MAX = 2**63 - 2
-"""The latest that a record batch can hold: its distance to -1, which stands for none, has to be an int64."""
 
 
 class Delivery(msgspec.Struct, gc=False):

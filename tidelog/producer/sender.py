@@ -58,16 +58,16 @@ from tidelog.transport.wire_sizes import REQUEST_OVERHEAD_BYTES, append_bytes
 APPEND_BYTES_PER_REQUEST: Final = 4 * MIB
 TIMEOUT_MS_MAX: Final = 2**31 - 1
 OUTAGE_TOLD_EVERY_S = 10.0
+# Longer than a commit on a store that is well, and far shorter than the session of a broker that hangs.
 SILENCE_S = 1.0
-"""Longer than a commit on a store that is well, and far shorter than the session of a broker that hangs."""
+# The same where the broker waits for a leader: who leads is asked so often.
 AWAITED_S = 0.05
-"""The same where the broker waits for a leader: who leads is asked so often."""
+# A pause between two questions is so many times as long as the answer took, up to SILENCE_S: topics may have many partitions.
 QUESTIONS_APART: Final = 10
-"""A pause between two questions is so many times as long as the answer took, up to SILENCE_S: topics may have many partitions."""
 
 _ACKS = {"all": log_pb2.ACKS_ALL, "leader": log_pb2.ACKS_LEADER, "none": log_pb2.ACKS_NONE}
+# Answers that say that what is known of the topic is not true any more: its id, its partitions, its leaders, its limits.
 _TOPIC_CHANGED = (NotFound, NotLeader, UnknownProducer, TooLarge)
-"""Answers that say that what is known of the topic is not true any more: its id, its partitions, its leaders, its limits."""
 
 log = logging.getLogger("tidelog")
 

@@ -36,10 +36,10 @@ _WILDCARDS = {"0.0.0.0", "::", "[::]", ""}
 
 
 class Address(NamedTuple):
+    # http or grpc; https or grpcs.
     scheme: str
-    """http or grpc; https or grpcs."""
+    # An IPv6 address stands in brackets.
     host: str
-    """An IPv6 address stands in brackets."""
     port: int
 
     @property

@@ -30,12 +30,12 @@ from tidelog.transport.credentials import Credentials, Pem
 from tidelog.transport.rpc_errors import unreachable
 from tidelog.transport.tls_diagnosis import TlsProblem, diagnose_tls
 
+# An answer to a fetch may be this much above `fetch_bytes_max`: one batch is always answered, were it larger.
 ANSWER_SLACK_BYTES: Final = 32 * MIB
-"""An answer to a fetch may be this much above `fetch_bytes_max`: one batch is always answered, were it larger."""
 IDLE_S: Final = 300.0
 LAST_EVENTS_S: Final = 0.01
+# So long what is wrong with TLS at an address is taken for known.
 TROUBLE_S: Final = 10.0
-"""So long what is wrong with TLS at an address is taken for known."""
 TROUBLE_TIMEOUT_S: Final = 2.0
 
 CHANNEL_OPTIONS: Final = (

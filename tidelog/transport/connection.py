@@ -61,19 +61,19 @@ from tidelog.transport.rpc_errors import error_of_rpc, is_said_by_broker, is_tol
 
 _Answer = TypeVar("_Answer")
 
+# How long one broker has to say who leads, before another is asked.
 QUESTION_S: Final = 2.0
-"""How long one broker has to say who leads, before another is asked."""
+# The same once every one was too slow: doubled from one to the next, up to this.
 QUESTION_S_MAX: Final = 5.0
-"""The same once every one was too slow: doubled from one to the next, up to this."""
+# To connect to a broker that the cluster names: at most this, since another one can be asked to forward.
 LEADER_CONNECT_S: Final = 2.0
-"""To connect to a broker that the cluster names: at most this, since another one can be asked to forward."""
+# A broker that has heard nothing of etcd for longer is asked behind those that have. When all is well, that is 3 s.
 METADATA_AGE_MS_MAX: Final = 5_000
-"""A broker that has heard nothing of etcd for longer is asked behind those that have. When all is well, that is 3 s."""
+# Who asks so soon again, and is told the same, does not get on with it: another broker is asked next.
 ASKED_AGAIN_S: Final = 2.0
-"""Who asks so soon again, and is told the same, does not get on with it: another broker is asked next."""
 
+# Brokers that an error names beside the one that it comes from.
 SILENT_NAMED_MAX: Final = 5
-"""Brokers that an error names beside the one that it comes from."""
 
 log = logging.getLogger("tidelog")
 

@@ -24,8 +24,8 @@ from tidelog.settings import ClientSettings
 KEY_READ_AGAIN_S: Final = 5.0
 _LOCAL: Final = frozenset({"localhost", "[::1]"})
 
+# Authorities, key, certificate.
 Pem = tuple[bytes | None, bytes | None, bytes | None]
-"""Authorities, key, certificate."""
 
 
 class Credentials:

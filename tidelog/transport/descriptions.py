@@ -11,15 +11,15 @@ from gateway.proto.values import value_of
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
+    # Broker id; empty where nobody leads.
     leader: str
-    """Broker id; empty where nobody leads."""
     leader_epoch: int
+    # The oldest offset that can be read.
     log_start_offset: int
-    """The oldest offset that can be read."""
+    # The offset that the next committed record will have. -1 where there is an error, as is log_start_offset.
     high_watermark: int
-    """The offset that the next committed record will have. -1 where there is an error, as is log_start_offset."""
+    # Why its leader does not serve it (it is damaged), or does not answer, or that nobody leads it.
     error: str = ""
-    """Why its leader does not serve it (it is damaged), or does not answer, or that nobody leads it."""
     error_code: str = ""
     hint: str = ""
 
@@ -28,11 +28,11 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     id: str
     partition_count: int
+    # Only those that differ from the defaults.
     settings: dict[str, str]
-    """Only those that differ from the defaults."""
     created_at_ms: int
+    # From `describe`; empty in lists.
     partitions: tuple[PartitionInfo, ...] = ()
-    """From `describe`; empty in lists."""
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +44,8 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     version: str = ""
     partitions_led: int = 0
+    # It appoints the leaders.
     controller: bool = False
-    """It appoints the leaders."""
 
 
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +53,15 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     bucket: str
     brokers: tuple[BrokerInfo, ...]
+    # For so long the broker that told all this has heard nothing from the metadata store: it may be as old.
     metadata_age_ms: int = 0
-    """For so long the broker that told all this has heard nothing from the metadata store: it may be as old."""
 
 
 class BrokerDrain(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: str
     draining: bool
+    # 0 of a broker that drains: it may be stopped, and nothing moves.
     partitions_led: int
-    """0 of a broker that drains: it may be stopped, and nothing moves."""
 
 
 class OffsetRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +75,8 @@ class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Where the records of a leader epoch end, of the asked one or the newest before it."""
 
     leader_epoch: int
+    # Behind its last record; of the present epoch the high watermark.
     end_offset: int
-    """Behind its last record; of the present epoch the high watermark."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +85,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     offset: int
+    # segment, or parquet once the record was compacted: then the bytes are those of a row group, and batch_crc32c is theirs.
     tier: str
-    """segment, or parquet once the record was compacted: then the bytes are those of a row group, and batch_crc32c is theirs."""
     object_key: str
     range_start: int
     range_end: int
@@ -96,11 +96,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     batch_crc32c: int
     in_hot_pool: bool
     session: int | None
+    # Both of a record in a segment.
     segment_seq: int | None
-    """Both of a record in a segment."""
     row_group: int | None
+    # Both of a record in Parquet: the group's number in the file, and the sum over the file's records.
     file_checksum: str | None
-    """Both of a record in Parquet: the group's number in the file, and the sum over the file's records."""
 
 
 def topic_info(topic: admin_pb2.Topic) -> TopicInfo:

@@ -30,11 +30,11 @@ def worth_telling(met: _Error | None, error: _Error, *, is_cut_short: bool) -> _
     return met if met is not None and is_cut_short and is_timeout(error) else error
 
 
+# What passes sooner is a handover, or a broker that is started again.
 TOLD_AFTER_S: Final = 10.0
-"""What passes sooner is a handover, or a broker that is started again."""
 TOLD_EVERY_S: Final = 60.0
+# Between two attempts: nobody was trying any more.
 FORGOTTEN_AFTER_S: Final = 60.0
-"""Between two attempts: nobody was trying any more."""
 
 log = logging.getLogger("tidelog")
 

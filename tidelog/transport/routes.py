@@ -23,20 +23,20 @@ NO_LEADER_EPOCH: Final = -1
 DETOUR_AGE_S: Final = 10.0
 NEXT_LEADER: Final = "the next leader"
 TAKEOVER: Final = "its takeover"
+# Topics whose newest leader epochs are remembered, those that were met last.
 EPOCHS_OF_TOPICS_MAX: Final = 1_000
-"""Topics whose newest leader epochs are remembered, those that were met last."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
     """What one broker takes. The defaults are a broker's own, for one that does not tell: what is above is refused by it."""
 
+    # One request, whole. It has to fit the broker's buffer, too.
     request_bytes_max: int = 16 * MIB
-    """One request, whole. It has to fit the broker's buffer, too."""
+    # One record batch, unless its topic says less. Not known: what a request can hold.
     message_bytes_max: int = 16 * MIB
-    """One record batch, unless its topic says less. Not known: what a request can hold."""
+    # The records of one batch, decompressed.
     decompressed_bytes_max: int = 64 * MIB
-    """The records of one batch, decompressed."""
 
     @property
     def batch_bytes_max(self) -> int:
@@ -51,20 +51,20 @@ class RoutePath(NamedTuple):
     """How records get to a partition's leader. What goes one way shares a stream, on which answers come in the order of requests:
     so what may have to wait for a leader goes another way than what is led at the same broker, and holds up nothing of it."""
 
+    # gRPC address of the broker that is called.
     address: str
-    """gRPC address of the broker that is called."""
+    # What answers may have to wait for: NEXT_LEADER, TAKEOVER, or the leader at this address, to which the broker forwards. Empty:
+    # the broker leads.
     awaits: str = ""
-    """What answers may have to wait for: NEXT_LEADER, TAKEOVER, or the leader at this address, to which the broker forwards. Empty:
-    the broker leads."""
 
 
 class PartitionRoute(NamedTuple):
+    # gRPC address: of the leader, or of a broker that forwards to it; where nobody leads, of one that can say who does.
     leader: str
-    """gRPC address: of the leader, or of a broker that forwards to it; where nobody leads, of one that can say who does."""
+    # NO_LEADER_EPOCH where nobody leads.
     leader_epoch: int
-    """NO_LEADER_EPOCH where nobody leads."""
+    # As in Way.
     awaits: str = ""
-    """As in Way."""
 
     @property
     def way(self) -> RoutePath:
@@ -78,18 +78,18 @@ class TopicRoute:
     name: str
     topic_id: str
     partitions: tuple[PartitionRoute, ...]
+    # The largest record batch that the topic takes, whichever of its partitions it is for.
     batch_bytes_max: int
-    """The largest record batch that the topic takes, whichever of its partitions it is for."""
+    # The same of its records, decompressed.
     decompressed_bytes_max: int
-    """The same of its records, decompressed."""
+    # When it was asked for, on the monotonic clock.
     learnt_s: float
-    """When it was asked for, on the monotonic clock."""
+    # Those that are not at their defaults.
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Those that are not at their defaults."""
+    # Whether a leader can't be reached from here, so that a broker between forwards to it.
     has_detours: bool = False
-    """Whether a leader can't be reached from here, so that a broker between forwards to it."""
+    # gRPC address by partition.
     leaders: tuple[str, ...] = field(init=False)
-    """gRPC address by partition."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "leaders", tuple(partition.leader for partition in self.partitions))

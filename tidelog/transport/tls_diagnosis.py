@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 from tidelog.transport.credentials import Credentials
 
 _EXPIRED, _NOT_YET = 10, 9
+# Of host and of address. X509_V_ERR_… of OpenSSL, as the others.
 _NAME_MISMATCHES = (62, 64)
-"""Of host and of address. X509_V_ERR_… of OpenSSL, as the others."""
 _UNWANTED: Final = (
     *("CERTIFICATE_REQUIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "DECRYPT_ERROR"),
     "ALERT_HANDSHAKE_FAILURE",  # TLS 1.2, where none was shown
 )
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE")
+# With TLS 1.3, a server that does not take our certificate says so, or hangs up, only after what is the handshake here.
 LAST_WORD_S: Final = 0.5
-"""With TLS 1.3, a server that does not take our certificate says so, or hangs up, only after what is the handshake here."""
 
 
 class TlsProblem(NamedTuple):

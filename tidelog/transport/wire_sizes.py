@@ -17,18 +17,18 @@ from typing import Final
 
 from tidelog.records import Headers
 
+# Length 5, attributes 1, timestamp delta 10, offset delta 5, lengths of key and value 5 each, count of headers 5.
 RECORD_OVERHEAD_BYTES: Final = 36
-"""Length 5, attributes 1, timestamp delta 10, offset delta 5, lengths of key and value 5 each, count of headers 5."""
+# Lengths of name and value, 5 each.
 HEADER_OVERHEAD_BYTES: Final = 10
-"""Lengths of name and value, 5 each."""
+# Of a ProduceRequest: correlation id 11, acks 2, timeout 6.
 REQUEST_OVERHEAD_BYTES: Final = 20
-"""Of a ProduceRequest: correlation id 11, acks 2, timeout 6."""
+# Of an Append: its own length 6, of the topic's name 3, partition 6, the batch's length 6, the topic's id 34; and 5 to spare.
 APPEND_OVERHEAD_BYTES: Final = 60
-"""Of an Append: its own length 6, of the topic's name 3, partition 6, the batch's length 6, the topic's id 34; and 5 to spare."""
+# metadata/model.py: ASCII.
 TOPIC_NAME_BYTES_MAX: Final = 249
-"""metadata/model.py: ASCII."""
+# What a request with one batch takes beside the batch.
 LONE_BATCH_OVERHEAD_BYTES: Final = REQUEST_OVERHEAD_BYTES + APPEND_OVERHEAD_BYTES + TOPIC_NAME_BYTES_MAX
-"""What a request with one batch takes beside the batch."""
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:

@@ -27,12 +27,12 @@ from metadata.page_token import checked_page_size, name_in, token_after
 from metadata.store.interface import KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 
+# Records that are read for one page, where most of them are not of the states that were asked for.
 SCANNED_MAX: Final = 2_000
-"""Records that are read for one page, where most of them are not of the states that were asked for."""
+# For a coordinator that asks leaders, which may look on the bucket.
 ANSWER_S: Final = 30.0
-"""For a coordinator that asks leaders, which may look on the bucket."""
+# Listed as the state of a group whose record can't be read; whoever calls for it is told why.
 DAMAGED: Final = "Damaged"
-"""Listed as the state of a group whose record can't be read; whoever calls for it is told why."""
 _STATES: Final = {phase.value.lower(): phase.value for phase in GroupPhase}
 _Request = TypeVar(
     "_Request",

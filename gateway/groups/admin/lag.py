@@ -33,14 +33,14 @@ from segments.read.log_reader import FetchResult
 from segments.records.batch_kernel import RecordTuple
 
 READS_AT_ONCE: Final = 16
+# For one record, which may lie on the bucket.
 READ_TIMEOUT_S: Final = 5.0
-"""For one record, which may lie on the bucket."""
+# For all that is read for one answer.
 READS_TIMEOUT_S: Final = 10.0
-"""For all that is read for one answer."""
+# A partition, and an offset in it.
 Place = tuple[TopicPartition, int]
-"""A partition, and an offset in it."""
+# Bytes that are asked for: an answer holds a whole batch at least.
 FIRST_BATCH: Final = 1
-"""Bytes that are asked for: an answer holds a whole batch at least."""
 
 
 def lag_records(committed: int | None, bounds: Bounds) -> int:
@@ -71,10 +71,10 @@ def first_timestamp_ms(fetched: FetchResult, offset: int, *, decompressed_bytes_
 UNREAD: Final = Unavailable("the age of the first unread record was not found in time", hint="Ask again, or ask less often.")
 
 
+# Partitions that are asked for at a time: ten times as many would hold the event loop for a tenth of a second.
 PART: Final = 1_000
-"""Partitions that are asked for at a time: ten times as many would hold the event loop for a tenth of a second."""
+# Leaders of the later parts have so long, whatever those before took.
 LATER_PART_S: Final = 0.2
-"""Leaders of the later parts have so long, whatever those before took."""
 
 
 async def bounds_by_parts(log: LogService, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:

@@ -39,10 +39,10 @@ from metadata.topics.topic import Topic
 from segments.partition.partition_log import Bounds
 
 LOOK_UPS_AT_ONCE: Final = 16
+# For the offset of one timestamp, which may be looked for on the bucket.
 LOOK_UP_TIMEOUT_S: Final = 10.0
-"""For the offset of one timestamp, which may be looked for on the bucket."""
+# How it is told what a damaged value held, when it is deleted.
 UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
-"""How it is told what a damaged value held, when it is deleted."""
 # Stands in the answer of a partition that can't be moved.
 NOWHERE: Final = SeekResult(-1)
 

@@ -23,8 +23,8 @@ from segments.partition.partition_log import Bounds
 BEYOND_END: Final = "BEYOND_END"
 BEFORE_START: Final = "BEFORE_START"
 NO_RECORD_SINCE: Final = "NO_RECORD_SINCE"
+# What fits on the wire.
 _OFFSETS: Final = -(2**63), 2**63 - 1
-"""What fits on the wire."""
 
 
 class SeekTo(NamedTuple):
@@ -38,12 +38,12 @@ class SeekTo(NamedTuple):
 class SeekResult(NamedTuple):
     """Where one partition is moved."""
 
+    # Within the log.
     after: int
-    """Within the log."""
+    # Why it is not what was asked for; empty where it is.
     reason: str = ""
-    """Why it is not what was asked for; empty where it is."""
+    # The offset that was asked for then; None of a time.
     asked: int | None = None
-    """The offset that was asked for then; None of a time."""
 
 
 def seek_to(request: groups_pb2.SeekGroupRequest) -> SeekTo:

@@ -35,12 +35,12 @@ from metadata.groups.offsets import StoredOffsets
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
+# Partitions that are looked at in one step, and read for one answer: more would hold the event loop for long.
 PART: Final = 1_000
-"""Partitions that are looked at in one step, and read for one answer: more would hold the event loop for long."""
+# A look ends when progress is due, but not before this: what comes from the bucket, or another broker, may take so long.
 LOOK_S_LEAST: Final = 1.0
-"""A look ends when progress is due, but not before this: what comes from the bucket, or another broker, may take so long."""
+# Before a look that found nobody to ask is made again.
 PAUSE_S: Final = 0.05
-"""Before a look that found nobody to ask is made again."""
 
 _Found = TypeVar("_Found")
 _NOTHING: Final[frozenset[TopicPartitionName]] = frozenset()
@@ -81,8 +81,8 @@ class _Told(NamedTuple):
 class _There(NamedTuple):
     """That there are records."""
 
+    # The first has some.
     partitions: Sequence[ConsumedPartition]
-    """The first has some."""
     bytes_seen: int
 
 

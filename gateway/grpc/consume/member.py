@@ -44,11 +44,11 @@ from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined,
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicPartition
 
+# So long a commit waits for the end of a rebalance.
 COMMIT_S: Final = 15.0
-"""So long a commit waits for the end of a rebalance."""
 PAUSE_S: Final = 0.05
+# So long a client may commit and let go where the broker stops.
 RELEASE_AT_STOP_S: Final = 1.0
-"""So long a client may commit and let go where the broker stops."""
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from metadata.model import check_client_rack
 HEARTBEAT_MS: Final = 5_000
 HEARTBEAT_MS_LEAST: Final = 100
 HEARTBEAT_MS_MOST: Final = 60_000
+# In one commit, and partitions in one message that pauses or resumes.
 OFFSETS_MAX: Final = 10_000
-"""In one commit, and partitions in one message that pauses or resumes."""
+# Of one message of a client: its own words, and no records.
 MESSAGE_BYTES_MAX: Final = 4 << 20
-"""Of one message of a client: its own words, and no records."""
 
 _OF_MEMBERS: Final = ("instance_id", "client_id", "session_timeout_ms", "max_poll_interval_ms", "assignors")
 _RESETS: Final = {
@@ -45,14 +45,14 @@ class NamedStart(NamedTuple):
     partition: int
     topic_id: str
     offset: int | None
+    # Where there is no offset.
     start: Start
-    """Where there is no offset."""
 
 
 class ConsumeOptions(NamedTuple):
     topics: tuple[str, ...]
+    # Empty: alone.
     group: str
-    """Empty: alone."""
     member: MemberSettings
     starts: tuple[NamedStart, ...]
     reset: StartPolicy

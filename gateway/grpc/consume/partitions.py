@@ -24,8 +24,8 @@ from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicId, TopicPartition
 
+# Uncommitted ones that are remembered one by one.
 DELIVERIES_MAX: Final = 2_048
-"""Uncommitted ones that are remembered one by one."""
 UNKNOWN: Final = -1
 
 
@@ -57,17 +57,17 @@ class ConsumedPartition:
     topic_id: TopicId
     number: int
     start: Start
+    # Of the next record to be delivered; UNKNOWN until it is placed.
     offset: int = UNKNOWN
-    """Of the next record to be delivered; UNKNOWN until it is placed."""
+    # As it was seen last.
     high_watermark: int = UNKNOWN
-    """As it was seen last."""
+    # Why it is not read any more.
     error: TidelogError | None = None
-    """Why it is not read any more."""
     is_paused: bool = False
+    # It is being given up: what was delivered may still be committed.
     is_stopped: bool = False
-    """It is being given up: what was delivered may still be committed."""
+    # Offset and high watermark that the client was told last.
     told: tuple[int, int] = (UNKNOWN, UNKNOWN)
-    """Offset and high watermark that the client was told last."""
 
     @property
     def name(self) -> TopicPartitionName:

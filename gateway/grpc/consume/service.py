@@ -37,8 +37,8 @@ from metadata.groups.model import shown
 from metadata.topics.topic import Topic
 
 NOTHING_SAID: Final = "the stream ended before its first message"
+# So long a client may commit and let go where its connection has reached its age; at most half of the grace.
 RELEASE_AT_AGE_S_MAX: Final = 10.0
-"""So long a client may commit and let go where its connection has reached its age; at most half of the grace."""
 
 
 class GrpcConsume:

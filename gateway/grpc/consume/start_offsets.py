@@ -23,10 +23,10 @@ from metadata.errors import TidelogError
 from metadata.group_member.start_offsets import StartPolicy, StartRules
 from metadata.groups.offsets import StoredOffsets
 
+# Before it is asked again.
 AGAIN_S: Final = 0.5
-"""Before it is asked again."""
+# By timestamp: each may read from the bucket, or ask another broker.
 LOOK_UPS_AT_ONCE: Final = 16
-"""By timestamp: each may read from the bucket, or ask another broker."""
 
 log = logging.getLogger(__name__)
 

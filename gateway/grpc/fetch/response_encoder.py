@@ -22,12 +22,12 @@ from segments.records.batch_kernel import RecordTuple
 
 
 class PartitionResponse(NamedTuple):
+    # Everything but the batches or records, and the leader epoch.
     partition: log_pb2.FetchedPartition
-    """Everything but the batches or records, and the leader epoch."""
+    # Batches as they are stored, or what `encode_records` gave.
     pieces: Sequence[Buffer] = ()
-    """Batches as they are stored, or what `encode_records` gave."""
+    # Of the pieces in all.
     size_bytes: int = 0
-    """Of the pieces in all."""
     structured: bool = False
     leader_epoch: int = 0
 

@@ -42,10 +42,10 @@ from segments.partition.partition_log import check_epoch
 from segments.read.log_reader import FetchResult
 
 PARTITIONS_MAX: Final = 10_000
+# From these on, an answer is laid out and handed to gRPC in its own turn of the loop: that takes a millisecond for each MiB.
 LARGE_ANSWER_BYTES: Final = 128 << 10
-"""From these on, an answer is laid out and handed to gRPC in its own turn of the loop: that takes a millisecond for each MiB."""
+# Of an answer on its way: ours, and gRPC's own.
 COPIES: Final = 2
-"""Of an answer on its way: ours, and gRPC's own."""
 
 
 class RequestedPartition(NamedTuple):
@@ -54,8 +54,8 @@ class RequestedPartition(NamedTuple):
     request: log_pb2.FetchPartition
     topic: Topic | None
     target: FetchTarget | TidelogError
+    # Where to read it, in place of records.
     preferred: BrokerRegistration | None = None
-    """Where to read it, in place of records."""
 
 
 class FetchOptions(NamedTuple):

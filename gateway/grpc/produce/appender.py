@@ -50,10 +50,10 @@ class Taken(NamedTuple):
 
     log: LogService
     pending: list[Pending | TidelogError]
+    # Of a ready batch.
     partition: int
-    """Of a ready batch."""
+    # Of structured records.
     plan: Plan | None
-    """Of structured records."""
     topic: str = ""
 
 

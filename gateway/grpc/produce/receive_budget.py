@@ -25,14 +25,14 @@ from typing import Final
 from metadata.errors import Throttled, TooLarge
 from segments.byte_budget import ByteBudget
 
+# How long a turn waits for its message: who had to wait for the turn has sent the message long before.
 TURN_S: Final = 0.1
-"""How long a turn waits for its message: who had to wait for the turn has sent the message long before."""
+# The same on a stream that never sent: clients open some before they have anything to send.
 FIRST_TURN_S: Final = 0.02
-"""The same on a stream that never sent: clients open some before they have anything to send."""
+# While messages wait for the buffer, and nobody for a turn: nobody could use the room better, and the client may be as loaded.
 TURN_LONGEST_S: Final = 1.0
-"""While messages wait for the buffer, and nobody for a turn: nobody could use the room better, and the client may be as loaded."""
+# Of the next message, however short those before were: the first on a stream may be there to open it.
 BYTES_EXPECTED_MIN: Final = 1 << 10
-"""Of the next message, however short those before were: the first on a stream may be there to open it."""
 FOREVER_S: Final = 24 * 3600.0
 
 

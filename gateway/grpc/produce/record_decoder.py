@@ -25,27 +25,27 @@ from metadata.errors import InvalidArgument, TooLarge
 from segments.records.batch_kernel import NewRecordTuple
 
 THREAD_BYTES: Final = 16 << 10
+# More than this is taken apart in a thread: it would hold the event loop for milliseconds.
 THREAD_RECORDS: Final = 1_000
-"""More than this is taken apart in a thread: it would hold the event loop for milliseconds."""
 
+# More than a header takes on the wire beside its key and value.
 _HEADER_WIRE_BYTES: Final = 32
-"""More than a header takes on the wire beside its key and value."""
 _FEWER: Final = "Send fewer records in one message."
 
 
 class StructuredRecords(NamedTuple):
     records: list[NewRecordTuple]
+    # What each record asks for: its own partition, else that of its append.
     own_partitions: list[int | None]
-    """What each record asks for: its own partition, else that of its append."""
 
 
 class RecordLimits(NamedTuple):
+    # Of one record: what its topic takes as a batch.
     record_bytes_max: int
-    """Of one record: what its topic takes as a batch."""
+    # Of one record.
     headers_max: int
-    """Of one record."""
+    # Of the message's RECORDS_MAX.
     records_left: int = RECORDS_MAX
-    """Of the message's RECORDS_MAX."""
 
 
 def takes_long(record_list: memoryview) -> bool:

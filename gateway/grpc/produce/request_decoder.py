@@ -25,10 +25,10 @@ from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TooLarge
 from segments.log.session_log import Acks
 
+# Of one message.
 APPENDS_MAX: Final = 10_000
-"""Of one message."""
+# What only protobuf can read must not be longer.
 UNUSUAL_BYTES_MAX: Final = 1 << 20
-"""What only protobuf can read must not be longer."""
 
 _ACKS: dict[int, Acks] = {
     log_pb2.ACKS_UNSPECIFIED: Acks.ALL,
@@ -44,21 +44,21 @@ class AppendRequest(NamedTuple):
     topic: str
     partition: int | None
     record_batch: memoryview | None
+    # A RecordList as it came.
     records: memoryview | None
-    """A RecordList as it came."""
     expected_offset: int | None
     topic_id: str = ""
     topic_revision: int = 0
     continues: bool = False
+    # Of what another broker forwards: the API key that its client has shown.
     key_id: str = ""
-    """Of what another broker forwards: the API key that its client has shown."""
 
 
 class ProduceRequestView(NamedTuple):
     correlation_id: int
     acks: Acks
+    # 0: the broker's own.
     timeout_ms: int
-    """0: the broker's own."""
     appends: list[AppendRequest]
 
 

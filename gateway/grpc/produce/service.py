@@ -35,8 +35,8 @@ from metadata.model import Partition, TopicId, TopicPartition
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
 
+# The results of more are told in a thread.
 RECORDS_AT_ONCE: Final = 500
-"""The results of more are told in a thread."""
 
 
 class Unanswered(NamedTuple):

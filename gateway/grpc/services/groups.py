@@ -30,11 +30,11 @@ from metadata.groups.model import Generation, InstanceId, MemberId, shown
 from metadata.groups.offsets import CommittedOffset
 from metadata.model import TopicPartition
 
+# In one commit, and partitions named in one fetch.
 OFFSETS_MAX: Final = 10_000
-"""In one commit, and partitions named in one fetch."""
 LEAVING_MAX: Final = 1_000
+# These are counted apart from all others (grpc/server.py): a rebalance of many must not keep producers out.
 WAITING: Final = frozenset({"JoinGroup", "SyncGroup"})
-"""These are counted apart from all others (grpc/server.py): a rebalance of many must not keep producers out."""
 _Answer = TypeVar("_Answer", bound=Message)
 
 

@@ -27,8 +27,8 @@ from segments.partition.producer_state import ONE_SHOT
 
 SERVICE: Final = "tidelog.v1.Log"
 QUERIES_MAX: Final = 10_000
+# By timestamp: each may read from the bucket, or ask another broker.
 LOOK_UPS_AT_ONCE: Final = 16
-"""By timestamp: each may read from the bucket, or ask another broker."""
 
 
 class GrpcLogService:

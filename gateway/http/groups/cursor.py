@@ -24,8 +24,8 @@ from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
 
+# Partitions in one cursor, where each topic counts as two more: five to seven KiB of text, and ten at the very worst.
 PLACES_MAX: Final = 600
-"""Partitions in one cursor, where each topic counts as two more: five to seven KiB of text, and ten at the very worst."""
 TEXT_CHARACTERS_MAX: Final = 16_384
 _VERSION: Final = 1
 _CHECKSUM_BYTES: Final = 8
@@ -35,17 +35,17 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class CursorEntry(NamedTuple):
+    # Of the next record to be read.
     offset: int
-    """Of the next record to be read."""
+    # It would be lost where it is left out: neither a commit tells it, nor where the log begins.
     must_stay: bool
-    """It would be lost where it is left out: neither a commit tells it, nor where the log begins."""
 
 
 class Cursor(NamedTuple):
     generation: Generation
     places: Mapping[TopicPartition, CursorEntry]
+    # Which of the member's partitions comes first in the next answer, so that none starves the others.
     turn: int = 0
-    """Which of the member's partitions comes first in the next answer, so that none starves the others."""
 
     @property
     def uncommitted(self) -> dict[TopicPartition, int]:

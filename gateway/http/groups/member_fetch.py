@@ -41,13 +41,13 @@ from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
+# Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More
+# than a cursor holds, so that where one holds all, all are placed at once.
 PART: Final = 1_000
-"""Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More
-than a cursor holds, so that where one holds all, all are placed at once."""
+# Between looks while some partitions have no leader.
 UNLED_PAUSE_S: Final = 0.02
-"""Between looks while some partitions have no leader."""
+# The same for one of which nobody could tell where it begins: the others are waited for meanwhile.
 UNPLACED_LOOK_S: Final = 0.5
-"""The same for one of which nobody could tell where it begins: the others are waited for meanwhile."""
 
 
 class Reset(NamedTuple):

@@ -26,18 +26,18 @@ from metadata.groups.consumer_protocol import (
 )
 from metadata.groups.model import Joined, MemberId, Protocol
 
+# The best first: whatever the other members know, one of these is among it.
 ASSIGNORS_OFFERED: Final = ("cooperative-sticky", "sticky", "roundrobin", "range")
-"""The best first: whatever the other members know, one of these is among it."""
+# Of so many topics that this is not enough, new partitions are noticed when the group rebalances for another reason.
 SEEN_BYTES_MAX: Final = 16 << 10
-"""Of so many topics that this is not enough, new partitions are noticed when the group rebalances for another reason."""
 _SEEN: Final = b"tidelog:seen:"
 
 
 class Assignments(NamedTuple):
+    # In order, each once.
     partitions: list[TopicPartitionName]
-    """In order, each once."""
+    # How many partitions the leader saw of each topic of the group. Empty but for the leader itself.
     seen: Mapping[str, int]
-    """How many partitions the leader saw of each topic of the group. Empty but for the leader itself."""
 
 
 def offers(topics: Iterable[str], assignors: Sequence[str]) -> tuple[Protocol, ...]:

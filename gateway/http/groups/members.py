@@ -41,10 +41,10 @@ from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE
 from metadata.groups.model import NO_MEMBER, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 
+# For the farewell of a member whose client has hung up.
 LEAVE_S: Final = 5.0
-"""For the farewell of a member whose client has hung up."""
+# An assignment of more is made in a thread: it would hold the event loop for milliseconds.
 THREAD_PARTITIONS: Final = 1_000
-"""An assignment of more is made in a thread: it would hold the event loop for milliseconds."""
 
 log = logging.getLogger(__name__)
 

@@ -38,11 +38,11 @@ from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, SyncRequest
 
+# While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed.
 HEARTBEAT_S: Final = 3.0
-"""While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed."""
 
+# Who waited longer for records asks once more whether its generation is the present one, before it reads them.
 WAITED_S: Final = 0.1
-"""Who waited longer for records asks once more whether its generation is the present one, before it reads them."""
 _POLICIES: Final = {"earliest": StartPolicy.EARLIEST, "latest": StartPolicy.LATEST}
 _QUERY: Final = (
     "generation",

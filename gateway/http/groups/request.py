@@ -20,8 +20,8 @@ TRUE_OR_FALSE: Final = {"true": True, "false": False}
 
 class GroupRequest(NamedTuple):
     request: Request
+    # Empty where the route is of all groups.
     group: str
-    """Empty where the route is of all groups."""
     member_id: MemberId
     body: bytes
     client_host: str

@@ -33,8 +33,8 @@ from gateway.records.response_budget import ResponseBudget
 from metadata.errors import NoCoordinator, NotCoordinator, UnknownMember
 from metadata.groups.model import MemberId, check_group_name
 
+# Longer than any that is given: a name and a UUID.
 MEMBER_ID_CHARACTERS_MAX: Final = 600
-"""Longer than any that is given: a name and a UUID."""
 
 Handler = Callable[[GroupRequest], Awaitable[None]]
 

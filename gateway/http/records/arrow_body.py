@@ -35,8 +35,8 @@ from segments.records.columns import HEADERS_TYPE, encode_batch
 from segments.records.partitioner import NO_PARTITION, partitions_of
 
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
+# About what a record takes beside its key, value and headers.
 RECORD_BYTES_EXTRA: Final = 12
-"""About what a record takes beside its key, value and headers."""
 
 BY_KEY: Final = -(2**63)
 
@@ -45,11 +45,11 @@ _BYTES_TYPES: Final = (pa.binary(), pa.string(), pa.large_binary(), pa.large_str
 
 
 class ArrowRecords(NamedTuple):
+    # pa.BinaryArray
     keys: Any
-    """pa.BinaryArray"""
     values: Any
+    # BY_KEY where a record asks for none.
     partitions: npt.NDArray[np.int64] | None
-    """BY_KEY where a record asks for none."""
     timestamps_ms: npt.NDArray[np.int64]
     headers: Any | None
     size_bytes: int

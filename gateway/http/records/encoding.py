@@ -43,8 +43,8 @@ class HeaderAnswer(msgspec.Struct, gc=False):
 class RecordAnswer(msgspec.Struct, gc=False):
     partition: int
     offset: int
+    # Milliseconds since 1970.
     timestamp: int
-    """Milliseconds since 1970."""
     key: msgspec.Raw
     value: msgspec.Raw
     headers: list[HeaderAnswer]

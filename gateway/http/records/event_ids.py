@@ -20,8 +20,8 @@ _ID: Final = re.compile(r"(?P<topic_id>[0-9a-f]{32})/(?P<places>[0-9]{1,10}:[0-9
 
 class EventPlace(NamedTuple):
     topic_id: TopicId
+    # By partition: the offset of the next record to be read.
     positions: dict[int, int]
-    """By partition: the offset of the next record to be read."""
 
 
 def encode_event_id(topic_id: TopicId, positions: Mapping[int, int]) -> str:

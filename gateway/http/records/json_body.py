@@ -30,11 +30,11 @@ from metadata.errors import InvalidArgument, TooLarge, did_you_mean
 from segments.records.batch_kernel import NewRecordTuple
 from segments.records.json_values import to_bytes
 
+# Of NDJSON, empty ones among them.
 LINES_MAX: Final = 2 * RECORDS_MAX
-"""Of NDJSON, empty ones among them."""
 
+# `{}` and a comma, or a line break.
 _RECORD_BYTES_MIN: Final = 3
-"""`{}` and a comma, or a line break."""
 _RECORDS_LEVEL: Final = 2
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -51,8 +51,8 @@ class RecordBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     key: msgspec.Raw = _NULL
     value: msgspec.Raw = _NULL
+    # dict[str, Raw] | list[HeaderBody] | None, decoded when they have been counted.
     headers: msgspec.Raw = _NULL
-    """dict[str, Raw] | list[HeaderBody] | None, decoded when they have been counted."""
     partition: int | None = None
     timestamp: int | None = None
 
@@ -80,8 +80,8 @@ class ProduceBody(msgspec.Struct, Generic[_Record], forbid_unknown_fields=True):
 
 class ParsedRecords(NamedTuple):
     records: list[NewRecordTuple]
+    # What each record asks for; None where none does.
     own_partitions: list[int | None] | None
-    """What each record asks for; None where none does."""
 
 
 _FIELDS: Final = RecordBody.__struct_fields__
@@ -266,8 +266,8 @@ def _hint(fault: FieldError, *, of_record: bool) -> str:
 
 _QUOTE, _COMMA = b'",'
 _NO_MARKS: Final = bytes(set(range(256)) - set(b'"[]{},'))
+# Taken at a time: the levels take four bytes for each mark.
 _CHUNK_BYTES: Final = 1 << 20
-"""Taken at a time: the levels take four bytes for each mark."""
 
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[list(b"[{")] = 1

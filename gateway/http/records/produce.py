@@ -83,8 +83,8 @@ ARROW: Final = arrow_body.CONTENT_TYPE
 RECORD_BATCH: Final = "application/vnd.tidelog.record-batch"
 
 THREAD_BYTES: Final = 256 << 10
+# A body with more than this is taken apart in a thread, and its answer made in one, so that others are served meanwhile.
 THREAD_RECORDS: Final = 1_000
-"""A body with more than this is taken apart in a thread, and its answer made in one, so that others are served meanwhile."""
 
 _BODIES: Final = (JSON, NDJSON, ARROW, RECORD_BATCH)
 _ANSWERS: Final = {JSON: (JSON, NDJSON), NDJSON: (NDJSON, JSON), ARROW: (JSON, ARROW), RECORD_BATCH: (JSON,)}
@@ -92,11 +92,11 @@ _ENCODE: Final = {JSON: results_as_json, NDJSON: results_as_lines, ARROW: result
 _ACKS: Final = {"all": Acks.ALL, "-1": Acks.ALL, "leader": Acks.LEADER, "1": Acks.LEADER, "none": Acks.NONE, "0": Acks.NONE}
 _QUERY: Final = frozenset({"acks", "timeout_ms", "partition", "expected_offset", "producer_id", "producer_epoch", "base_sequence"})
 
+# Of a record, and some of its value.
 _MEMBERS: Final = 4
-"""Of a record, and some of its value."""
 
+# Longer than any reader keeps its room: who is too slow is cut off.
 _FOR_EVER_S: Final = 86_400.0
-"""Longer than any reader keeps its room: who is too slow is cut off."""
 
 _Work = TypeVar("_Work")
 

@@ -29,8 +29,8 @@ from segments.partition.partition_log import Appended
 class ProduceResult(msgspec.Struct, omit_defaults=True, gc=False):
     partition: int
     offset: int | None = None
+    # Records of a ready batch, which lie at `offset` and behind it.
     count: int | None = None
-    """Records of a ready batch, which lie at `offset` and behind it."""
     duplicate: bool = False
     error: dict[str, Member] | None = None
 
@@ -39,8 +39,8 @@ class _Results(msgspec.Struct):
     results: list[ProduceResult]
 
 
+# What an answer takes beside its results; of an Arrow stream most is its schema.
 _ENVELOPE_BYTES: Final = 1 << 10
-"""What an answer takes beside its results; of an Arrow stream most is its schema."""
 
 _encoder = msgspec.json.Encoder()
 

@@ -37,10 +37,10 @@ from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
+# Below the idle time-out of common proxies.
 PING_MS: Final = 15_000
-"""Below the idle time-out of common proxies."""
+# Between looks of a stream that ends once it has seen the partitions that have no leader at the moment.
 UNLED_LOOK_MS: Final = 500
-"""Between looks of a stream that ends once it has seen the partitions that have no leader at the moment."""
 UNLED_PAUSE_S: Final = 0.02
 
 
@@ -49,19 +49,19 @@ class Limits(NamedTuple):
 
     records_max: int | None
     bytes_max: int
+    # None: a single answer does not wait, a stream does not end.
     wait_ms: int | None
-    """None: a single answer does not wait, a stream does not end."""
     formats: Formats
+    # Of the reader: see cluster_log.places_bytes_min.
     client_rack: str = ""
-    """Of the reader: see cluster_log.places_bytes_min."""
 
 
 class Laid(NamedTuple):
     """What was fetched, as it goes out."""
 
     chunk: bytes
+    # Of every partition: where to read on.
     positions: dict[int, int]
-    """Of every partition: where to read on."""
     record_count: int
 
 

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
+# In the `state` of an ASGI scope.
 STATE_KEY: Final = "tls_subject"
-"""In the `state` of an ASGI scope."""
+# Certificates whose subject is not parsed again at each call.
 REMEMBERED_MAX: Final = 4_096
-"""Certificates whose subject is not parsed again at each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSubject:
+    # The whole name, the most specific part first: CN=billing,OU=payments,O=Example.
     subject: str
-    """The whole name, the most specific part first: CN=billing,OU=payments,O=Example."""
+    # Of several the first that is written; empty where there is none.
     common_name: str
-    """Of several the first that is written; empty where there is none."""
 
 
 class AuthenticatedCall(Protocol):

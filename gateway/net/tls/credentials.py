@@ -21,10 +21,10 @@ from cryptography.x509 import Certificate
 from metadata.errors import InvalidArgument
 
 _NOT_YET_VALID: Final = 9
+# As OpenSSL counts what may be wrong with a certificate.
 _HAS_EXPIRED: Final = 10
-"""As OpenSSL counts what may be wrong with a certificate."""
+# Of the handshake: it takes two of each side.
 _STEPS_MAX: Final = 8
-"""Of the handshake: it takes two of each side."""
 
 
 def check_usable_as_client(cert_file: Path, key_file: Path, authorities: Sequence[Certificate]) -> str:

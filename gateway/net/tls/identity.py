@@ -30,8 +30,8 @@ from gateway.net.tls.settings import TlsSettings
 from metadata.errors import InvalidArgument
 
 ALPN: Final = ["http/1.1"]
+# A bundle of all public authorities has a quarter of a MiB.
 FILE_BYTES_MAX: Final = 4 << 20
-"""A bundle of all public authorities has a quarter of a MiB."""
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +43,12 @@ class TlsIdentity:
     cert: bytes
     key: bytes
     client_ca: bytes | None
+    # None: the system's.
     peer_ca: bytes | None
-    """None: the system's."""
+    # Of the HTTP door.
     context: ssl.SSLContext
-    """Of the HTTP door."""
+    # When the first of our certificates ends, in seconds since 1970.
     not_after_s: float
-    """When the first of our certificates ends, in seconds since 1970."""
 
     def __repr__(self) -> str:
         return f"TlsIdentity(not_after_s={self.not_after_s})"

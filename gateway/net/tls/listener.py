@@ -21,10 +21,10 @@ from typing import Final
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
+# How long the other end has for its part of a polite end.
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long the other end has for its part of a polite end."""
+# Until it is tried again to accept.
 NO_DESCRIPTORS_S: Final = 0.2
-"""Until it is tried again to accept."""
 _SPEAK_TLS: Final = b"This port speaks TLS: write https:// to it.\n"
 PLAIN_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
     len(_SPEAK_TLS),

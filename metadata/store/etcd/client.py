@@ -32,14 +32,14 @@ from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.settings import EtcdSettings, EtcdStatus, next_status
 
 CALLS_PENDING_MAX = 1024
+# Between two rounds in which every member has failed, and before a broken watch is taken up again.
 RETRY_PAUSE_S = 0.1
-"""Between two rounds in which every member has failed, and before a broken watch is taken up again."""
+# The first that splits large answers of a watch.
 VERSION_MIN = (3, 4)
-"""The first that splits large answers of a watch."""
+# gRPC takes no time limit that has passed.
 _TRY_S_MIN = 0.001
-"""gRPC takes no time limit that has passed."""
+# Sent along: a member that has lost its leader refuses at once, and ends its watches, instead of leaving us without an answer.
 _REQUIRE_LEADER = ("hasleader", "true")
-"""Sent along: a member that has lost its leader refuses at once, and ends its watches, instead of leaving us without an answer."""
 
 T = TypeVar("T")
 
@@ -60,8 +60,8 @@ class Try:
     """One try of a request: where, and what to send along."""
 
     member: EtcdMember
+    # Empty where we are nobody's user.
     token: str
-    """Empty where we are nobody's user."""
     timeout_s: float
 
     @property

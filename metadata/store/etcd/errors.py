@@ -77,15 +77,15 @@ class AnswerTooLarge(Exception):
 class Failure:
     """One try of one request at one member has failed."""
 
+    # What the caller gets, unless `then` helps.
     error: Exception
-    """What the caller gets, unless `then` helps."""
     then: Then
+    # Whether the next request had better go to another member.
     leaves: bool
-    """Whether the next request had better go to another member."""
+    # In a few words, for people.
     cause: str
-    """In a few words, for people."""
+    # Whether there was no answer at all.
     silent: bool = False
-    """Whether there was no answer at all."""
 
 
 def failure(code: str, details: str, *, doing: str, url: str, writes: bool) -> Failure:

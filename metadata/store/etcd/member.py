@@ -20,8 +20,8 @@ from metadata.store.etcd.settings import EtcdAddress, EtcdSettings
 
 ANSWER_BYTES_MAX = 16 << 20
 WINDOW_BYTES = 1 << 20
+# Pings on a connection with open calls. etcd closes connections that ping more often than every 5 s.
 KEEPALIVE_S = 6
-"""Pings on a connection with open calls. etcd closes connections that ping more often than every 5 s."""
 KEEPALIVE_TIMEOUT_S = 3
 
 _OPTIONS = (

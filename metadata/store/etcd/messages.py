@@ -19,8 +19,8 @@ _RELATIONS = {
     ">": etcd_pb2.Compare.GREATER,
     "!=": etcd_pb2.Compare.NOT_EQUAL,
 }
+# etcd takes no empty key; this one is before all others.
 _FIRST_KEY = b"\0"
-"""etcd takes no empty key; this one is before all others."""
 
 
 def key_range(prefix: str) -> tuple[bytes, bytes]:

@@ -40,14 +40,14 @@ from metadata.store.transaction_limits import check_key, encode_key
 
 NOW = Revision(0)
 PAGE_BYTES = 2 << 20
+# Before it is known how large the values are.
 PAGE_KEYS_FIRST = 100
-"""Before it is known how large the values are."""
+# More would hold up the event loop for longer than some ten milliseconds.
 PAGE_KEYS_MAX = 2000
-"""More would hold up the event loop for longer than some ten milliseconds."""
+# For one try of a renewal, which writes nothing to disk: a slow answer is none, and a lease does not wait.
 RENEWAL_TIMEOUT_S = 1.0
-"""For one try of a renewal, which writes nothing to disk: a slow answer is none, and a lease does not wait."""
+# A silent member is noticed by its watches within this and etcd_request_timeout_ms.
 PROBE_INTERVAL_S = 2.0
-"""A silent member is noticed by its watches within this and etcd_request_timeout_ms."""
 READS_OVERTAKEN_MAX = 3
 TTL_S_MAX = 10**9
 

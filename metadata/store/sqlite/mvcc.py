@@ -48,11 +48,11 @@ from metadata.store.transaction_limits import check_key, check_transaction, enco
 
 APPLICATION_ID = 0x7469_6465  # "tide": SQLite's mark of whose file it is
 FORMAT_VERSION = 1
+# Events that one read for a watch holds in memory, unless a single transaction has more.
 EVENTS_MAX = 512
-"""Events that one read for a watch holds in memory, unless a single transaction has more."""
 EVENT_BYTES_MAX = 1 << 20
+# Versions that one step of compaction drops, so that callers wait for milliseconds.
 VERSIONS_DROPPED_MAX = 1000
-"""Versions that one step of compaction drops, so that callers wait for milliseconds."""
 
 _SCHEMA = """
 CREATE TABLE store (

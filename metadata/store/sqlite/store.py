@@ -22,10 +22,10 @@ from metadata.model import Revision
 from metadata.store.interface import Compare, KeyValue, LeaseId, Operation, RangeResult, TransactionResult, WatchBatch
 from metadata.store.sqlite.mvcc import SqliteMvcc
 
+# Revisions that watches and older ranges can go back, when nothing else is asked for.
 HISTORY_REVISIONS = 10_000
-"""Revisions that watches and older ranges can go back, when nothing else is asked for."""
+# Calls that may wait for the thread; the next one is refused as Throttled.
 CALLS_PENDING_MAX = 1024
-"""Calls that may wait for the thread; the next one is refused as Throttled."""
 HOUSEKEEPING_INTERVAL_S = 1.0
 
 NOW = Revision(0)

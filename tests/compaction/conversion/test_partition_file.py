@@ -25,8 +25,8 @@ from segments.records.compression import Codec
 from tests.kit.segments.batches import ORDERS
 
 SETTINGS = EncodingSettings(ParquetSettings(row_group_bytes=300), 1 << 20, 1 << 20, 100, 1 << 40)
+# Key, value, headers, timestamp.
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
-"""Key, value, headers, timestamp."""
 
 short = st.none() | st.binary(max_size=6)
 rows = st.lists(

@@ -25,8 +25,8 @@ from tests.kit.compaction.manifests import file_of, files_side_by_side, manifest
 
 COMPACT = TopicSettings(cleanup_policy="compact", delete_retention_ms=100)
 SECRET = b"s" * 16
+# Offset, key, value.
 Record = tuple[int, bytes | None, bytes | None]
-"""Offset, key, value."""
 
 
 def columns_of(records: list[Record]) -> pa.RecordBatch:

@@ -30,8 +30,8 @@ from tests.kit.segments.batches import batch_of
 
 pytestmark = pytest.mark.slow
 
+# In every name, value and key that must not be told.
 CANARY = "canary-7f3a"
-"""In every name, value and key that must not be told."""
 TOPIC, GROUP = f"t-{CANARY}", f"g-{CANARY}"
 WRONG_KEY = "tlk_" + "00" * 8 + "_" + "c0" * 32
 
@@ -99,8 +99,8 @@ REQUESTS: dict[str, Any] = {
     f"{_ACCESS}DeleteQuota": admin_pb2.DeleteQuotaRequest(principal="intruder"),
 }
 STREAMS = {f"{_LOG}Sender", f"{_LOG}Consume"}
+# By what a call needs: all that is allowed to whoever may not make it.
 LACKING = {"describe": (), "read": ("write", "admin"), "write": ("read", "admin"), "admin": ("read", "write")}
-"""By what a call needs: all that is allowed to whoever may not make it."""
 
 
 def without_names(path: str) -> str:

@@ -18,8 +18,8 @@ from segments.wal.segment_file import FooterBytes
 from tests.kit.gateway.virtual_cluster import LAYOUT, SEGMENTS, Fault, Process, World, in_a_world
 from tests.simulation.virtual_loop import virtual_loop
 
+# Partitions: appointed in several transactions.
 MANY = 400
-"""Partitions: appointed in several transactions."""
 
 
 def session_of(process: Process) -> SessionId:

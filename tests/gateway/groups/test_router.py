@@ -52,8 +52,8 @@ class Group:
     name: str
     at: Broker
     others: tuple[Broker, Broker]
+    # Through each broker, by its id.
     calls: dict[str, GroupCalls]
-    """Through each broker, by its id."""
 
     @property
     def brokers(self) -> tuple[Broker, ...]:

@@ -22,8 +22,8 @@ from tidelog.testing.broker_process import BrokerProcess
 pytestmark = pytest.mark.slow
 
 BOUND_BYTES = GatewaySettings().answer_bytes_max
+# What is opened at the moment, what came for the first time, and what the allocator keeps.
 OTHER_BYTES = 128 * MIB
-"""What is opened at the moment, what came for the first time, and what the allocator keeps."""
 
 
 @contextmanager

@@ -36,8 +36,8 @@ from tests.kit.gateway.stubs import log_stub
 from tests.kit.segments.batches import batch_of, records_in
 
 pytestmark = pytest.mark.slow
+# Of three brokers.
 RACKS = "abb"
-"""Of three brokers."""
 
 
 class Racks:

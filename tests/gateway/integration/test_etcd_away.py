@@ -18,8 +18,8 @@ from tidelog.records import Record
 
 pytestmark = pytest.mark.slow
 
+# On a busy machine; a question to etcd that is away takes ten.
 AT_ONCE_S = 7.0
-"""On a busy machine; a question to etcd that is away takes ten."""
 
 
 class Asking:

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.slow
 
 IDLE_MAX = 10_000
 SPARE_FILES = 1_000
+# Of the whole process, for one idle connection with both its ends.
 IDLE_BYTES_MAX = 40 * KIB
-"""Of the whole process, for one idle connection with both its ends."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 POST = b"\x83\x86"  # :method POST, :scheme http

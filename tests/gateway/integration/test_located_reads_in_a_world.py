@@ -19,8 +19,8 @@ from tests.kit.gateway.virtual_cluster import World, in_a_world
 from tests.kit.segments.batches import records_in
 
 pytestmark = pytest.mark.slow
+# How long after the leader's answer others read at the most: twice as long as what was replaced stays on the bucket.
 LATE_S = 4.0
-"""How long after the leader's answer others read at the most: twice as long as what was replaced stays on the bucket."""
 
 
 class Readers:

@@ -33,10 +33,10 @@ from tests.simulation.virtual_loop import run, virtual_loop
 
 LAYOUT = KeyLayout()
 NAMES = {ORDERS.topic_id: "orders", PAYMENTS.topic_id: "payments"}
+# Whatever waits is due.
 AT_ONCE = CompactionSettings(compaction_due_age_ms=1, delete_grace_ms=1, compaction_threads=1)
-"""Whatever waits is due."""
+# Offset and value.
 Record = tuple[int, bytes | None]
-"""Offset and value."""
 
 
 class Scene:

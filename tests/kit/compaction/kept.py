@@ -39,8 +39,8 @@ SETTINGS = CompactionSettings(
     history_file_bytes_max=1 << 20,
     bucket_listing_interval_ms=100 * GRACE_MS,
 )
+# Offset, timestamp, key, value.
 Record = tuple[int, int, bytes | None, bytes | None]
-"""Offset, timestamp, key, value."""
 
 
 def record(offset: int, key: bytes | None = None, value: bytes | None = b"v", *, at_ms: int = 0) -> Record:

@@ -17,8 +17,8 @@ from segments.wal.segment_file import BATCH_DTYPE, Run, SegmentFooter
 from segments.wal.session_listing import SessionLook
 
 RUN_BYTES = 100
+# Session and place in it.
 Place = tuple[int, int]
-"""Session and place in it."""
 
 
 def footer_of(place: Place, runs: Mapping[TopicPartition, tuple[int, int]], *, written_at_ms: int = 0) -> SegmentFooter:

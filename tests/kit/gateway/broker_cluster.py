@@ -29,8 +29,8 @@ from segments.settings import SegmentSettings
 from tests.kit.gateway.small_broker import PATIENCE_S, HeldStore, patient, until
 
 CLUSTER_ID = "cluster-of-a-test"
+# Longer than one process of them all ever stands still: nobody waits for its end here.
 SESSION_MS = 20_000
-"""Longer than one process of them all ever stands still: nobody waits for its end here."""
 SEGMENTS = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
 
 

@@ -15,8 +15,8 @@ from gateway.proto.status import DETAILS_TRAILER, from_status
 from metadata.errors import NoCoordinator, NotCoordinator, TidelogError
 from tests.kit.gateway.stubs import groups_stub
 
+# Longer than any test takes: who plays a member step by step sends no heartbeats meanwhile.
 SESSION_MS = 60_000
-"""Longer than any test takes: who plays a member step by step sends no heartbeats meanwhile."""
 RANGE = groups_pb2.GroupProtocol(name="range", metadata=b"orders")
 
 

@@ -28,8 +28,8 @@ ASKED: Final = {SMALL: (0, 1), LARGE: (0, 1, 2)}
 
 FORMER: Final = 0
 NEXT: Final = 1
+# Leaders: of partition 0 before and after the change, and of the others.
 OTHER: Final = 2
-"""Leaders: of partition 0 before and after the change, and of the others."""
 
 
 class Rule(Enum):
@@ -50,29 +50,29 @@ Three = tuple[int, int, int]
 
 
 class Attempt(NamedTuple):
+    # How many partitions its broker knows; OPEN before it asks.
     asks_over: int = OPEN
-    """How many partitions its broker knows; OPEN before it asks."""
     answers: Three = (OPEN, OPEN, OPEN)
+    # What the former leader has found, before it is checked whether it still leads.
     unconfirmed: int = OPEN
-    """What the former leader has found, before it is checked whether it still leads."""
+    # Attempts that may begin.
     left: int = 1
-    """Attempts that may begin."""
 
 
 class World(NamedTuple):
     registry: int = SMALL
     change: int = LED
+    # Of each leader.
     views: Three = (SMALL, SMALL, SMALL)
-    """Of each leader."""
+    # The next leader.
     proven: bool = False
-    """The next leader."""
+    # What the next leader has read from the registry, until its view has seen it.
     read: int = OPEN
-    """What the next leader has read from the registry, until its view has seen it."""
+    # By partition: over how many its batch was routed.
     pending: Three = (NOTHING, NOTHING, NOTHING)
-    """By partition: over how many its batch was routed."""
     committed: Three = (NOTHING, NOTHING, NOTHING)
+    # Partition, over how many it was routed, and whether it continues what is committed.
     messages: frozenset[tuple[int, int, bool]] = frozenset()
-    """Partition, over how many it was routed, and whether it continues what is committed."""
     attempts: tuple[Attempt, ...] = (Attempt(), Attempt())
 
     @property

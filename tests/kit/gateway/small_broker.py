@@ -51,8 +51,8 @@ from segments.wal.session import Session, claim
 NOW_MS = 1_750_000_000_000
 FAST = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
 GROUPS = GroupSettings(group_initial_rebalance_delay_ms=20, commit_linger_ms=0)
+# For a whole test: it is there for what hangs, and less than the limit of pytest, which tells less.
 PATIENCE_S = 240.0
-"""For a whole test: it is there for what hangs, and less than the limit of pytest, which tells less."""
 
 
 class HeldStore(MemoryObjectStore):

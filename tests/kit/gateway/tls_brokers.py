@@ -22,8 +22,8 @@ from tests.kit.certificates import Authority, Certificates, make_certificates
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
 from tests.kit.gateway.small_broker import PATIENCE_S
 
+# Files are looked at when the test says so.
 NEVER_MS = 3_600_000.0
-"""Files are looked at when the test says so."""
 OWN_CHANNELS = [("grpc.use_local_subchannel_pool", 1)]
 
 

@@ -44,5 +44,5 @@ def _message(contents: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     return st.lists(_field(contents), max_size=4).map(b"".join)
 
 
+# A message with messages in it, four deep.
 wire_fields = _message(_TEXT | _message(_TEXT | _message(_TEXT | _message(_TEXT))))
-"""A message with messages in it, four deep."""

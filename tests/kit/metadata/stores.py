@@ -26,8 +26,8 @@ from tests.simulation.etcd_model import EtcdModel
 
 T = TypeVar("T")
 NOW = Revision(0)
+# How long a test waits for what must happen before it fails. Nothing waits this long when all is well.
 PATIENCE_S = 60
-"""How long a test waits for what must happen before it fails. Nothing waits this long when all is well."""
 
 
 @dataclass
@@ -36,11 +36,11 @@ class OpenStore:
 
     store: MetadataStore
     prefix: str
+    # Lets so many seconds go by for leases, and sees to it that those which are due have ended.
     pass_time: Callable[[float], Awaitable[None]]
-    """Lets so many seconds go by for leases, and sees to it that those which are due have ended."""
     compact: Callable[[Revision], Awaitable[None]]
+    # So many transactions of 10 kB may be on their way to a watch that nobody reads.
     sent_ahead: int = 0
-    """So many transactions of 10 kB may be on their way to a watch that nobody reads."""
 
     def key(self, name: str) -> str:
         return self.prefix + name

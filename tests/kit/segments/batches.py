@@ -18,8 +18,8 @@ from segments.wal.session import Session
 TIMESTAMP_MS = 1_700_000_000_000
 WRITER = b"the-writers-nonce"[:16]
 SUCCESSOR = b"successors-nonce"
+# The session under test, and the one that follows it.
 SESSION, BY = Session(SessionId(7), WRITER), Session(SessionId(8), SUCCESSOR)
-"""The session under test, and the one that follows it."""
 EPOCH = LeaderEpoch(5)
 
 

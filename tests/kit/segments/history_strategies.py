@@ -20,8 +20,8 @@ from tests.kit.segments.record_strategies import TIMESTAMP_MS, new_records
 
 BOUND = 1 << 24
 _records = st.lists(new_records, min_size=1, max_size=5)
+# offset, timestamp_ms, timestamp type, key, value, headers
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""offset, timestamp_ms, timestamp type, key, value, headers"""
 
 
 class History(NamedTuple):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 class Request:
     method: str
     target: str
+    # Names in lower case.
     headers: dict[str, str]
-    """Names in lower case."""
     body: bytes
 
 

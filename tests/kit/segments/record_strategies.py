@@ -18,8 +18,8 @@ _timestamps = st.one_of(
     st.sampled_from([0, 1, 63, 64, 2**31, 2**40, 2**63 - 2]),
 )
 
+# (key, value, headers, timestamp_ms)
 new_records: st.SearchStrategy[NewRecordTuple] = st.tuples(st.none() | _bytes, st.none() | _bytes, _headers, _timestamps)
-"""(key, value, headers, timestamp_ms)"""
 
 record_lists = st.lists(new_records, min_size=1, max_size=12)
 

@@ -25,17 +25,17 @@ Answer = TypeVar("Answer")
 class Act:
     """What becomes of one call."""
 
+    # How long it is on its way. A caller that gives up meanwhile stops it.
     after_s: float = 0
-    """How long it is on its way. A caller that gives up meanwhile stops it."""
+    # How long the answer is on its way back: by then it may be old.
     answer_after_s: float = 0
-    """How long the answer is on its way back: by then it may be old."""
     happens: bool = True
+    # It happens this long after the call, whether its caller still waits or not.
     happens_late_s: float | None = None
-    """It happens this long after the call, whether its caller still waits or not."""
+    # The answer, whatever happened.
     error: TidelogError | None = None
-    """The answer, whatever happened."""
+    # No answer at all.
     silent: bool = False
-    """No answer at all."""
 
 
 LOST_ANSWER = Act(error=OutcomeUnknown("the connection was reset after the request went out"))

@@ -10,8 +10,8 @@ from segments.history.manifest import EpochStart, HistoryFile, RowGroup, no_mani
 from tests.kit.segments.batches import ORDERS
 from tests.kit.segments.manifests import file_of
 
+# Base and last offset of the row groups of three files. 0, 1, 10, 11, 13 to 19, 26 and 32 to 39 were removed.
 ROWS = [[(2, 4), (5, 9)], [(12, 12)], [(20, 25), (27, 30), (31, 31)]]
-"""Base and last offset of the row groups of three files. 0, 1, 10, 11, 13 to 19, 26 and 32 to 39 were removed."""
 
 
 def history(rows: list[list[tuple[int, int]]] = ROWS, *, compacted_to: int = 40, wider: bool = False) -> HistoryIndex:

@@ -21,8 +21,8 @@ from tests.kit.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run, virtual_loop
 
 SETTINGS = SegmentSettings()
+# Each batch is a segment of its own.
 AT_ONCE = SegmentSettings(linger_ms=0)
-"""Each batch is a segment of its own."""
 
 
 class Writing:

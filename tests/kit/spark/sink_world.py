@@ -91,8 +91,8 @@ class Steps:
     taken: list[str] = field(default_factory=list)
     crash_at: int | None = None
     crash_after: bool = False
+    # By step: the driver that does not live to see it, or its end, whichever driver takes it.
     kills: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """By step: the driver that does not live to see it, or its end, whichever driver takes it."""
 
     @asynccontextmanager
     async def step(self, name: str) -> AsyncIterator[None]:

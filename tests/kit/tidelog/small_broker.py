@@ -43,8 +43,8 @@ class BreakStream(Exception):
 
 @dataclass
 class PartitionOfSmallBroker:
+    # Stamped with their offsets.
     batches: list[bytes] = field(default_factory=list)
-    """Stamped with their offsets."""
     end: int = 0
     start: int = 0
     producers: ProducerStates = field(default_factory=lambda: ProducerStates(producers_max=1000, expiry_ms=10**12))
@@ -78,8 +78,8 @@ class PartitionOfSmallBroker:
         return [record[3] for batch in self.batches for record in iterate_records(batch, decompressed_bytes_max=BYTES_MAX)]
 
 
+# Called for each append with topic, partition and the batch; raises what the broker shall answer, or BreakStream.
 Fault = Callable[[str, int, BatchHeader], None]
-"""Called for each append with topic, partition and the batch; raises what the broker shall answer, or BreakStream."""
 
 
 class SmallBroker:

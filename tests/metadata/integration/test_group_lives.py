@@ -19,8 +19,8 @@ from tests.simulation.virtual_loop import virtual_loop
 
 SEEDS = 20
 BLOWS = 60
+# Of the longest: a member that crashed while it waited to join holds up one rebalance, and another one its assignment.
 REST_S = 120.0
-"""Of the longest: a member that crashed while it waited to join holds up one rebalance, and another one its assignment."""
 COOPERATIVE, EAGER = ("cooperative-sticky", "range"), ("range",)
 KINDS: list[list[tuple[str, ...]]] = [
     [COOPERATIVE],

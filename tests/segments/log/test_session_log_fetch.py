@@ -21,8 +21,8 @@ from tests.kit.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, key_of
 from tests.kit.segments.scripted_store import SILENCE, fails, slow
 from tests.kit.segments.serving import EVERYTHING, SETTINGS, append, bucket, fetch, now_s, produce, refusal_of, values, with_log
 
+# One each 0.1 s, and what it waits for: a history is read a run of 3 s at a time, beside others in their turns.
 FETCHES_MAX = 500
-"""One each 0.1 s, and what it waits for: a history is read a run of 3 s at a time, beside others in their turns."""
 
 
 async def fetched_at(log: SessionLog, offset: int, **how: Any) -> tuple[float, list[bytes | None]]:
@@ -158,8 +158,8 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
 
 # ── what is in memory first ─────────────────────────────────────────────────────────────────────────────────────────────
 
+# Room for the newest batch: what was produced before it is history.
 ONE_BATCH = replace(SETTINGS, tail_cache_bytes_max=len(batch_of(b"o0")) + BATCH_MEMORY_BYTES)
-"""Room for the newest batch: what was produced before it is history."""
 
 
 class Consumer:

@@ -20,8 +20,8 @@ from segments.object_store.memory import MemoryObjectStore
 from tests.kit.servers import S3Server, named_server, versity_server
 
 Scenario = Callable[[ObjectStore], Coroutine[None, None, None]]
+# Opens the store, runs the scenario with it and closes it. Within one test, it is the same bucket each time.
 Run = Callable[[Scenario], None]
-"""Opens the store, runs the scenario with it and closes it. Within one test, it is the same bucket each time."""
 
 KIB, MIB = 1 << 10, 1 << 20
 numbers = itertools.count()

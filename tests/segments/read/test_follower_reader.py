@@ -24,8 +24,8 @@ from tests.kit.segments.scripted_store import slow
 from tests.kit.segments.tiered_partition import EVERYTHING, TOPIC, TieredPartition, tuples_in
 from tests.simulation.virtual_loop import virtual_loop
 
+# Twelve batches of two records: offsets 0 to 23.
 V = [batch_of(b"a%d" % number, b"b%d" % number) for number in range(12)]
-"""Twelve batches of two records: offsets 0 to 23."""
 
 
 class Pair:

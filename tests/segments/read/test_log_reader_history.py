@@ -23,8 +23,8 @@ from tests.kit.segments.record_strategies import record_lists
 from tests.kit.segments.scripted_store import slow
 from tests.kit.segments.tiered_partition import TieredPartition, tuples_in
 
+# Twelve batches of two records: offsets 0 to 23.
 V = [batch_of(b"a%d" % number, b"b%d" % number) for number in range(12)]
-"""Twelve batches of two records: offsets 0 to 23."""
 
 
 # ── any history ─────────────────────────────────────────────────────────────────────────────────────────────────────────

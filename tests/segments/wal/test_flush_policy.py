@@ -91,10 +91,10 @@ def test_linger_of_zero_flushes_at_once_beside_what_is_in_flight() -> None:
 
 
 class Arrival(NamedTuple):
+    # Since the arrival before.
     after_s: float
-    """Since the arrival before."""
+    # Whether the open segment is full then.
     fills: bool
-    """Whether the open segment is full then."""
 
 
 class Flush(NamedTuple):

@@ -169,8 +169,8 @@ def test_after_a_lost_answer_our_own_segment_is_found_and_committed() -> None:
     assert (store.count("create", key_of(0)), store.count("get", key_of(0))) == (2, 1)
 
 
+# The object is there. Its directory could not be written to the disk.
 UNSYNCED = Act(error=unsynced(OutcomeUnknown, "it exists, and a power cut may take it away", hint=""))
-"""The object is there. Its directory could not be written to the disk."""
 
 
 def test_a_segment_that_the_store_can_not_make_durable_ends_the_session_and_is_not_sent_again() -> None:

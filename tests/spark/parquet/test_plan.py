@@ -21,8 +21,8 @@ from spark.source.task_reader import read_task
 from tests.kit.spark.made_log import MadeLog
 from tests.kit.spark.topics_on_disk import Bucket, records
 
+# Partition and offset.
 Row = tuple[int, int]
-"""Partition and offset."""
 
 
 @pytest.fixture(scope="module")

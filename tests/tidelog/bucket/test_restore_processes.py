@@ -33,8 +33,8 @@ PARTITIONS = 3
 PATIENCE_S = 120.0
 GROUP = "/tidelog/groups/billing"
 NUMBERS = ("/tidelog/restoration", "/tidelog/appointments")
+# Before or after which of the restore's writes it kills itself, counted from 1.
 Death = tuple[Literal["before", "after"], int]
-"""Before or after which of the restore's writes it kills itself, counted from 1."""
 
 
 @dataclass

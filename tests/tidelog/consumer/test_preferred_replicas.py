@@ -7,11 +7,11 @@ from tidelog.consumer.preferred_replicas import FetchPlace, PreferredReplicas
 AGE_S = 30.0
 ONE, TWO = ("orders", 0), ("orders", 1)
 LEADER, NEAR, NEXT = "leader:1", "near:1", "next:1"
+# The leader, which may name another.
 ASKED = FetchPlace(LEADER, "b")
-"""The leader, which may name another."""
 THERE = FetchPlace(NEAR, "b")
+# The leader, which is to answer.
 AGAIN = FetchPlace(LEADER, "")
-"""The leader, which is to answer."""
 
 
 def places(client_rack: str = "b") -> PreferredReplicas:

@@ -15,8 +15,8 @@ from tests.kit.tidelog.grouping import GROUP, RECORDS, committed, connected, num
 
 pytestmark = pytest.mark.slow
 
+# Long enough for an answer on a busy machine: a heartbeat waits no longer for it.
 QUICK_BEATS = 200
-"""Long enough for an answer on a busy machine: a heartbeat waits no longer for it."""
 Place = tuple[str, int]
 
 

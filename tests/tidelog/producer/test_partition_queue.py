@@ -507,8 +507,8 @@ FAULTS = [
     "long wait",
     "late",
 ]
+# Two batches are in a connection that broke; the second, sent again, is out of order; then both come.
 LATE_BYTES = ["add", "long wait", "long wait", "add", "break", "long wait", "answer", "late", "late", "answer"]
-"""Two batches are in a connection that broke; the second, sent again, is out of order; then both come."""
 
 
 @pytest.mark.slow

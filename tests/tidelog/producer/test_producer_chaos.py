@@ -18,8 +18,8 @@ from tidelog.producer import partition_queue
 
 pytestmark = pytest.mark.slow
 
+# Programs at one client, and what each of them sends, one after the other.
 WORKERS, RECORDS = 6, 80
-"""Programs at one client, and what each of them sends, one after the other."""
 
 
 class Weather:

@@ -20,8 +20,8 @@ from tidelog.settings import CompressionName
 
 pytestmark = pytest.mark.slow
 
+# What a record with a value of 2 to 8 KiB and nothing else takes beside it, in a batch of its own.
 ALONE = BATCH_OVERHEAD_BYTES + 9
-"""What a record with a value of 2 to 8 KiB and nothing else takes beside it, in a batch of its own."""
 
 
 def limited(**limits: int) -> SmallBroker:

@@ -19,8 +19,8 @@ import pytest
 from tidelog.transport.tls_diagnosis import connected
 
 pytestmark = pytest.mark.slow
+# SO_LINGER of a socket that ends its connection by a reset.
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER of a socket that ends its connection by a reset."""
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ class Contexts:
 
     current: str = ""
     urls: dict[str, str] = field(default_factory=dict)
+    # Of those that have any: settings of the client by their names.
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Of those that have any: settings of the client by their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.main import get_command
 
+# Settings of the client; so they are called in contexts as well.
 NAMES: Final = ("api_key_file", "ca_file", "cert_file", "key_file", "tls_server_name")
-"""Settings of the client; so they are called in contexts as well."""
 
 _given: ContextVar[dict[str, str]] = ContextVar("credentials on the command line")
 

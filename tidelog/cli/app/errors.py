@@ -28,8 +28,8 @@ FAILED: Final = 1
 BAD_USAGE: Final = 2
 UNHEALTHY: Final = 3
 INTERRUPTED: Final = 130
+# One that looks like the URL or the directory of a bucket.
 _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:\(s\)|s)? \((?P<argument>\S*[/:]\S*)\)")
-"""One that looks like the URL or the directory of a bucket."""
 
 
 def guarded(command: Callable[[], object]) -> int:

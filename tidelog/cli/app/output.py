@@ -35,8 +35,8 @@ OutputOption = Annotated[
 Row = Mapping[str, Any]
 Styles = Mapping[str, str]
 
+# Two columns.
 _BETWEEN: Final = "  "
-"""Two columns."""
 _COUNTS: Final = ("records", "bytes", "objects", "segments", "sessions", "batches_checked", "per_second")
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog")
 
 DEFAULT_DATA_DIR = "tidelog-data"
+# Between looks at how many partitions are left to hand over, at the end.
 HAND_OVER_LOOK_S = 0.1
-"""Between looks at how many partitions are left to hand over, at the end."""
 EXTRA_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 DataDirOption = Annotated[

@@ -29,8 +29,8 @@ from metadata.store.etcd.settings import EtcdSettings
 from segments.object_store.s3_settings import S3Settings
 from segments.settings import SegmentSettings
 
+# Stands for a data directory that nobody named.
 _NOWHERE = Path("-")
-"""Stands for a data directory that nobody named."""
 
 
 # What people change first, in the order of a first installation.

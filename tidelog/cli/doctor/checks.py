@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from tidelog.cli.cluster_health import ClusterHealth
     from tidelog.settings import SettingChanges
 
+# S3 refuses requests whose clock is off by 15 minutes, and compactors delete nothing from 5 minutes on
+# (segments/object_store/clock_reading.py); timestamps of records suffer long before.
 CLOCK_SKEW_S_MAX = 60.0
-"""S3 refuses requests whose clock is off by 15 minutes, and compactors delete nothing from 5 minutes on
-(segments/object_store/clock_reading.py); timestamps of records suffer long before."""
 DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop", "aiobotocore")
 
 
 CLOCK_TIMEOUT_S = 5.0
+# So many are told; `tidelog cluster health` tells the rest.
 FAULTS_MAX = 5
-"""So many are told; `tidelog cluster health` tells the rest."""
+# Where only a bucket is named, the settings need a data directory all the same; it is not looked at.
 _UNNAMED = Path("(no data directory is named)")
-"""Where only a bucket is named, the settings need a data directory all the same; it is not looked at."""
+# The same for an etcd alone.
 _NO_BUCKET = "(no bucket is named)"
-"""The same for an etcd alone."""
 
 
 async def diagnose(

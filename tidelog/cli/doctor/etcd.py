@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from metadata.store.etcd.settings import EtcdAddress, EtcdSettings
     from metadata.store.interface import MetadataStore
 
+# Times that each member is asked; the median counts.
 ASKED = 5
-"""Times that each member is asked; the median counts."""
+# A member that takes longer to say who it is delays every change of the cluster, and its elections.
 SLOW_MS = 100.0
-"""A member that takes longer to say who it is delays every change of the cluster, and its elections."""
 LEASE_S = 5.0
+# Versions that may lose what they acknowledged last when they are killed, and give its revisions to other changes.
+# Source: https://github.com/etcd-io/etcd/issues/13766
 LOSES_TRANSACTIONS = ("3.5.0", "3.5.1", "3.5.2")
-"""Versions that may lose what they acknowledged last when they are killed, and give its revisions to other changes.
-Source: https://github.com/etcd-io/etcd/issues/13766"""
 SPACE = "Compact and defragment it, or raise --quota-backend-bytes, then: etcdctl alarm disarm"
 
 

@@ -16,8 +16,8 @@ from tidelog.transport.credentials import Credentials, is_this_machine
 from tidelog.transport.tls_diagnosis import connected, diagnose_tls
 
 TIMEOUT_S: Final = 5.0
+# A certificate that ends so soon should have been replaced.
 SOON: Final = datetime.timedelta(days=14)
-"""A certificate that ends so soon should have been replaced."""
 
 
 async def check_tls(url: str, credentials: SettingChanges) -> list[Diagnosis]:

@@ -13,8 +13,8 @@ from typing import Any, Final
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.admin.group_descriptions import CommittedOffset, GroupInfo, MovedOffset, PartitionLag
 
+# Characters of a member id behind its client id.
 ID_TAIL_MIN: Final = 8
-"""Characters of a member id behind its client id."""
 ERRORS_TOLD_MAX: Final = 5
 _REBALANCING: Final = {"PreparingRebalance", "CompletingRebalance"}
 

@@ -35,8 +35,8 @@ class InputFormat(StrEnum):
     RAW = "raw"
 
 
+# No broker takes a record of this size: what is as long has no end, such as a quote that nobody closed.
 RECORD_BYTES_MAX = 64 << 20
-"""No broker takes a record of this size: what is as long has no end, such as a quote that nobody closed."""
 EXCERPT_CHARS = 60
 _BOM = b"\xef\xbb\xbf"
 csv.field_size_limit(RECORD_BYTES_MAX)
@@ -68,8 +68,8 @@ class InputOptions:
     key_separator: bytes = b""
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int | None = None
+    # Envelopes: send each record to the partition that it names.
     keep_partition: bool = False
-    """Envelopes: send each record to the partition that it names."""
 
     def __post_init__(self) -> None:
         if self.key_field and self.format not in {InputFormat.NDJSON, InputFormat.CSV}:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tidelog.records import Record
 
+# A thread that waits for room looks up after so long whether anybody still waits for it.
 LOOKED_AT_MS: Final = 100
-"""A thread that waits for room looks up after so long whether anybody still waits for it."""
 
 
 class RecordOutput(StrEnum):
@@ -30,8 +30,8 @@ class RecordOutput(StrEnum):
     NDJSON = "ndjson"
     JSON = "json"
     YAML = "yaml"
+    # The values alone, a line for each.
     RAW = "raw"
-    """The values alone, a line for each."""
 
 
 class RecordWriter:

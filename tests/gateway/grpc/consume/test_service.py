@@ -50,8 +50,8 @@ from tests.kit.gateway.stubs import log_stub
 from tests.kit.segments.batches import records_in
 
 pytestmark = pytest.mark.slow
+# A message that is under way for so long waits for its client.
 STALLED_S = 0.3
-"""A message that is under way for so long waits for its client."""
 Scenario = Callable[[SmallBroker, grpc.aio.Channel], Awaitable[None]]
 
 

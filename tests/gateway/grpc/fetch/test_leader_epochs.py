@@ -40,8 +40,8 @@ from tests.kit.gateway.stubs import log_stub
 from tests.kit.segments.batches import batch_of, seal_of
 
 pytestmark = pytest.mark.slow
+# Of every partition of a small broker.
 EPOCH = 7
-"""Of every partition of a small broker."""
 
 
 def told(error: Any) -> str:

@@ -276,6 +276,7 @@ def test_a_stream_that_is_cancelled_gives_its_turn_back_and_reads_no_more() -> N
 
 # ── together with the buffer ────────────────────────────────────────────────────────────────────────────────────────────
 
+# For each: (length, seconds until it comes) of its messages; when it vanishes.
 producers = st.lists(
     st.tuples(
         st.lists(st.tuples(st.integers(1, 16), st.sampled_from([0.0, 0.01, 0.3, 5.0])), min_size=1, max_size=5),
@@ -284,7 +285,6 @@ producers = st.lists(
     min_size=1,
     max_size=12,
 )
-"""For each: (length, seconds until it comes) of its messages; when it vanishes."""
 
 
 @settings(deadline=None)

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.slow
 
 QUICK = GroupSettings(group_initial_rebalance_delay_ms=20, group_session_timeout_ms_min=50, commit_linger_ms=0)
 
+# For members that join at the same moment, on a machine that is busy.
 TOGETHER = GroupSettings(group_initial_rebalance_delay_ms=500, group_session_timeout_ms_min=50, commit_linger_ms=0)
-"""For members that join at the same moment, on a machine that is busy."""
 QUICK_AND_SMALL = GroupSettings(group_initial_rebalance_delay_ms=20, group_metadata_bytes_max=10_000)
 
 

@@ -19,8 +19,8 @@ from tests.kit.gateway.tls_brokers import TlsCluster, with_tls_cluster
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
+# Records that each producer has acknowledged between two changes.
 BETWEEN = 20
-"""Records that each producer has acknowledged between two changes."""
 
 
 class HttpProducer:

@@ -28,8 +28,8 @@ from tests.kit.metadata.stores import PATIENCE_S, run, take, until
 from tests.kit.tcp_proxy import tcp_proxy
 
 pytestmark = pytest.mark.slow
+# An address where nothing listens.
 NOBODY = "http://127.0.0.1:1"
-"""An address where nothing listens."""
 
 
 @asynccontextmanager

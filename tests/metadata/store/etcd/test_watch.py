@@ -82,8 +82,8 @@ def test_a_delete_has_no_value_and_an_empty_value_is_none_the_less_a_put() -> No
 
 
 TRANSACTIONS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), max_size=8)
+# Of each, how many events it brings before it breaks, and how many one answer holds.
 BROKEN_STREAMS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=4)
-"""Of each, how many events it brings before it breaks, and how many one answer holds."""
 
 
 def stream(transactions: Sequence[WatchBatch], batches: WatchBatches, events_max: int, piece: int) -> Iterator[WatchBatch]:

@@ -13,6 +13,7 @@ import pytest
 from tidelog.cli.broker.serve import app
 from tidelog.cli.main import BROKER_COMMANDS
 
+# When each is loaded.
 LATER = {
     "tidelog.cli.commands": "for any other command (tidelog/cli/main.py)",
     "fastapi": "with the first request that administrates over HTTP (gateway/http/app.py)",
@@ -25,7 +26,6 @@ LATER = {
     "opentelemetry": "where traces are told",
     "aiobotocore": "for S3",
 }
-"""When each is loaded."""
 SERVE = """
 import gc, json, sys
 from segments.log.session_log import SessionLog
@@ -46,10 +46,10 @@ class Started(NamedTuple):
     """A broker, when it is ready."""
 
     loaded: list[str]
+    # Objects that the garbage collector never looks at.
     spared: int
-    """Objects that the garbage collector never looks at."""
+    # Of those that it does look at.
     logs_looked_at: int
-    """Of those that it does look at."""
 
 
 @pytest.fixture(scope="module")

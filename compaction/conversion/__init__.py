@@ -1,4 +1,11 @@
 """Turns runs of segments into Parquet files and commits them by the next manifest.
 
-planner.py (pure: which runs make a unit) ─▶ compact_unit.py ─▶ unit_files.py ─▶ partition_file.py, scratch.py
+    planner.py (pure: which runs make a unit) ─▶ compact_unit.py ─▶ unit_files.py ─▶ partition_file.py, scratch.py
+
+Entry: `compact_unit` in compact_unit.py.
+
+Invariants:
+- Each segment of a unit is read once.
+- A file is checked against the batches that it was made of before it is uploaded.
+- A damaged run stops its own partition only.
 """

@@ -1,4 +1,9 @@
-"""Deletes what no manifest names any more: Parquet files, segments, and whole topics that were deleted.
+"""Deletes what no manifest names any more: Parquet files, segments, and topics that were deleted.
 
-Entry: collector.py. What may be deleted is decided by compaction/deletion_policy.py (pure).
+Entries: `GarbageCollector` in collector.py; `trim_wal` in wal_trim.py. compaction/deletion_policy.py decides (pure).
+
+Invariants:
+- A segment is marked as trimmed first, and deleted after the grace period, in order.
+- A topic's files go only after a marker of its deletion is on the bucket.
+- Age is measured by the object store's clock.
 """

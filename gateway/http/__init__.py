@@ -1,6 +1,13 @@
 """Serves HTTP: records, consumer groups, administration, status and health.
 
-    server.py ─▶ app.py ─▶ guard.py ─▶ records/ | groups/ | admin/ (FastAPI)
+    server.py ─▶ app.py ─▶ guard.py ─▶ records/ | groups/ | admin/ (FastAPI) | status.py
 
-Asks the broker only through gateway/api.py. Must not import gateway/grpc: what both need lies below them.
+Entry: `HttpApp` in app.py; `HttpServer` in server.py runs it in the broker's event loop on uvicorn's protocol.
+
+Invariants:
+- A request's body is read only after its headers are checked and the buffer has room.
+- Every error is an RFC 9457 problem document (problem_details.py).
+- Records and groups do not load FastAPI.
+
+Asks the broker only through gateway/api.py. Must not import gateway/grpc.
 """

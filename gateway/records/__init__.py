@@ -1,4 +1,13 @@
 """Appends and decodes records for all listeners: targets, partitioning, idempotency, budgets of responses.
 
-Entry: append.py. Must not import a listener (http/, grpc/) or groups/.
+    listener ─▶ partitioning.py ─▶ append.py ─▶ gateway/routing ─▶ outcomes
+
+Entry: append.py. keyed_produce.py and idempotency_key.py plan requests with an Idempotency-Key; batch_decoder.py opens fetched
+batches; response_budget.py bounds the memory of responses.
+
+Invariants:
+- A request with an Idempotency-Key is written at most once in its topic, at whichever broker it is repeated.
+- Records of one partition are appended in the order of the request; nothing follows a refused batch of the same partition.
+
+Must not import a listener or gateway/groups.
 """

@@ -1,4 +1,8 @@
-"""Resolves and describes topics and partitions for all listeners, and changes them on behalf of administrators.
+"""Resolves, describes and changes topics and partitions for all listeners.
 
-Must not import a listener (http/, grpc/), groups/ or records/.
+- names.py: from names and ids in a request to partitions.
+- describe.py: what listeners answer about topics, from this broker's watches.
+- admin.py: changes of topics, which return when every partition has a leader.
+
+Must not import a listener, gateway/groups or gateway/records.
 """

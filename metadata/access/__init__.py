@@ -1,4 +1,11 @@
-"""Holds who may do what: API keys, ACLs and quotas, with their stored forms, their registry and a cache for the hot path.
+"""Holds API keys, ACLs and quotas: stored forms, registry, and a cache for the hot path.
 
-acl.py decides (pure), registry.py changes the records, cache.py follows them by a watch. Nothing here knows of HTTP or gRPC.
+Entries: `AccessRegistry` (registry.py) changes records; `AccessCache` (cache.py) follows them by watches. acl.py, api_key.py and
+quota.py decide (pure).
+
+Invariants:
+- The store holds a digest of a key, never the key.
+- The cache knows how old its proof is, so that a broker can stop trusting it.
+
+Knows nothing of HTTP or gRPC.
 """

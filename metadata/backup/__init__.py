@@ -1,4 +1,9 @@
-"""Copies all metadata to one object on the bucket, and marks a cluster that is being restored from such a copy.
+"""Copies the metadata to one object, and marks a cluster that is being restored.
 
-Must not import a particular store: a snapshot is read from and restored to any of them.
+Entries: `Snapshot` in snapshot.py (stored form, pure); `RestoreState` in restore_state.py.
+
+Invariants:
+- A snapshot holds all keys without a lease at one revision.
+- No broker starts and no controller is elected while the restore mark is present.
+- Revisions on the bucket never fall: a restore sets a base that is added to each later one.
 """

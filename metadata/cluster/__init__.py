@@ -1,5 +1,9 @@
-"""Holds the records by which brokers find each other: registrations, leaders and epochs, ids, and notices of newer manifests.
+"""Holds the records by which brokers find each other: registrations, leaders and epochs, ids, manifest notices.
 
-Each record has its stored form and a cache that follows it by a watch. Entries: `PartitionCache` (leadership_cache.py),
-`BrokerCache` (broker_registry.py). Imports only the store and the modules at the top of metadata.
+Entries: `PartitionCache` (leadership_cache.py), `BrokerCache` (broker_registry.py), `ManifestNoticeCache` (manifest_notices.py),
+`ProducerIds` (id_allocation.py). leadership.py draws the stored state of a partition.
+
+Invariants:
+- The leader epoch of a partition grows by one with each leader.
+- A session that may hold records of a partition above its manifest is in the partition's list of sessions.
 """

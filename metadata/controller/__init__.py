@@ -1,5 +1,11 @@
 """Decides which broker leads which partition. Pure: the broker's controller brings the state and writes the result.
 
-plan.py says what the controller does next, ledger.py which partitions need a leader, placement.py which broker gets each of them.
-Must not import asyncio, a store, or anything of the gateway.
+    ledger.py (states, sorted by what is to be done) ─▶ plan.py ─▶ placement.py
+
+Entry: `plan` in plan.py.
+
+Invariants:
+- A plan costs as much as has changed, not as much as there are partitions.
+- Loads differ by at most one afterwards; no more partitions move than that takes.
+- A live leader is asked to hand over, never overruled.
 """

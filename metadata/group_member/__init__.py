@@ -1,6 +1,10 @@
-"""Runs the client side of a consumer group: joining, syncing, heartbeats, and the assignment of partitions by the member that
-leads; and decides where a member begins in each partition (start_offsets.py).
+"""Runs the client side of a consumer group: join, sync, heartbeat, and the assignment by the leading member.
 
-Used by the SDK, by the broker's HTTP and Consume members, and by the simulation. The caller brings the connection
-(interfaces.py) and what is done with partitions (interfaces.py). Entry: `GroupMember` in member.py.
+    member.py ─▶ rebalance.py ─▶ state.py (pure)     heartbeats.py beside it     interfaces.py: what the caller brings
+
+Entry: `GroupMember` in member.py. The SDK, the broker's HTTP and Consume members and the simulation share it.
+
+Invariants:
+- A member stops reading a partition before another member may own it.
+- A member that has heard nothing for a session timeout stops reading.
 """

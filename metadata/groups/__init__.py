@@ -1,7 +1,11 @@
-"""Decides what happens in a consumer group. Pure, but for reading stored offsets.
+"""Decides what happens in a consumer group. Pure, except for reading stored offsets.
 
-    join.py ──▶ rebalance_barrier.py ──▶ state_machine.py (sync, heartbeat, commit, leave)     on the values of model.py
+    join.py ─▶ rebalance_barrier.py ─▶ state_machine.py (sync, heartbeat, commit, leave)      on the values of model.py
 
-Owns the stored form of groups (record.py) and of committed offsets (offsets.py), the wire form of assignments
-(consumer_protocol.py) and the assignors. Sources: Kafka's group coordinator, KIP-62, KIP-345.
+record.py and offsets.py own the stored forms; consumer_protocol.py has Kafka's bytes; assignors.py assigns partitions.
+
+Invariants:
+- At most one member owns a partition in a generation.
+- A member of an older generation changes nothing.
+- A waiting member keeps its partitions for as long as a rebalance takes.
 """

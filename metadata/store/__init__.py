@@ -1,8 +1,12 @@
 """Stores metadata behind one interface: a versioned key-value store with transactions, leases and watches.
 
     interface.py ◀── sqlite/ (one broker)     open.py chooses by the settings
-                 ◀── etcd/   (a cluster)      instrumented.py counts the calls of either
+                 ◀── etcd/   (a cluster)      instrumented.py counts
 
-Owns every key (keys.py), the size limits of a transaction, batches of guarded writes, and the watches that caches are built on.
-Entry: `MetadataStore` in interface.py. Must not import the packages beside it, which store their records through it.
+Entry: `open_metadata` in open.py. keys.py spells every key; range_watch.py keeps a reader in step with a prefix; write_batcher.py
+joins small writes.
+
+Invariants:
+- Both stores pass one contract suite, and refuse the same transactions.
+- A lost answer is OutcomeUnknown, never Unavailable.
 """

@@ -1,4 +1,8 @@
-"""Holds topics: their stored form, their settings, the registry that changes them, and a cache for the hot path.
+"""Holds topics: stored form, settings, the registry that changes them, and a cache for the hot path.
 
-topic.py and settings.py are pure. Entries: `Topics` (registry.py), `TopicCache` (cache.py).
+Entries: `TopicRegistry` (registry.py), `TopicCache` (cache.py). topic.py and settings.py are pure.
+
+Invariants:
+- A topic is one key; its id is new each time a topic of that name is created.
+- The number of partitions only grows.
 """

@@ -1,5 +1,8 @@
-"""Names what lies on the bucket beside records: the layout of keys, the cluster's record, and markers of deletions and restores.
+"""Names what lies on the bucket beside records: keys, the cluster's record, markers of deletions and restores.
 
-topic_catalog.py writes and reads what the bucket knows of topics.
-layout.py spells every key of the bucket, and no other module does.
+Entries: layout.py (every key), cluster_record.py (`cluster.json`), markers.py and deleted_topic.py.
+
+Invariants:
+- layout.py spells every key, and no other module does.
+- All objects here are create-only.
 """

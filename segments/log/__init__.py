@@ -1,10 +1,11 @@
-"""The log of one session: appends to and reads from the partitions that this broker leads.
+"""Appends to and reads from the log of one session: the top of this folder.
 
-Entry: SessionLog in session_log.py. It joins the parts, and callers use them directly:
+    session_log.py ─▶ wal/ (write) | partition/ (state) | read/ (fetch) | history/ (manifests)
 
-    append ─▶ writer (wal/)      partitions (partition/)      reads (read/)      manifests, leadership (here)
+Entry: `SessionLog` in session_log.py. append_result.py is what a producer waits for; seal_check.py looks for its seal;
+manifest_follower.py adopts newer manifests and commits DeleteRecords.
 
-Invariants: an acknowledgement is given after the commit; a reader sees only what is committed, and receives a high watermark only
-while no other broker can lead. The owner of a session brings what the log does not know: its lease (LeadershipGuard) and the topics
-(KeyedRouting). The package imports nothing of the gateway.
+Invariants:
+- An append is acknowledged after its segment and all earlier ones of the session are committed.
+- A refusal by a replaced leader counts only if this broker still led (`UnverifiedRejection`).
 """

@@ -1,4 +1,10 @@
-"""Holds the state of a partition that this broker leads: offsets, producers and their sequences. Pure.
+"""Holds the state of a partition at its leader: offsets, producers, sequences. Pure.
 
-Entries: `PartitionLog` (partition_log.py), `LeaderPartitions` (leader_partitions.py).
+Entries: `PartitionLog` assigns offsets and checks leader epochs; `LeaderPartitions` in leader_partitions.py holds
+what a session leads; producer_state.py recognizes repeats of idempotent producers.
+
+Invariants:
+- Offsets are assigned in the order of appends, without gaps.
+- A batch of an idempotent producer is appended once; its repeat gets the same offsets.
+- The high watermark never falls.
 """

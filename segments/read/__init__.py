@@ -1,8 +1,13 @@
 """Serves fetches from memory, from the local disk, or from the bucket.
 
     read_path.py ─▶ log_reader.py ─▶ fetch_plan.py ─▶ tail_cache.py (just written)
-                                                   ─▶ read_cache.py ─▶ disk_cache.py ─▶ cached_run.py, cached_row_group.py
-                                     row_group_loader.py reads Parquet; follower_reader.py reads what another broker leads
+                                                  ─▶ read_cache.py ─▶ disk_cache.py ─▶ run_loader.py | row_group_loader.py
 
-Entry: `ReadPath` in read_path.py. Must not import log/ or recovery/.
+Entry: `ReadPath` in read_path.py. follower_reader.py reads what another broker leads (KIP-392); record_lookup.py finds records by
+time.
+
+Invariants:
+- A fetch ends at the high watermark.
+- A damaged batch is reported with its object and byte range, never skipped.
+- Memory of reads stays within its budgets, whatever clients ask.
 """

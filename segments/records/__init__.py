@@ -1,5 +1,10 @@
 """Encodes, checks and decodes record batches of Kafka's format, version 2. Pure.
 
-batch.py checks and stamps batches, columns.py turns them into columns and back; the kernels (batch_kernel.py, checksum_kernel.py,
-key_hash_kernel.py) are compiled where a C compiler is found. Must not import object stores' implementations or anything above.
+    header.py ─▶ batch.py (checks, stamp) ─▶ columns.py (Arrow columns, tuples)
+    kernels compiled by Cython: batch_kernel.py, checksum_kernel.py, key_hash_kernel.py
+
+Invariants:
+- A batch is stored with no byte changed but the stamp in front of the CRC (LogAppendTime topics excepted).
+- Every length is checked before it is believed; decompression has a bound.
+- A kernel gives the same results compiled and as plain Python.
 """

@@ -1,5 +1,11 @@
-"""Restores the state of partitions from the sessions of earlier leaders, before a new leader serves them.
+"""Restores partitions from the sessions of earlier leaders, before a new leader serves them.
 
-recover.py reads footers (footer_cache.py) and builds recovered_partition.py; takeover_prefetch.py starts that reading before the
-session is registered. Must not import log/ or read/.
+    takeover_prefetch.py ─▶ recover.py ─▶ footer_cache.py ─▶ session_runs.py ─▶ recovered_partition.py
+
+Entry: `recover` in recover.py. takeover_prefetch.py starts reading while the former leader still writes.
+
+Invariants:
+- Only sealed or released sessions are read to their end.
+- The end offset is what the footers say, never what a process remembered.
+- A session whose claim is missing is damage, not an empty session.
 """

@@ -1,8 +1,11 @@
-"""Writes and reads segments: the objects that acknowledged records lie in until they are compacted.
+"""Writes and reads segments: the objects that hold acknowledged records until they are compacted.
 
     segment_writer.py ─▶ pending_segment.py ─▶ flush_policy.py ─▶ segment_file.py ─▶ commit_order.py
-    session.py claims a session and seals it; footer_reader.py, session_reader.py and run_index.py find records again
-    scanner.py follows all sessions, for readers without a broker; known_sessions.py and session_listing.py decide for it
+    session.py: claim and seal      session_reader.py, footer_reader.py, footer_index.py: read footers
 
-Invariant: records of a session commit in the order of its segments. Must not import history/ or anything above it.
+Entry: `SegmentWriter` in segment_writer.py.
+
+Invariants:
+- Segments of a session commit in the order of their numbers, whatever order their PUTs finish in.
+- A seal at a segment's number ends the session: nothing at or behind it was ever acknowledged.
 """

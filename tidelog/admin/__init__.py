@@ -1,1 +1,6 @@
-"""Administers a cluster from Python: topics, groups and access. Entries: `Topics`, `Groups`, `Access`."""
+"""Administers a cluster from Python: topics, groups and access.
+
+Entries: `Topics` (topics.py), `Groups` (groups.py), `Access` (access.py), reached as `log.topics`, `log.groups`, `log.access`.
+
+Every change takes `validate_only`. Answers are frozen structs that are ready for JSON.
+"""

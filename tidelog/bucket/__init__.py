@@ -1,4 +1,11 @@
 """Reads a bucket without a broker: audits it, and restores a cluster's metadata from it.
 
-audit.py and history_audit.py find damage; restore_evidence.py collects, restore_plan.py decides (pure), restore.py writes.
+    audit.py, history_audit.py ─▶ findings.py
+    restore_evidence.py ─▶ restore_plan.py (pure) ─▶ restore.py
+
+Entries: `tidelog bucket verify` calls audit.py, `tidelog cluster restore` calls restore.py.
+
+Invariants:
+- An audit writes nothing.
+- A restore seals every session before it reads, and writes only into an empty metadata store.
 """

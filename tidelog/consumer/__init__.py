@@ -1,6 +1,12 @@
-"""Reads records of topics without a group: fetches ahead from leaders or closer replicas, and hands records out in order.
+"""Reads records of topics without a group: fetches ahead from leaders or closer replicas, and returns records in order.
 
     consumer.py ─▶ topic_reader.py ─▶ subscription.py ─▶ fetcher.py ─▶ prefetch_buffer.py
 
-Entry: `Consumer` in consumer.py. Must not import the group.
+Entries: `Consumer` and `TopicsConsumer` in consumer.py.
+
+Invariants:
+- Records of a partition are returned in the order of their offsets, each once.
+- Bytes that were fetched ahead stay within the client's bound.
+
+Must not import the producer or the group.
 """

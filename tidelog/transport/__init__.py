@@ -1,4 +1,8 @@
-"""Connects the SDK to brokers: addresses, channels, credentials, routes to leaders, and what an RPC error means.
+"""Connects the SDK to brokers: addresses, channels, credentials, routes to leaders, and the meaning of RPC errors.
 
-Entry: `Connection` in connection.py. Must not import the producer, the consumer or the group.
+    connection.py ─▶ routes.py (who leads) ─▶ channels.py (gRPC)      reachability.py chooses whom to ask next
+
+Entry: `Connection` in connection.py. rpc_errors.py turns statuses into the error tree; retry.py decides pauses.
+
+Must not import the producer, the consumer or the group.
 """

@@ -1,5 +1,10 @@
-"""Lists, describes, resets and deletes groups on behalf of operators: at this broker (local_admin.py) or at any (admin.py).
+"""Lists, describes, resets and deletes consumer groups for operators.
 
-Requests and answers are the messages of gateway/proto/groups.proto: gRPC sends them as they are, and brokers forward them. lag.py
-and seek.py compute lags and the offsets that a group is reset to; descriptions.py hides what the caller may not see.
+    admin.py (any broker) ─▶ local_admin.py (the coordinator) ─▶ lag.py, seek.py
+
+Entry: `GroupAdmin` in admin.py. lag.py computes lag in records and seconds; seek.py computes the offsets of a reset (pure).
+
+Invariants:
+- A forwarded call is not forwarded again.
+- `validate_only` checks everything and changes nothing.
 """

@@ -1,4 +1,12 @@
-"""Implements the Consume stream, which pushes records to a client that has no SDK.
+"""Implements the Consume stream, which pushes records to clients that have no SDK.
 
-service.py reads the first message; standalone.py or member.py chooses partitions; delivery.py pushes within the client's credit.
+    service.py (first message) ─▶ standalone.py | member.py (which partitions) ─▶ start_offsets.py ─▶ delivery.py (by credit)
+
+Entry: `GrpcConsume` in service.py. partitions.py keeps the position of each partition and what the client may commit; messages.py
+translates between protobuf and the package's values.
+
+Invariants:
+- Records of a partition arrive in the order of their offsets, within the client's credit.
+- A member's stream delivers only partitions that the member owns.
+- Every partition of a subscribed topic is delivered, also one that is added later.
 """

@@ -1,1 +1,7 @@
-"""Implements the services that answer a call at a time: the log, groups, topics, the cluster and access."""
+"""Implements the services with one answer a call: log, groups, topics, cluster and access.
+
+Entries: `LogService` (log.py), `GroupsService` (groups.py), `GrpcGroupAdmin` (group_admin.py), `TopicsService` and `ClusterService`
+(admin.py), `AccessService` (access.py).
+
+A service checks names and rights, calls gateway/api.py, and translates the answer to protobuf. It decides nothing.
+"""

@@ -1,4 +1,11 @@
 """Produces and fetches records over HTTP: JSON, newline-delimited JSON and Arrow, single answers and streams.
 
-produce.py decodes bodies (json_body.py, arrow_body.py) and appends by gateway/records; fetch.py and stream.py read and encode.
+    produce.py ─▶ json_body.py | arrow_body.py ─▶ gateway/records ─▶ produce_results.py
+    fetch.py | stream.py ─▶ gateway/routing ─▶ encoding.py
+
+Entries: `HttpProduce` (produce.py), `HttpFetch` (fetch.py), `RecordStream` (stream.py). event_ids.py names positions of a stream.
+
+Invariants:
+- A body is checked whole before its first record is appended.
+- A stream resumes behind the last event that its client received.
 """

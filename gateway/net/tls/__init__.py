@@ -1,1 +1,8 @@
-"""Holds certificates: the broker's identity and its rotation, listeners with TLS, and who a client certificate names."""
+"""Holds the broker's certificates: loading, rotation, listeners, and the subject of a client certificate.
+
+Entry: `TlsReloader` in identity.py reads the files at the start and again when they change; listener.py accepts connections.
+
+Invariants:
+- A new certificate applies to new connections; existing ones continue until their maximum age.
+- A certificate that cannot be used is refused at the start, with the reason (credentials.py).
+"""

@@ -1,8 +1,9 @@
 """Implements the metadata store on an etcd cluster, over its gRPC protocol.
 
-    store.py ──▶ client.py (failover, tokens, limits) ──▶ member.py (one member's channel)
-    watch.py ──▶ watch_batches.py (pure: answers of a watch become whole transactions)
+    store.py ─▶ client.py (failover, tokens, time limits) ─▶ member.py (one member's channel)
+    watch.py ─▶ watch_batches.py (pure: answers of a watch become whole transactions)
 
-settings.py and settings.py stay free of gRPC, because brokers without etcd load them, too. Only open.py of the parent package, the
-command line and tests import the rest.
+Entry: `EtcdStore` in store.py. errors.py says of each failure whether anything was written.
+
+Invariant: a watch resumes behind the last revision that it delivered, or reports that the range must be read again.
 """

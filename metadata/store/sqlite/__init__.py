@@ -1,5 +1,12 @@
 """Implements the metadata store in one SQLite file, for a single broker.
 
-store.py runs SQLite in a thread and feeds watches; mvcc.py holds the tables of revisions; errors.py translates SQLite's errors.
+    store.py (thread, watches) ─▶ mvcc.py (tables of revisions, leases)
+
+Entry: `SqliteStore` in store.py. errors.py translates SQLite's errors.
+
+Invariants:
+- A transaction is durable when it is answered (synchronous=FULL).
+- The files belong to the user of the process alone (0600).
+
 Only open.py of the parent package imports this one.
 """

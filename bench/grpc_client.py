@@ -22,7 +22,7 @@ from segments.object_store.directory import DirectoryObjectStore
 
 WARM_UP_ROUNDS = 5
 
-_PRODUCE_STREAM = "/tidelog.v1.Log/Sender"
+_PRODUCE_STREAM = "/tidelog.v1.Log/ProduceStream"
 OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
@@ -40,7 +40,7 @@ def produce(
     as_with_tls: TlsFiles | None = None,
     key: str = "",
 ) -> Outcome:
-    """One Sender for each connection, each sending the requests in turn from another one on.
+    """One ProduceStream for each connection, each sending the requests in turn from another one on.
 
     All of them together send at most `requests_per_second`, unless it is 0. With `ca`, over TLS; with `as_with_tls`, in
     plain, at the cost of TLS (see thrown_away_tls.py); with `key`, as the principal of this API key. Raises when a batch is

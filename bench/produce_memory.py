@@ -41,7 +41,7 @@ Producer = Callable[[grpc.aio.Channel], AsyncIterator[bytes]]
 
 
 async def on_a_stream(channel: grpc.aio.Channel) -> AsyncIterator[bytes]:
-    call: Any = channel.stream_stream("/tidelog.v1.Log/Sender")()
+    call: Any = channel.stream_stream("/tidelog.v1.Log/ProduceStream")()
     async with asyncio.TaskGroup() as tasks:
         writing = tasks.create_task(_write_all(call))
         try:

@@ -98,7 +98,7 @@ class GatewaySettings:
     # How long a gRPC call waits to be read when more arrive than this broker answers, rounded up to seconds. Then it is refused
     # unread (CANCELLED), so that others are answered in time. It is below the time that clients wait for an answer.
     grpc_queue_timeout_ms: int = 2_000
-    # Unanswered requests of one Sender. The broker reads the next one when the first of them is answered.
+    # Unanswered requests of one ProduceStream. The broker reads the next one when the first of them is answered.
     grpc_stream_window: int = fixed(16)
     # Produce requests that came over gRPC and wait for room in the buffer. At half of it the broker reads no more; a request on a
     # stream that was idle is throttled where the other half is taken too. A share of memory_bytes_max.

@@ -109,7 +109,7 @@ _ACCESS: Final = "/tidelog.v1.Access/"
 GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_LOG}InitProducer": _ANYBODY,
     f"{_LOG}Produce": RequiredAccess(topic="write"),
-    f"{_LOG}Sender": RequiredAccess(topic="write"),  # each message is checked
+    f"{_LOG}ProduceStream": RequiredAccess(topic="write"),  # each message is checked
     f"{_LOG}Fetch": _READ,
     f"{_LOG}Consume": _WAITING_MEMBER,
     f"{_LOG}ListOffsets": _DESCRIBE,

@@ -47,7 +47,7 @@ class LogStub:
                 response_deserializer=gateway_dot_proto_dot_log__pb2.ProduceResponse.FromString,
                 _registered_method=True)
         self.ProduceStream = channel.stream_stream(
-                '/tidelog.v1.Log/Sender',
+                '/tidelog.v1.Log/ProduceStream',
                 request_serializer=gateway_dot_proto_dot_log__pb2.ProduceRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_log__pb2.ProduceResponse.FromString,
                 _registered_method=True)
@@ -101,7 +101,7 @@ class LogServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Sender(self, request_iterator, context):
+    def ProduceStream(self, request_iterator, context):
         """Answers carry the request's correlation_id and come in the order of the requests. When the broker's buffer is full, requests
         wait at the client; one on a stream that was idle may be answered as throttled (RESOURCE_EXHAUSTED): nothing was written, retry.
         """
@@ -164,7 +164,7 @@ def add_LogServicer_to_server(servicer, server):
                     request_deserializer=gateway_dot_proto_dot_log__pb2.ProduceRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_log__pb2.ProduceResponse.SerializeToString,
             ),
-            'Sender': grpc.stream_stream_rpc_method_handler(
+            'ProduceStream': grpc.stream_stream_rpc_method_handler(
                     servicer.ProduceStream,
                     request_deserializer=gateway_dot_proto_dot_log__pb2.ProduceRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_log__pb2.ProduceResponse.SerializeToString,
@@ -267,7 +267,7 @@ class Log:
             _registered_method=True)
 
     @staticmethod
-    def Sender(request_iterator,
+    def ProduceStream(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -280,7 +280,7 @@ class Log:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/tidelog.v1.Log/Sender',
+            '/tidelog.v1.Log/ProduceStream',
             gateway_dot_proto_dot_log__pb2.ProduceRequest.SerializeToString,
             gateway_dot_proto_dot_log__pb2.ProduceResponse.FromString,
             options,

@@ -37,7 +37,7 @@ from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStre
 from tests.simulation.routed_broker import AccessTerms, RoutedBroker
 from tests.simulation.virtual_loop import virtual_loop
 
-PRODUCE_STREAM = "/tidelog.v1.Log/Sender"
+PRODUCE_STREAM = "/tidelog.v1.Log/ProduceStream"
 STEADY = "steady"
 GUESTS = ("guest1", "guest2")
 OPERATIONS: tuple[Operation, ...] = ("read", "write")
@@ -299,7 +299,7 @@ class GuestReader(Guest):
 
 
 class GuestStreamWriter(Guest):
-    """Sender: each message is a request of its own."""
+    """ProduceStream: each message is a request of its own."""
 
     async def _one(self, topic: Topic) -> None:
         clients, chance = self._clients, self._chance

@@ -42,7 +42,7 @@ class GrpcLogService:
         return {
             "InitProducer": unary(log_pb2.InitProducerRequest, self.init_producer),
             "Produce": unary_deferred_read(self._produce.produce),
-            "Sender": stream(self._produce.produce_stream),
+            "ProduceStream": stream(self._produce.produce_stream),
             "Fetch": self.fetch.handler(),
             "Consume": stream(self._consume.consume),
             "ListOffsets": unary_by_origin(log_pb2.ListOffsetsRequest, self.list_offsets),

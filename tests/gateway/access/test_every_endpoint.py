@@ -52,7 +52,7 @@ _NAMED = groups_pb2.TopicPartitions(topic=TOPIC)
 REQUESTS: dict[str, Any] = {
     f"{_LOG}InitProducer": log_pb2.InitProducerRequest(),
     f"{_LOG}Produce": log_pb2.ProduceRequest(appends=[_APPEND]),
-    f"{_LOG}Sender": log_pb2.ProduceRequest(appends=[_APPEND]),
+    f"{_LOG}ProduceStream": log_pb2.ProduceRequest(appends=[_APPEND]),
     f"{_LOG}Fetch": log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic=TOPIC)]),
     f"{_LOG}Consume": log_pb2.ConsumeRequest(start=log_pb2.ConsumeStart(topics=[TOPIC], group=GROUP), credit_bytes=1000),
     f"{_LOG}ListOffsets": log_pb2.ListOffsetsRequest(queries=[log_pb2.OffsetQuery(topic=TOPIC, timestamp_ms=0)]),
@@ -98,7 +98,7 @@ REQUESTS: dict[str, Any] = {
     f"{_ACCESS}ListQuotas": admin_pb2.ListQuotasRequest(),
     f"{_ACCESS}DeleteQuota": admin_pb2.DeleteQuotaRequest(principal="intruder"),
 }
-STREAMS = {f"{_LOG}Sender", f"{_LOG}Consume"}
+STREAMS = {f"{_LOG}ProduceStream", f"{_LOG}Consume"}
 # By what a call needs: all that is allowed to whoever may not make it.
 LACKING = {"describe": (), "read": ("write", "admin"), "write": ("read", "admin"), "admin": ("read", "write")}
 

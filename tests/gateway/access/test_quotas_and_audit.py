@@ -123,7 +123,7 @@ def test_a_stream_over_its_quota_waits_in_place_of_an_error(tmp_path: Path) -> N
         await at.allow("greedy", "all", "topic", "orders")
         await at.as_admin("POST", "/v1/quotas", json={"principal": "greedy", "requests_per_second": 1})
         key = await at.key("greedy")
-        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/Sender")(metadata=(("authorization", f"Bearer {key}"),))
+        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
         for _ in range(3):
             await stream.write(append("orders").SerializeToString())
         for _ in range(3):

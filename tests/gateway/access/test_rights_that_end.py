@@ -101,7 +101,7 @@ def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_wha
         key = await reader(at)
         await at.allow("billing", "write", "topic", "orders")
         stream = await streamed(at, key)
-        producing: Any = at.channel.stream_stream("/tidelog.v1.Log/Sender")(metadata=(("authorization", f"Bearer {key}"),))
+        producing: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
         polling = asyncio.ensure_future(at.call("/tidelog.v1.Log/Fetch", LONG_POLL, key))
         path = "/v1/topics/orders/partitions/0/records"
         async with at.http.session.get(path, headers={**bearer(key), "accept": "text/event-stream"}) as events:
@@ -168,7 +168,7 @@ def test_a_produce_stream_takes_nothing_more_once_its_key_is_revoked(tmp_path: P
     async def scenario(at: Guarded) -> None:
         key = await reader(at)
         await at.allow("billing", "write", "topic", "orders")
-        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/Sender")(metadata=(("authorization", f"Bearer {key}"),))
+        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
         await stream.write(append("orders").SerializeToString())
         assert log_pb2.ProduceResponse.FromString(await stream.read()).results[0].placements
         await revoke(at, key)

@@ -283,8 +283,8 @@ class _Log(log_pb2_grpc.LogServicer):
         self._broker.producer_ids += 1
         return log_pb2.InitProducerResponse(producer_id=self._broker.producer_ids, producer_epoch=0)
 
-    async def Sender(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        await _refuse(self._broker, "Sender", context)
+    async def ProduceStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        await _refuse(self._broker, "ProduceStream", context)
         async for request in requests:
             await self._broker.running.wait()
             if not request.appends:

@@ -122,7 +122,7 @@ def test_more_calls_than_a_broker_takes_for_too_long_are_told_as_that() -> None:
 def test_a_broker_that_denies_the_stream_fails_its_records_at_once() -> None:
     async def test(broker: SmallBroker) -> None:
         def deny(method: str) -> None:
-            if method == "Sender":
+            if method == "ProduceStream":
                 raise Denied("you may not write here")
 
         broker.before_call = deny
@@ -140,7 +140,7 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
         opened_s: list[float] = []
 
         def refuse(method: str) -> None:
-            if method == "Sender":
+            if method == "ProduceStream":
                 opened_s.append(asyncio.get_running_loop().time())
                 raise Unavailable("there is no session")
 

@@ -342,7 +342,7 @@ def test_a_stream_is_answered_in_order_with_its_correlation_ids(tmp_path: Path) 
 def test_a_malformed_message_ends_the_stream_after_what_was_taken_is_answered(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
-            call: Any = channel.stream_stream("/tidelog.v1.Log/Sender")()
+            call: Any = channel.stream_stream("/tidelog.v1.Log/ProduceStream")()
             await call.write(request(ready(batch_of(b"a")), correlation_id=5).SerializeToString())
             await call.write(b"\xff\xff\xff")
             answer = log_pb2.ProduceResponse.FromString(await call.read())

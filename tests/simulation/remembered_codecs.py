@@ -37,7 +37,7 @@ def remembered_codecs() -> Iterator[None]:
         for module in (parquet_file, history_stream):
             patches.enter_context(patch.object(module, "read_row_group", codecs.read_row_group))
             patches.enter_context(patch.object(module, "parse_parquet_footer", codecs.parse_parquet_footer))
-        patches.enter_context(patch.object(row_group_loader, "encode_history", codecs.encode_history))
+        patches.enter_context(patch.object(row_group_loader, "encode_row_group", codecs.encode_history))
         patches.enter_context(patch.object(segment_file, "_parse_footer", codecs.parse_footer))
         patches.enter_context(patch.object(bucket_layout, "parse_wal_key", cache(bucket_layout.parse_wal_key)))
         yield

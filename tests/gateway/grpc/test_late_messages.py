@@ -156,7 +156,7 @@ def test_silent_calls_of_who_is_known_count_among_the_calls_of_the_door(
         pools.append(CallLimiter(3, **more))
         return pools[-1]
 
-    monkeypatch.setattr("gateway.grpc.server.OpenCalls", three)
+    monkeypatch.setattr("gateway.grpc.server.CallLimiter", three)
 
     def still_open() -> int:
         return sum(pool._open for pool in pools)

@@ -203,7 +203,7 @@ def test_a_damaged_batch_stops_its_partition_alone(tmp_path: Path, monkeypatch: 
             raise Corrupt("a committed batch can't be opened")
         return decode_records(fetched, offset, *arguments, **more)
 
-    monkeypatch.setattr("gateway.grpc.fetch.service.open_records", damaged)
+    monkeypatch.setattr("gateway.grpc.fetch.service.decode_records", damaged)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         for number, value in enumerate((b"a", b"bad", b"c")):

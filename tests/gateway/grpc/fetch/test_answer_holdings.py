@@ -121,10 +121,10 @@ def test_an_answer_over_grpc_gives_back_what_it_does_not_need(tmp_path: Path, fo
 @pytest.mark.parametrize(
     ("accept", "sends"),
     [
-        ("application/json", "answer"),
-        ("application/x-ndjson", "answer"),
-        ("application/vnd.apache.arrow.stream", "answer"),
-        ("text/event-stream", "stream"),
+        ("application/json", "send_paced"),
+        ("application/x-ndjson", "send_paced"),
+        ("application/vnd.apache.arrow.stream", "send_paced"),
+        ("text/event-stream", "stream_paced"),
     ],
 )
 def test_an_answer_over_http_gives_back_what_it_does_not_need(

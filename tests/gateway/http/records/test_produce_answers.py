@@ -57,7 +57,7 @@ def test_a_long_answer_holds_as_much_room_as_it_takes_until_it_is_out(
             seen.append((room.bytes_used, len(body)))
             await as_it_is(request, body, headers, pause_s=pause_s, status=status)
 
-        monkeypatch.setattr(paced_response, "answer", watched)
+        monkeypatch.setattr(paced_response, "send_paced", watched)
         answer = await client.post(f"{PRODUCE}?acks={acks}", LINES, NDJSON, accept=accept)
         results = answer.lines if accept == NDJSON else answer.json["results"]
         expected = [{"partition": 0} if acks == "none" else {"partition": 0, "offset": number} for number in range(MANY)]

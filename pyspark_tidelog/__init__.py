@@ -1,4 +1,4 @@
-"""What users of Spark import, and what lets it find the data source `tidelog` without registration.
+"""Registers the data source `tidelog` with Spark, and offers the functions that users of Spark import.
 
     spark.read.format("tidelog")              Spark imports each module whose name begins with pyspark_
     pyspark_tidelog.read(spark, bucket=…)     the same, with Parquet through Spark's own reader

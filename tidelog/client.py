@@ -61,10 +61,10 @@ CLOSE_AFTER_ERROR_S = 5.0
 
 
 def connect(*addresses: str, **settings: Unpack[SettingChanges]) -> Client:
-    """A client for the cluster at these addresses (http://HOST:8080 or grpc://HOST:9090; one that answers is enough).
+    """Returns a client for the cluster at these addresses (http://HOST:8080 or grpc://HOST:9090; one that answers is enough).
 
     Without an address: http://localhost:8080. `settings` are the fields of tidelog.ClientSettings. Use it as
-    `async with connect(…) as log:`; entering raises Unavailable where nobody answers, and Denied where credentials are missing.
+    `async with connect(…) as log:`; entering raises Unavailable without an answer, and Denied without credentials.
 
     https:// and grpcs:// speak TLS with all brokers: `ca_file`, `cert_file`, `key_file`. `api_key` says who asks. Where they are
     not given, the variables TIDELOG_CA_FILE, TIDELOG_API_KEY and so on count (tidelog/settings.py).
@@ -74,7 +74,7 @@ def connect(*addresses: str, **settings: Unpack[SettingChanges]) -> Client:
 
 
 class Client:
-    """One event loop's connection to a cluster; `connect` makes it. Errors are those of `tidelog.errors`."""
+    """A client of one cluster, for one event loop; `connect` makes it. Its methods raise the errors of `tidelog.errors`."""
 
     # Create, list, describe, alter, delete, add_partitions.
     topics: Topics
@@ -202,7 +202,7 @@ class Client:
         return await self._producer.produce_many(topic, messages)
 
     async def flush(self) -> None:
-        """Waits until all that was sent before has its outcome. Raises the first failure whose Delivery nobody has awaited."""
+        """Waits until all records sent before have an outcome. Raises the first failure whose Delivery was not awaited."""
         if self._sender is not None:
             await self._sender.flush()
 
@@ -213,8 +213,9 @@ class Client:
 
     @property
     def throttled(self) -> Throttled | None:
-        """Why the cluster takes no more of this client just now: a quota or a bound, as a broker told it. None where nothing is
-        known. The client waits by itself, and goes on."""
+        """Returns the quota or limit that a broker gave for throttling this client; None if it is not throttled.
+
+        The client waits by itself, and goes on."""
         return self._connection.throttled
 
     # ── consume ──
@@ -266,12 +267,12 @@ class Client:
         group: str | None = None,
         **options: Unpack[GroupOptionChanges],
     ) -> Consumer | TopicsConsumer | GroupConsumer:
-        """The records of all partitions (or of `partitions`), in order within each, from `from_` on.
+        """Reads the records of all partitions (or of `partitions`), in order within each, from `from_` on.
 
         `topics`: a name, several names, or a pattern, as re.compile("orders-.*"), of whole names; topics that come to match it are
         read as well.
         `from_`: "earliest", "latest", "-10" (the last ten of each partition), "1h" (ago), a time, an offset, or {partition: offset}
-        (tidelog/positions.py). It goes on for ever, unless `follow` is False or `until` is "end": then it ends at the high
+        (tidelog/positions.py). It goes on without end, unless `follow` is False or `until` is "end": then it ends at the high
         watermarks of the beginning. Connections that break are made again without repeating or losing a record.
         `auto_offset_reset`: where to go on when an offset is gone, or "error" (the default) to raise OutOfRange.
 
@@ -289,7 +290,7 @@ class Client:
         if group is not None:
             if from_ is not None or partitions is not None:
                 raise InvalidArgument(
-                    "a member of a group is told what to read, and from where: from_ and partitions do not go with group",
+                    "the group assigns partitions and offsets to its members: from_ and partitions do not go with group",
                     hint="Use auto_offset_reset, consumer.seek, or `tidelog group seek`; or leave group out.",
                 )
             return self._member(group, subscription, options, follow=follow, reset=auto_offset_reset or "earliest")
@@ -340,11 +341,11 @@ class Client:
     # ── the cluster ──
 
     async def cluster(self) -> ClusterInfo:
-        """Who is there: the cluster's id, its bucket, its brokers."""
+        """Returns the cluster's id, its bucket and its brokers."""
         return cluster_info(await self._connection.cluster())
 
     async def serves(self, broker: BrokerInfo) -> bool:
-        """Whether the broker says of itself that requests can succeed. Raises Unavailable where it does not answer."""
+        """Returns whether the broker reports itself as serving. Raises Unavailable if it does not answer."""
         try:
             with self._connection.held(broker.grpc_address) as to:
                 stub: Any = HealthStub(to.channel)
@@ -373,21 +374,22 @@ class Client:
         return broker_drain(found)
 
     async def offsets(self, topic: str) -> dict[int, OffsetRange]:
-        """By partition: what can be read. Raises UnknownTopic."""
+        """Returns the readable offsets of each partition. Raises UnknownTopic."""
         route = await self._connection.route(topic, fresh=True)
         return await offset_ranges(self._connection, route)
 
     async def offset_for_leader_epoch(self, topic: str, partition: int, leader_epoch: int) -> EpochEnd | None:
-        """Where the records of this leader epoch end, or of the newest one before it that has any (KIP-101, KIP-320).
+        """Returns the end of this leader epoch, or of the newest one before it with records (KIP-101, KIP-320).
 
-        None where the log has no record of that epoch or an earlier one. Who has read beyond that end, in that epoch, has read
-        what is not in the log. Raises UnknownTopic, UnknownPartition, InvalidArgument.
+        None if the log has no record of that epoch or an earlier one. A reader beyond that end, in that epoch, has read records
+        that are
+        not in the log. Raises UnknownTopic, UnknownPartition, InvalidArgument.
         """
         route = await self._connection.route(topic, fresh=True)
         return await end_of_epoch(self._connection, route, partition, leader_epoch)
 
     async def explain(self, topic: str, partition: int, offset: int) -> Explanation:
-        """Where a record lies on the bucket. Raises UnknownTopic, UnknownPartition, OutOfRange."""
+        """Returns where a record lies on the bucket. Raises UnknownTopic, UnknownPartition, OutOfRange."""
         request = admin_pb2.ExplainOffsetRequest(topic=topic, partition=partition, offset=offset)
         found: Any = await self._connection.call(
             lambda to, timeout_s: to.cluster.ExplainOffset(request, timeout=timeout_s), writes=False

@@ -56,7 +56,7 @@ def hidden_by(name: str) -> str | None:
 
 
 def _is_command() -> bool:
-    """Whether this process is `tidelog …` or `python -m tidelog.… …`, so that nothing is to be shown but the error."""
+    """Returns whether this process is `tidelog …` or `python -m tidelog.…`, which prints only the error."""
     if os.path.basename(sys.argv[0] if sys.argv else "") == "tidelog":
         return True
     asked = sys.orig_argv[1:-1]

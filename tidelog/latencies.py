@@ -15,7 +15,7 @@ MICROSECOND: Final = 1e-6
 
 
 class Latencies:
-    """Of seconds, from a microsecond up."""
+    """A histogram of latencies in seconds, from a microsecond up."""
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
@@ -28,7 +28,7 @@ class Latencies:
         self._buckets[math.ceil(math.log(max(seconds, MICROSECOND) / MICROSECOND) / _LOG_GROWTH)] += 1
 
     def percentile_ms(self, percent: float) -> float:
-        """In milliseconds; 0 where nothing was measured."""
+        """Returns a percentile in milliseconds; 0 if nothing was measured."""
         wanted, seen = math.ceil(self.count * percent / 100), 0
         for bucket in sorted(self._buckets):
             seen += self._buckets[bucket]

@@ -28,7 +28,7 @@ _SENT_AT = struct.Struct(">d")
 
 @dataclass(slots=True)
 class LoadProgress:
-    """What a run has done so far; another task may look at it at any time."""
+    """The progress of a run; another task may read it at any time."""
 
     records: int = 0
     value_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Where reading begins, as people write it. Pure: the caller brings the time, and asks the broker for what is to be looked up.
+"""Parses where reading begins. Pure: the caller brings the time, and asks the broker for offsets.
 
 "earliest"  "latest"                  the ends of each partition ("beginning" and "end" too)
 "-10"  -10                            the last ten records of each partition; "-0" is "latest"
@@ -24,31 +24,39 @@ StartLike = str | int | datetime | timedelta | Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    pass
+    """The log start offset of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    pass
+    """The end of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastRecords:
+    """The last `count` records of each partition."""
+
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class SinceTimestamp:
+    """The first record of each partition at or after a timestamp, in milliseconds."""
+
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
+    """An offset that applies to each partition."""
+
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
+    """Offsets by partition; only these partitions are read."""
+
     by_partition: dict[int, int]
 
 

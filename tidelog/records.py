@@ -1,4 +1,4 @@
-"""What goes in and what comes out: records, acknowledgements, and how Python values become bytes. Pure.
+"""Defines records and acknowledgements, and converts Python values to bytes. Pure.
 
     value                          stored
     None                           null (a tombstone, where the topic is compacted)
@@ -6,7 +6,7 @@
     str                            its UTF-8
     anything else                  compact JSON: dict, list, number, bool, datetime, UUID, dataclass, Struct, attrs, pydantic
 
-Keys follow the same rules. They are those of the HTTP door, so one value is the same bytes through every door.
+Keys follow the same rules. The HTTP listener has the same ones, so a value is the same bytes through every listener.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One record as it was read."""
+    """A record as it was read."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp(self) -> datetime:
-        """In UTC. Raises InvalidRecord where it lies outside of the years 1 to 9999."""
+        """Returns the timestamp in UTC. Raises InvalidRecord outside of the years 1 to 9999."""
         try:
             return datetime_of(self.timestamp_ms)
         except OverflowError as error:
@@ -73,7 +73,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """Where a record lies, once the broker has answered for it."""
+    """The position of an acknowledged record."""
 
     topic: str
     partition: int
@@ -84,7 +84,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp(self) -> datetime:
-        """In UTC. Raises InvalidRecord where it lies outside of the years 1 to 9999."""
+        """Returns the timestamp in UTC. Raises InvalidRecord outside of the years 1 to 9999."""
         try:
             return datetime_of(self.timestamp_ms)
         except OverflowError as error:
@@ -175,7 +175,7 @@ def _header_value(name: object, value: object) -> bytes | None:
 
 
 def _enc_hook(value: Any) -> Any:
-    """pydantic models, without importing pydantic: their own JSON-ready form."""
+    """Converts pydantic models to their JSON-ready form, without an import of pydantic."""
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     raise TypeError(f"no JSON form for {type(value).__name__}")

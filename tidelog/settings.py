@@ -196,7 +196,7 @@ def settings_from(changes: dict[str, Any] | SettingChanges) -> ClientSettings:
 
 
 def credentials_from(environ: Mapping[str, str], changes: SettingChanges, *, tls: bool) -> SettingChanges:
-    """What the environment names and the program does not; of files for TLS only where there is TLS."""
+    """Returns credentials from the environment that the program does not set; TLS files only if there is TLS."""
     found: dict[str, Any] = {}
     for name, instead in _VARIABLES.items():
         value = environ.get(f"TIDELOG_{name.upper()}", "")

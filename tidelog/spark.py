@@ -1,4 +1,4 @@
-"""What programs on Spark import from Tidelog, beside `pyspark_tidelog`. The SDK needs no PySpark, so names load at first use.
+"""Exports the functions for programs on Spark, beside `pyspark_tidelog`. Names load at first use: the SDK needs no PySpark.
 
 from tidelog.spark import spark_session
 

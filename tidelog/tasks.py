@@ -17,6 +17,8 @@ _Answer = TypeVar("_Answer")
 
 
 class ClientTasks:
+    """Owns the background tasks of a client."""
+
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()

@@ -61,7 +61,7 @@ _MANIFESTS_BYTES_MAX: Final = 256 << 20
 
 
 class MakingTask(NamedTuple):
-    """What an executor is sent."""
+    """The work of one executor: a compaction unit and what it needs to make the unit's files."""
 
     bucket: str
     unit: CompactionUnit
@@ -77,16 +77,18 @@ RunTasks = Callable[[Sequence[MakingTask]], list[MadeUnit]]
 
 @dataclass(slots=True)
 class BackfillReport:
-    # Of which something was compacted.
+    """The result of a backfill: what was compacted, and what stays in segments."""
+
+    # Partitions with at least one compacted batch.
     partitions: int = 0
     records: int = 0
     bytes_read: int = 0
     files: int = 0
     bytes_written: int = 0
     manifests: int = 0
-    # Manifests that another compactor has created first.
+    # Manifests that another compactor created first.
     lost: int = 0
-    # Partitions of which something stays in segments, and why.
+    # Partitions with data left in segments, and the reason.
     damaged: dict[TopicPartition, str] = field(default_factory=dict)
     # Bytes of batches that stay there: behind damage, behind a gap, or because another compactor was always faster.
     bytes_waiting: int = 0
@@ -100,10 +102,11 @@ def backfill(
     units: int,
     unit_bytes_max: int = UNIT_BYTES_MAX,
     settings: CompactionSettings = SETTINGS,
-    told: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> BackfillReport:
-    """All that waits of these topics. `units`: cores that make files; `told` is given lines for people: what was found, and what
-    becomes of it, wave by wave.
+    """Compacts all data of these topics that is still in segments.
+
+    `units`: the number of cores that make files. `report` receives progress lines for people, one wave after the other.
 
     Raises UnknownTopic, UnknownPartition, InvalidArgument, Denied and Rejected before a task starts; Unavailable where a task or
     the bucket has failed: what was committed until then stays.
@@ -113,15 +116,15 @@ def backfill(
     in_vain = 0
     with BucketThread(bucket) as opened:
         driver = opened.run(lambda store: _Driver.begin(store, topics, settings, opened.clock))
-        told(f"{'' if driver.has_read_all else 'at least '}{_mb(driver.bytes_waiting)} of batches wait in segments")
+        report(f"{'' if driver.has_read_all else 'at least '}{_mb(driver.bytes_waiting)} of batches wait in segments")
         while in_vain < IN_VAIN_MAX and (planned := driver.plan(units)):
             size_bytes = sum(unit.size_bytes for unit in planned)
-            told(f"making Parquet of {_mb(size_bytes)}, in {len(planned)} task{'s' * (len(planned) != 1)}")
+            report(f"making Parquet of {_mb(size_bytes)}, in {len(planned)} task{'s' * (len(planned) != 1)}")
             made = run_tasks([driver.task(bucket, unit) for unit in planned])
             committed = opened.run(lambda store, made=made: driver.commit(made, topics))  # type: ignore[misc]  # bound here
             in_vain = 0 if committed else in_vain + 1
             done |= committed
-            told(f"partitions that have gone on: {len(committed)}; {_mb(driver.bytes_waiting)} wait still")
+            report(f"partitions that have gone on: {len(committed)}; {_mb(driver.bytes_waiting)} wait still")
     counters = driver.context.counters
     return BackfillReport(
         partitions=len(done),
@@ -147,8 +150,8 @@ class _Driver:
         self._topics = topics
         self._view = view
         self._wanted = wanted
+        # The newest known manifest of each partition; files are made from these.
         self._manifests: dict[TopicPartition, Manifest] = {}
-        """From which files are made: the newest as far as is known."""
 
     @classmethod
     async def begin(cls, store: ObjectStore, topics: Topics, settings: CompactionSettings, clock: StoreClock) -> _Driver:
@@ -197,7 +200,7 @@ class _Driver:
         return MakingTask(bucket, unit, {where: self._wanted[where] for where in partitions}, bare, self.context.settings)
 
     async def commit(self, made: Sequence[MadeUnit], topics: Topics) -> set[TopicPartition]:
-        """The partitions that have gone on. What was lost is planned anew, from what is the newest then."""
+        """Commits manifests and returns the partitions that advanced. A lost manifest is planned again from the newest one."""
         self._topics.replace(await find_partitions(self.context.store, topics, absent_ok=True))
         committed, lost = set[TopicPartition](), set[TopicPartition]()
         turns = asyncio.Semaphore(COMMITS_MAX)
@@ -228,7 +231,7 @@ class _Driver:
         return committed
 
     async def _read_manifests(self, partitions: Collection[TopicPartition]) -> None:
-        """As they are now. Partitions without a topic any more, or whose manifest is damaged, are planned with no more."""
+        """Reads the current manifests. Drops partitions whose topic is gone or whose manifest is damaged."""
         here = {where: self._wanted[where] for where in sorted(partitions) if self.context.topic(where.topic_id) is not None}
         for where in partitions - here.keys():
             self._manifests.pop(where, None)
@@ -258,7 +261,7 @@ def on_executors(spark: SparkSession) -> RunTasks:
 
 
 def make_files(task: MakingTask) -> MadeUnit:
-    """On an executor."""
+    """Makes the files of one unit. Runs on an executor."""
     local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     settings = task.settings if task.settings.scratch_dir else replace(task.settings, scratch_dir=local)
     with BucketThread(task.bucket) as opened:
@@ -285,6 +288,6 @@ def _now_ms() -> int:
 
 
 def _cause(trace: str) -> str:
-    """What was raised last, of a trace in two languages."""
+    """Returns the innermost cause from a trace that mixes Python and Java."""
     raised = re.findall(r"^(?:\w+\.)+[A-Z]\w+: (.+)$", trace.partition("\n\tat ")[0], re.MULTILINE)
     return str(raised[-1]) if raised else trace.partition("\n")[0]

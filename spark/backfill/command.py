@@ -42,7 +42,7 @@ def backfill(
     from spark.source.topic_catalog import find_partitions
 
     topics = Subscribed(tuple(map(check_topic_name, topic))) if topic else Matching(re.compile(".*"))
-    with BucketThread(bucket) as opened:  # what is wrong with it is told before Spark takes its time
+    with BucketThread(bucket) as opened:  # reports a bad bucket before the slow start of Spark
         found = opened.run(lambda store: find_partitions(store, topics))
     check_spark()
     say(f"{shown_url(bucket)}: topics {len(set(found.values())):,}, partitions {len(found):,}; starting Spark")
@@ -54,7 +54,7 @@ def backfill(
             on_spark.on_executors(spark),
             units=spark.sparkContext.defaultParallelism,
             unit_bytes_max=unit_mib << 20,
-            told=say,
+            report=say,
         )
     finally:
         spark.stop()

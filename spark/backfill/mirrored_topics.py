@@ -1,4 +1,4 @@
-"""The topics that compaction is told of where no metadata are at hand: as the bucket mirrors them. Pure."""
+"""Supplies topics to compaction from their mirror on the bucket, for jobs without access to the metadata. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MirroredTopics:
         self.replace(partitions)
 
     def replace(self, partitions: Mapping[TopicPartition, str]) -> None:
-        """As a later look has found them."""
+        """Replaces the known topics by the result of a later look."""
         names = {where.topic_id: name for where, name in partitions.items()}
         self._by_id = {
             topic_id: Topic(id=topic_id, name=name, partition_count=0, settings={}, created_at_ms=0)

@@ -51,9 +51,9 @@ def _among(partitions: frozenset[TopicPartition]) -> Callable[[TopicPartition, S
 
 
 def group_partitions(waiting: Mapping[TopicPartition, tuple[SessionId, int]], units: int) -> list[frozenset[TopicPartition]]:
-    """By session, and divided into parts of about the same bytes, in the order in which segments hold them.
+    """Groups partitions by session into parts of similar size, in the order in which segments hold them.
 
-    `waiting`: of each partition the session of its first run, and its bytes.
+    `waiting`: for each partition, the session of its first run and its bytes.
     """
     by_session: dict[SessionId, list[TopicPartition]] = defaultdict(list)
     for where, (session, _) in sorted(waiting.items()):

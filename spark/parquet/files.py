@@ -35,7 +35,7 @@ READER_OPTIONS: Final = {
 
 
 class _Logged(msgspec.Struct, rename="camel"):
-    """One file, by the names that Spark gives these facts in its log."""
+    """A file of Spark's file log, with the field names that Spark uses."""
 
     path: str
     size: int

@@ -29,6 +29,8 @@ RANGES_AT_ONCE: Final = 64
 
 
 class StoredFile(NamedTuple):
+    """A Parquet file on the bucket."""
+
     key: str
     size_bytes: int
 
@@ -42,7 +44,7 @@ class CutFiles(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """In Spark's SQL; what it says of offsets is pushed down to row groups and pages."""
+        """Returns the condition in Spark's SQL. Spark pushes the offset bounds down to row groups and pages."""
         return " OR ".join(
             f"(partition = {partition} AND offset >= {offsets.start} AND offset < {offsets.end})"
             for partition, offsets in self.ranges.items()
@@ -50,15 +52,17 @@ class CutFiles(NamedTuple):
 
 
 class NativePlan(NamedTuple):
+    """A batch query split by reader: Parquet files for Spark's own reader, and the rest for the data source."""
+
     whole: tuple[StoredFile, ...]
     cut: tuple[CutFiles, ...]
-    # By topic and partition: what is read from segments, or can't be read by Spark's own reader.
+    # Ranges by topic and partition that lie in segments, or that Spark's own reader can't read.
     tail: Mapping[str, Mapping[int, OffsetRange]]
-    # Of the tail.
+    # Topic ids of the tail, by topic name.
     topic_ids: Mapping[str, str]
 
     def tail_options(self) -> dict[str, str]:
-        """The tail as options of the data source: exactly these offsets, wherever they lie by the time they are read."""
+        """Returns the tail as options of the data source: exactly these offsets, wherever they lie when they are read."""
 
         def json(of: object) -> str:
             return msgspec.json.encode(of).decode()

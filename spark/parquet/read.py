@@ -69,7 +69,7 @@ def _read(spark: SparkSession, bucket: str, options: Mapping[str, object]) -> Da
 
 
 def as_option(value: object) -> str:
-    """As Spark's readers write the values of options; what is a mapping or a list, as JSON."""
+    """Formats a value as Spark's readers expect an option: mappings and lists as JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return msgspec.json.encode(value).decode() if isinstance(value, Mapping | list | tuple) else str(value)

@@ -1,4 +1,4 @@
-"""A bucket as Hadoop knows it: where its files lie for Spark's own readers, and what these have to be told to reach it.
+"""Translates a bucket's URL into Hadoop's: the path for Spark's own readers, and the options that they need to reach it.
 
     file:///var/log          file:///var/log
     s3://lake/log            s3a://lake/log
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 class HadoopPlace(NamedTuple):
+    """A bucket's prefix as a Hadoop URL, with the Hadoop options to reach it."""
+
     # URL of the prefix, without "/" at its end.
     root: str
     options: Mapping[str, str]

@@ -174,7 +174,7 @@ def _run(
                 running,
                 partitions=partitions,
                 began=began,
-                told=lambda progress: show(progress.offsets, total, progress.records),
+                report=lambda progress: show(progress.offsets, total, progress.records),
             )
     except KeyboardInterrupt:
         say(f"interrupted: what is written stays. {replays.RUN_AGAIN}")
@@ -195,5 +195,5 @@ def _run(
 
 
 def _files_of(credentials: SettingChanges) -> dict[str, str]:
-    """What Spark may show in its plans. The sink finds a key where this command has found it: in the environment."""
+    """Returns the credential settings that hold file paths. Spark may show these in its plans; keys stay in the environment."""
     return {name: str(value) for name, value in credentials.items() if name in NAMES and value}

@@ -1,4 +1,4 @@
-"""What a replay reads and where it writes, as its checkpoint remembers it. Pure.
+"""Defines what a replay reads and where it writes, as its checkpoint stores it. Pure.
 
 A replay is a bounded stream: where each partition begins and ends is found once, when it begins, and stays in `replay.json` beside
 Spark's own checkpoint. The same command line finds it there and goes on; another one is refused.
@@ -23,23 +23,25 @@ PLAN_FILE: Final = "replay.json"
 
 
 class ReplayTarget(StrEnum):
+    """The kind of target that a replay writes to."""
+
     TOPIC = "topic"
     PARQUET = "parquet"
     TABLE = "table"
 
 
 class PartitionChoice(StrEnum):
-    """In which partition of the target topic a record goes."""
+    """The rule that selects the target partition of a record."""
 
-    # The number that it has.
+    # The partition number of the source.
     KEEP = "keep"
     BY_KEY = "by-key"
-    # Keep where all topics have as many partitions, else by key.
+    # KEEP where all topics have as many partitions as the target, else BY_KEY.
     AUTO = "auto"
 
 
 class ReplayRequest(msgspec.Struct, frozen=True):
-    """As the command line has it: what makes two replays the same."""
+    """The request from the command line. Two replays are the same if their requests are equal."""
 
     topics: tuple[str, ...]
     bucket: str
@@ -53,13 +55,15 @@ class ReplayRequest(msgspec.Struct, frozen=True):
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
+    """The plan of a replay, which `replay.json` stores: the request and the exact offsets to read."""
+
     asked: ReplayRequest
-    # By topic and partition.
+    # Offsets to read, by topic and partition.
     ranges: dict[str, dict[int, OffsetRange]]
-    # Of the topics.
+    # Topic ids, by topic name.
     ids: dict[str, str] = {}
     keeps_partitions: bool = False
-    # In the table.
+    # Rows in the target table before the replay.
     rows_before: int = 0
     version: int = VERSION
 
@@ -68,7 +72,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
         return sum(span.end - span.start for spans in self.ranges.values() for span in spans.values())
 
     def source_options(self) -> dict[str, str]:
-        """Of `spark.read` and `spark.readStream`: exactly these offsets."""
+        """Returns options for `spark.read` and `spark.readStream` that select exactly the planned offsets."""
 
         def json(value: object) -> str:
             return msgspec.json.encode(value).decode()
@@ -83,7 +87,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
         }
 
     def offsets_done(self, next_offsets: ByPartition) -> int:
-        """Of `offset_count`, where a stream has come to these."""
+        """Returns how many of the `offset_count` offsets lie below the stream's next offsets."""
         return sum(
             min(max(next_offsets.get(topic, {}).get(partition, span.start), span.start), span.end) - span.start
             for topic, spans in self.ranges.items()
@@ -162,7 +166,7 @@ def check_end_is_left(
 def behind(asked: ReplayRequest, where: str = "") -> InvalidArgument:
     return InvalidArgument(
         f"--from {asked.start} lies behind --to {asked.end}{where}: there is nothing to replay. Nothing was written",
-        hint="Give the earlier place with --from; a time without a date, as 1h, is so long ago.",
+        hint="Give the earlier place with --from; a time without a date, as 1h, is that long before now.",
     )
 
 
@@ -211,7 +215,7 @@ def _shown(value: Any) -> str:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was counted at the end."""
+    """The row counts at the end of a replay."""
 
     # Rows of the range that pass the filter, as a batch query counts them.
     expected: int

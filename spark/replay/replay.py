@@ -83,11 +83,11 @@ _PASS_OVER: Final = re.compile(r" (?:Or set|Set) failOnDataLoss to false[^.]*\."
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What is not part of what a replay is, and may differ when it goes on."""
+    """The settings of one run of a replay. They may change when the replay resumes."""
 
     checkpoint: str
     brokers: str = ""
-    # For the brokers: settings of a client by their names. A key itself is none of them: the environment has it.
+    # Client settings for the brokers, by name. The API key is not among them: the environment holds it.
     credentials: Mapping[str, str] = field(default_factory=dict)
     # The brokers' bucket, where it is another than the one that is read.
     staging: str = ""
@@ -96,9 +96,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    # Of all offsets of the range, done.
+    """The progress of a running replay."""
+
+    # Offsets of the range that are done.
     offsets: int
-    # Read by this run.
+    # Records read by this run.
     records: int
 
 
@@ -121,11 +123,10 @@ def _target_topic(asked: ReplayRequest, running: Running) -> TopicFacts:
 
 
 def check_source(asked: ReplayRequest, *, begins: bool = False) -> None:
-    """Whether there are such topics, and such places in them, as far as names tell: before Spark takes its time to start.
+    """Checks that the topics and the named positions exist, before the slow start of Spark.
 
-    What may have changed since a replay began (how far the places reach, new partitions) is not looked at: one that goes on has its
-    offsets already. `begins`: whether it is known that this one does not. Raises UnknownTopic, InvalidArgument, and what the bucket
-    raises.
+    Does not check what may have changed since a replay began (reach of positions, new partitions): a resumed replay has its offsets
+    already. `begins`: whether this replay is known to be new. Raises UnknownTopic, InvalidArgument, and what the bucket raises.
     """
     with BucketThread(asked.bucket) as bucket:
         partitions = bucket.run(lambda store: find_partitions(store, Subscribed(asked.topics)))
@@ -145,7 +146,7 @@ def check_source(asked: ReplayRequest, *, begins: bool = False) -> None:
 
 
 def check_target_here(asked: ReplayRequest, checkpoint: Path, target: Path | None) -> None:
-    """Of a replay that begins: InvalidArgument where it would write into files that are there. Both as this machine has them."""
+    """Raises InvalidArgument if a new replay would write into existing files. Both paths are local."""
     inside = target is not None and checkpoint == target / CHECKPOINT
     if asked.target is ReplayTarget.PARQUET and target is not None and not is_empty_here(target, but=CHECKPOINT if inside else ""):
         raise _not_empty(asked.into)
@@ -158,9 +159,9 @@ def replay(
     *,
     partitions: int | None,
     began: Callable[[ReplayPlan, int], None] = lambda plan, done: None,
-    told: Callable[[ReplayProgress], None] = lambda progress: None,
+    report: Callable[[ReplayProgress], None] = lambda progress: None,
 ) -> Verdict:
-    """Runs to its end, or goes on to it. `partitions`: of `target_partitions`. `began` is told the plan and the offsets done.
+    """Runs or resumes a replay to its end. `partitions`: from `target_partitions`. `began` receives the plan and the offsets done.
 
     Raises InvalidArgument, Rejected and what the bucket and the brokers raise; what was refused has written nothing.
     """
@@ -169,7 +170,7 @@ def replay(
     frame = _rows(spark.readStream.options(maxOffsetsPerTrigger=running.batch_offsets), plan)
     if plan.offset_count:
         began(plan, _done_before(plan, checkpoint))
-        run_query(_writer(frame, plan, running), plan, told)
+        run_query(_writer(frame, plan, running), plan, report)
     return Verdict(_expected(spark, plan), _written(spark, plan, running, checkpoint))
 
 
@@ -214,8 +215,10 @@ async def resolve_range(
         ranges = offset_ranges(options, snapshots, first_at, lambda warning: None)
         starts, ends = start_offsets(options, snapshots, first_at, lambda warning: None), end_offsets(options, snapshots, first_at)
     except OutOfRange as error:
-        told = error.message.replace("startingOffsets", "--from").replace("endingOffsets", "--to")
-        raise OutOfRange(f"{told}. Nothing was written", hint="Give a place that is there: see `tidelog topic describe`.") from None
+        message = error.message.replace("startingOffsets", "--from").replace("endingOffsets", "--to")
+        raise OutOfRange(
+            f"{message}. Nothing was written", hint="Give a place that is there: see `tidelog topic describe`."
+        ) from None
     if any(starts[one] > ends[one] for one in starts) and all(span.start == span.end for span in ranges.values()):
         check_end_is_left(asked, snapshots, ends)
         raise behind(asked)
@@ -252,7 +255,7 @@ async def check_dates(
 
 
 def _options(asked: ReplayRequest, partitions: Mapping[TopicPartition, str], *, now_ms: int) -> SourceOptions:
-    """As those of the data source. Raises InvalidArgument."""
+    """Converts the request to options of the data source. Raises InvalidArgument."""
     numbers: dict[str, list[int]] = {}
     for partition, topic in partitions.items():
         numbers.setdefault(topic, []).append(partition.partition)
@@ -266,7 +269,7 @@ def _options(asked: ReplayRequest, partitions: Mapping[TopicPartition, str], *, 
 
 
 def _position(flag: str, text: str, numbers: dict[str, list[int]], now_ms: int) -> Position:
-    """As `tidelog consume --from`; or offsets as Spark's sources take them, {"orders":{"0":23,"1":-2}}."""
+    """Parses a position as `tidelog consume --from` does, or as offsets of Spark's sources: {"orders":{"0":23,"1":-2}}."""
     if text.lstrip().startswith("{"):
         parse = source_options.end_offsets if flag == "--to" else source_options.start_offsets
         try:
@@ -300,9 +303,9 @@ def _rows(reader, plan: ReplayPlan) -> DataFrame:  # type: ignore[no-untyped-def
     try:
         return frame.where(plan.asked.where)
     except AnalysisException as error:
-        told = (error.getMessage() or str(error)).split("\n")[0].split(" SQLSTATE")[0].strip()
+        cause = (error.getMessage() or str(error)).split("\n")[0].split(" SQLSTATE")[0].strip()
         raise InvalidArgument(
-            f"--where {plan.asked.where!r} is no condition that Spark takes: {told}. Nothing was written",
+            f"--where {plan.asked.where!r} is not a condition that Spark accepts: {cause}. Nothing was written",
             hint="An expression of Spark SQL over the columns key, value, headers, topic, partition, offset, timestamp, as "
             "\"get_json_object(cast(value as string), '$.carrier') = 'AA'\".",
         ) from None
@@ -312,7 +315,7 @@ def _rows(reader, plan: ReplayPlan) -> DataFrame:  # type: ignore[no-untyped-def
 
 
 def _check_target(spark: SparkSession, asked: ReplayRequest, checkpoint: HadoopFolder) -> int:
-    """Of a replay that begins; answers the rows that are in the table."""
+    """Checks the target of a new replay. Returns the number of rows in the target table."""
     match asked.target:
         case ReplayTarget.PARQUET:
             inside = checkpoint.uri == f"{asked.into.rstrip('/')}/{CHECKPOINT}"
@@ -374,12 +377,12 @@ def _done_before(plan: ReplayPlan, checkpoint: HadoopFolder) -> int:
     return plan.offsets_done(next_offsets(offsets.decode().splitlines()[-1])) if offsets else 0
 
 
-def run_query(start: Callable[[], StreamingQuery], plan: ReplayPlan, told: Callable[[ReplayProgress], None]) -> None:
+def run_query(start: Callable[[], StreamingQuery], plan: ReplayPlan, report: Callable[[ReplayProgress], None]) -> None:
     from pyspark.errors import StreamingQueryException
 
     for left in reversed(range(STARTS_MAX)):
         try:
-            _follow(start(), plan, told)
+            _follow(start(), plan, report)
         except StreamingQueryException as error:
             if left == 0 or SLOW_WORKER not in str(error):
                 raise _of_the_query(error) from None
@@ -388,7 +391,7 @@ def run_query(start: Callable[[], StreamingQuery], plan: ReplayPlan, told: Calla
             return
 
 
-def _follow(query: StreamingQuery, plan: ReplayPlan, told: Callable[[ReplayProgress], None]) -> None:
+def _follow(query: StreamingQuery, plan: ReplayPlan, report: Callable[[ReplayProgress], None]) -> None:
     seen, records, is_over = -1, 0, False
     try:
         while not is_over:
@@ -397,13 +400,13 @@ def _follow(query: StreamingQuery, plan: ReplayPlan, told: Callable[[ReplayProgr
                 end = progress.sources[0].endOffset
                 if progress.batchId > seen and end:
                     seen, records = progress.batchId, records + progress.numInputRows
-                    told(ReplayProgress(plan.offsets_done(next_offsets(end)), records))
+                    report(ReplayProgress(plan.offsets_done(next_offsets(end)), records))
     finally:
         query.stop()
 
 
 def next_offsets(text: str) -> ByPartition:
-    """By topic and partition, of the offsets that Spark tells of the source."""
+    """Parses the offsets that Spark reports for the source, by topic and partition."""
     offsets = parse_offsets(json.loads(text))
     found: dict[str, dict[int, int]] = {}
     for partition, offset in offsets.next_offsets.items():
@@ -412,11 +415,11 @@ def next_offsets(text: str) -> ByPartition:
 
 
 def _of_the_query(error: Exception) -> TidelogError:
-    """What Spark wraps into two languages' tracebacks."""
+    """Extracts the cause from an error that Spark wraps in Python and Java tracebacks."""
     ours = _OURS.findall(str(error))
-    told = ours[-1] if ours else str(error).split("\n")[0].split(" terminated with exception: ")[-1]
-    told, lost = _PASS_OVER.subn("", told)
-    return Unavailable(f"the replay was broken off: {told.strip()}", hint=LOST if lost else RUN_AGAIN)
+    cause = ours[-1] if ours else str(error).split("\n")[0].split(" terminated with exception: ")[-1]
+    cause, lost = _PASS_OVER.subn("", cause)
+    return Unavailable(f"the replay was broken off: {cause.strip()}", hint=LOST if lost else RUN_AGAIN)
 
 
 # ── what is counted ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,6 @@
-"""The bucket for code that blocks: Spark's driver and executors call from threads of their own.
+"""Gives blocking code access to the bucket: Spark's driver and executors call from threads of their own.
 
-One thread runs the store's event loop. Whoever opened it closes it; what is under way then is cancelled.
+One thread runs the store's event loop. The code that opens it closes it; closing cancels the calls in flight.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ Work = Callable[[ObjectStore], Coroutine[Any, Any, T]]
 
 
 class BucketThread:
+    """A bucket whose store runs on an event loop in a thread of its own. Use it as a context manager."""
+
     def __init__(self, url: str) -> None:
         """Raises InvalidArgument and Denied as `open_store` does."""
         self.clock = StoreClock(lambda: time.time_ns() // 1_000_000)
@@ -38,7 +40,7 @@ class BucketThread:
         return asyncio.run_coroutine_threadsafe(work(self._store), self._loop)
 
     def run(self, work: Work[T]) -> T:
-        """Its result, or what it raises."""
+        """Runs `work` on the store's loop and returns its result, or raises what it raises."""
         return self.start(work).result()
 
     def close(self) -> None:

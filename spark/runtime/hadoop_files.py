@@ -25,6 +25,8 @@ _OF_ADDRESSES: Final = frozenset("%#?")
 
 
 class HadoopFolder:
+    """A folder on a file system that Hadoop reaches through Spark's JVM."""
+
     def __init__(self, spark: SparkSession, uri: str) -> None:
         """Raises InvalidArgument where this Spark has no such file system."""
         from py4j.protocol import Py4JJavaError
@@ -42,13 +44,13 @@ class HadoopFolder:
             ) from None
 
     def is_empty(self, *, but: str = "") -> bool:
-        """Whether there is nothing, or nothing `but` one entry. The draft of a `create` that was cut short is nothing."""
+        """Returns whether the folder is empty, except for the entry `but` and drafts of interrupted `create` calls."""
         path = self._path(self.uri)
         names = [found.getPath().getName() for found in self._files.listStatus(path)] if self._files.exists(path) else []
         return all(name == but or _DRAFT.fullmatch(name) for name in names)
 
     def names(self, folder: str) -> list[str]:
-        """Of what is in it; none where there is no such folder."""
+        """Lists the names in a subfolder; empty if it does not exist."""
         path = self._path(f"{self.uri}/{folder}")
         return [found.getPath().getName() for found in self._files.listStatus(path)] if self._files.exists(path) else []
 
@@ -79,7 +81,7 @@ class HadoopFolder:
 
 
 def local_folder(uri: str, *, master: str, config: Mapping[str, str]) -> Path | None:
-    """What a Spark that is started so takes for a folder of this machine; None: it is none, or only Spark can tell."""
+    """Returns the local folder that this Spark configuration means by the URI; None if it is not local, or only Spark knows."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return None if _OF_ADDRESSES & set(uri) else Path(parts.path)
@@ -90,7 +92,7 @@ def local_folder(uri: str, *, master: str, config: Mapping[str, str]) -> Path | 
 
 
 def is_empty_here(folder: Path, *, but: str = "") -> bool:
-    """As HadoopFolder's `is_empty`, without Spark."""
+    """Does the same as `HadoopFolder.is_empty`, without Spark."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:

@@ -46,15 +46,19 @@ exec {java} "${{kept[@]}}"
 
 
 class JavaMissing(NotFound):
+    """Spark's Java is missing, too old or does not run."""
+
     code = "JAVA_MISSING"
     default_hint = REMEDY
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
+    """A Java runtime that Spark can use."""
+
     executable: Path
     major: int
-    # What JAVA_HOME has to be, where the environment does not lead to it by itself.
+    # The value that JAVA_HOME needs; None if the environment finds this Java without it.
     home: Path | None = None
 
 
@@ -96,14 +100,14 @@ def _of_environment(environment: Mapping[str, str], ask: Callable[[Path], str]) 
 
 
 def _checked(executable: Path, where: str, ask: Callable[[Path], str]) -> int:
-    """Its major version. Raises JavaMissing for one that is too old, or does not run."""
+    """Returns the major version. Raises JavaMissing if it is too old or does not run."""
     try:
-        told = ask(executable)
+        answer = ask(executable)
     except OSError as error:
         raise JavaMissing(f"Spark needs Java, and {where} does not run: {error.strerror or error}") from error
-    major = parse_version(told)
+    major = parse_version(answer)
     if major is None:
-        raise JavaMissing(f"Spark needs Java, and {where} tells no version, but: {told.strip()[:200] or 'nothing'}")
+        raise JavaMissing(f"Spark needs Java, and {where} prints no version, but: {answer.strip()[:200] or 'nothing'}")
     if major < JAVA_LEAST:
         raise JavaMissing(f"Spark needs Java {JAVA_LEAST} or newer, and {where} is Java {major}")
     return major

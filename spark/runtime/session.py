@@ -1,6 +1,6 @@
-"""The Spark session of whatever here starts Spark: commands, pipelines, the last step of the demo.
+"""Starts the Spark session of commands, pipelines and the last step of the demo.
 
-What is missing is told first, in one sentence with its remedy, where Spark alone would end in a traceback of two languages. Inside
+A check reports a missing part first, in one sentence with its remedy; Spark alone would print a traceback of two languages. Inside
 spark-submit, or where a session is there already, that one is used.
 """
 
@@ -62,7 +62,7 @@ def _quieten() -> None:
 
 
 def _has_jvm() -> bool:
-    """spark-submit starts Python with one, and a session has one."""
+    """Returns whether a JVM is there: spark-submit starts Python with one, and a session has one."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return True
     from pyspark import SparkContext

@@ -28,22 +28,27 @@ DATE_SETTINGS: Final = frozenset({"message.timestamp.type", "message.timestamp.a
 
 
 class Append(NamedTuple):
+    """A record batch and its target partition."""
+
     where: StagedPartition
     batch: bytes
 
 
 class Brokers(Protocol):
-    """What a delivery needs of them."""
+    """The broker calls that a delivery needs."""
 
     async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
-        """The address that takes records for the partition; `fresh` asks anew.
+        """The address that takes records for the partition; `fresh` bypasses the cached route.
 
         Raises Rejected where the topic is gone, or is another one under the same name; Unavailable.
         """
         ...
 
     async def produce(self, address: str, appends: Sequence[Append]) -> list[TidelogError | None]:
-        """What became of each: None where it is committed. Of those of one partition behind a refused one, nothing was written."""
+        """Sends the batches. Returns one outcome each: None if committed, else the error.
+
+        A batch behind a refused one of the same partition was not written.
+        """
         ...
 
 
@@ -73,11 +78,13 @@ async def connected(
 
 
 class ConnectedBrokers:
+    """The broker calls of the sink over one connection; implements `Brokers`."""
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def topic_facts(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Of each. UnknownTopic, with the topic's name; Unavailable."""
+        """Returns the facts of each topic. Raises UnknownTopic, with the topic's name, and Unavailable."""
         return {name: await self._facts(name) for name in names}
 
     async def _facts(self, name: str) -> TopicFacts:
@@ -90,7 +97,7 @@ class ConnectedBrokers:
         return facts_of(route)
 
     async def check_bucket(self, store: ObjectStore) -> None:
-        """Rejected where it is not the bucket of these brokers: nobody would know, or clear away, what is staged on it."""
+        """Raises Rejected if this is not the brokers' bucket: staged files would be neither found nor collected there."""
         record = await read_cluster_record(store)
         cluster = await self._connection.cluster()
         if record is None or record.cluster_id != cluster.cluster_id:
@@ -102,7 +109,6 @@ class ConnectedBrokers:
             )
 
     async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
-        """As Brokers has it."""
         try:
             route = await self._connection.route(where.topic, fresh=fresh)
         except UnknownTopic as error:
@@ -114,7 +120,6 @@ class ConnectedBrokers:
         return route.leaders[where.partition]
 
     async def produce(self, address: str, appends: Sequence[Append]) -> list[TidelogError | None]:
-        """As Brokers has it."""
         request = log_pb2.ProduceRequest(
             acks=log_pb2.ACKS_ALL,
             timeout_ms=int(1000 * REQUEST_TIMEOUT_S),
@@ -138,7 +143,7 @@ class ConnectedBrokers:
 
 
 def facts_of(route: TopicRoute) -> TopicFacts:
-    """Of its settings only these are looked at: a newer version may have others beside them."""
+    """Extracts the facts from a route. Reads only the settings it needs: a newer version may have others."""
     dates = TopicSettings.parse({name: route.settings[name] for name in DATE_SETTINGS & route.settings.keys()})
     return TopicFacts(
         route.name,

@@ -1,4 +1,4 @@
-"""Makes a batch one, whoever tries and however often: chooses its files, has them sent, and says that it is done.
+"""Commits a batch exactly once over all attempts: chooses its files, sends them, and marks the batch as done.
 
     create chosen ─▶ no later batch? ─▶ send (delivery.py) ─▶ create done ─▶ delete the rows, and all of earlier batches
          │                                   ▲
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchCommit:
-    """One attempt to commit one batch of a write."""
+    """Commits one batch of a write; each object is one attempt."""
 
     store: ObjectStore
     connect: Connect
@@ -60,15 +60,15 @@ class BatchCommit:
     # What to do where it was broken off.
     go_on: str
     now_ms: Callable[[], int]
-    # Whether no marker has to stay: nobody comes again with this write.
+    # Whether all markers may go: no later attempt will use this write id.
     forgets: bool = False
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS
     patience_s: float = PATIENCE_S
 
     async def commit(self, files: Sequence[StagedFile]) -> Done | None:
-        """What was written, by this attempt or an earlier one; None where there was nothing to write.
+        """Returns what this attempt or an earlier one wrote; None if there was nothing to write.
 
-        Raises what StagedDelivery raises, with what is written by then; Fenced where a later batch of the write is there.
+        Raises what StagedDelivery raises, with what is written at that point; Fenced if a later batch of the write exists.
         """
         done = await read_done(self.store, self.write, self.batch)
         if done is not None:
@@ -90,7 +90,7 @@ class BatchCommit:
         """Adds what it sends to `sending`."""
         for where in {where.topic: where for where in counted(files)}.values():
             with contextlib.suppress(Unavailable):  # for those the delivery has patience
-                await brokers.leader_of(where, fresh=True)  # refuses topics that were made anew since, before anything is chosen
+                await brokers.leader_of(where, fresh=True)  # refuses topics that were recreated since, before anything is chosen
         chosen = await self._choose(files)
         others = await self._markers()
         later = [other.batch for other in others if other.batch > self.batch]
@@ -152,7 +152,7 @@ class BatchCommit:
             # else another attempt was faster, and has cleared up
 
     def _told(self, error: TidelogError, sending: Sequence[StagedDelivery]) -> TidelogError:
-        """With what is written, and what follows from it."""
+        """Adds what is written, and its consequence, to the error."""
         so_far = "This attempt has sent nothing"
         for delivery in sending:
             whole = f"the rows of {delivery.complete} of {len(delivery.lanes)} partitions are in their topic"
@@ -185,7 +185,7 @@ class BatchCommit:
         return done
 
     async def _clear(self) -> None:
-        """Deletes what nobody needs any more. What stays is found by the next batch, or by the collector."""
+        """Deletes files that are no longer needed. The next batch or the collector finds what stays."""
         rows: list[str] = []
         markers: list[str] = []
         with contextlib.suppress(TidelogError):
@@ -200,7 +200,7 @@ class BatchCommit:
             await ObjectDeleter(self.store, now_ms=self.now_ms).delete([*rows, *markers])
 
     async def _markers(self) -> list[StagedKey]:
-        """Of all batches of the write that have rows, or markers, on the bucket."""
+        """Lists the markers of all batches of the write."""
         keys = [parse_staged_key(found.key) async for found in list_all(self.store, staged_prefix(self.write))]
         return [key for key in keys if key is not None and (key.chosen or key.done)]
 
@@ -222,7 +222,7 @@ async def read_done(store: ObjectStore, write: str, batch: int) -> Done | None:
 
 
 async def newest_done(store: ObjectStore, write: str) -> Done | None:
-    """What a query has written so far, by its newest batch that is done: `total` counts the rows of all of them by partition."""
+    """Returns the newest marker of a finished batch. Its `total` counts the rows of all batches, by partition."""
     batches = [
         key.batch
         async for found in list_all(store, staged_prefix(write))
@@ -232,7 +232,7 @@ async def newest_done(store: ObjectStore, write: str) -> Done | None:
 
 
 async def take_back(store: ObjectStore, write: str, batch: int, files: Sequence[StagedFile], *, now_ms: Callable[[], int]) -> None:
-    """Deletes the files of a batch that was given up, unless it was chosen: then whoever comes next goes on with it."""
+    """Deletes the files of an abandoned batch, unless it was chosen: then the next attempt completes it."""
     try:
         await store.get(chosen_key(write, batch))
     except NotFound:

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 
 class StagedDelivery:
+    """Sends the files of a chosen batch to the partition leaders, and retries until all rows are committed."""
+
     def __init__(
         self,
         chosen: ChosenBatch,
@@ -52,7 +54,7 @@ class StagedDelivery:
         now_ms: Callable[[], int],
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`begins_until_ms`: from then on brokers may have forgotten what an earlier attempt has sent."""
+        """`begins_until_ms`: after this time brokers may have forgotten what an earlier attempt sent."""
         self._chosen = chosen
         self._store = store
         self._brokers = brokers
@@ -63,14 +65,14 @@ class StagedDelivery:
         self._producers = {where.topic_id: producer_of(chosen.write, chosen.batch, where.topic_id) for where in self.lanes}
         self._ends = _ends(chosen.files)
         self._ready: dict[StagedPartition, PartitionProgress] = {}
+        # Requests in flight, by leader.
         self._requests: dict[str, int] = {}
-        """Under way, by leader."""
         self._refused_since_s: dict[StagedPartition, float] = {}
         self._paused: set[StagedPartition] = set()
+        # Topics whose cached leaders are out of date.
         self._stale: set[str] = set()
-        """Topics whose leaders are asked for afresh."""
+        # Unsent parts of each file in memory, by file number.
         self._parts_left: dict[int, int] = {}
-        """By file that is in memory."""
         self._held_bytes = 0
         self._all_read = False
         self._changed = asyncio.Event()
@@ -192,7 +194,7 @@ class StagedDelivery:
     def _too_old(self, lane: PartitionProgress) -> ForgottenError:
         chosen_at = datetime.fromtimestamp(self._chosen.created_ms / 1000, UTC).isoformat(timespec="seconds")
         return ForgottenError(
-            f"{lane.where}: the batch was chosen at {chosen_at}, so long ago that brokers may have forgotten what they have of it",
+            f"{lane.where}: the batch was chosen at {chosen_at}; brokers may have forgotten since then which of its rows they hold",
             hint=f"Look at the end of the topic. Where none of the rows are there, delete "
             f"{chosen_key(self._chosen.write, self._chosen.batch)} on {self._store.url}, and run it again; where some are, begin a "
             "new checkpoint behind them.",
@@ -220,7 +222,7 @@ class StagedDelivery:
         self._changed.set()
 
     def _pause(self, lane: PartitionProgress, error: TidelogError) -> None:
-        """Before it is sent again, to whoever leads by then. Raises the error where that goes on for too long."""
+        """Pauses a partition before its batches go to the current leader again. Raises the error once patience is exhausted."""
         loop = asyncio.get_running_loop()
         since_s = self._refused_since_s.setdefault(lane.where, loop.time())
         if loop.time() - since_s > self._patience_s:
@@ -240,7 +242,7 @@ class StagedDelivery:
 
 
 def _ends(files: Sequence[StagedFile]) -> list[list[tuple[StagedPartition, int]]]:
-    """By file: its partitions, and how many of their records there are with it and all files before it."""
+    """Returns for each file its partitions, with the records of each up to the end of that file."""
     counts: dict[StagedPartition, int] = {}
     ends = []
     for file in files:

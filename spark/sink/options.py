@@ -1,4 +1,4 @@
-"""What is asked of the sink, and which columns it writes. Pure.
+"""Defines the options of the sink and the columns that it writes. Pure.
 
     brokers               addresses, as `tidelog.connect` takes them
     bucket                the brokers' bucket: rows are staged there until their batch is complete
@@ -65,12 +65,14 @@ COLUMNS: Final = tuple(_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
+    """The parsed options of the sink."""
+
     brokers: str
     bucket: str
-    # None: a column says it.
+    # None: the column `topic` names it.
     topic: str | None
     codec: Codec = Codec.NONE
-    # Of a batch write: 32 hex digits.
+    # 32 hex digits; only for a batch write.
     write_id: str | None = None
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS
     # Settings of a client, by their names.
@@ -123,9 +125,9 @@ def check_columns(types: Sequence[tuple[str, str]], *, topic_is_given: bool) -> 
                 f"the columns {seen[known]!r} and {name!r} are the same to the sink", hint="Leave one of them out."
             )
         seen[known] = name
-        takes, told = _TYPES[known]
+        takes, wanted = _TYPES[known]
         if kind not in takes:
-            raise InvalidArgument(f"the column {name} is {kind}; it must be {told}", hint=_CASTS.get(known, "Cast it."))
+            raise InvalidArgument(f"the column {name} is {kind}; it must be {wanted}", hint=_CASTS.get(known, "Cast it."))
     if "value" not in seen:
         raise InvalidArgument(
             "there is no column value", hint='Name the one that is to be written: .withColumnRenamed("…", "value").'

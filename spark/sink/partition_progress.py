@@ -1,11 +1,11 @@
-"""How far each partition of a batch is, and what is sent to it next. Pure.
+"""Tracks how far each partition of a batch is, and selects what is sent to it next. Pure.
 
     staged, in order   ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓ ████████ ░░░░░░░░░░░░░░░
                        written         in flight  waiting        one request at a time, of several record batches
 
 What an earlier attempt has sent, the brokers tell: they answer a repeat as the first time, as long as it is one of the last five of
 the producer, and refuse an older one with the sequence that comes next. Since the same record batches have the same sequences
-whoever sends them, that is always where one of them begins, and the lane goes on there.
+whichever attempt sends them, that is always where one of them begins, and the lane goes on there.
 
 As long as a partition has not answered, it may have forgotten the producer, and takes its sequence 0 a second time then. So nothing
 is sent there once the batch is older than brokers remember producers (delivery.py).
@@ -55,18 +55,20 @@ class ForgottenError(OutcomeUnknown):
 
 
 class PartitionProgress:
+    """The progress of one partition of a batch: which batches wait, which are in flight, which are written."""
+
     def __init__(self, where: StagedPartition, records: int) -> None:
-        """`records`: that the batch has for the partition."""
+        """`records`: how many records the batch has for the partition."""
         self.where = where
         self.records = records
+        # Records that are in the topic for certain.
         self.written = 0
-        """Records that are in the topic for certain."""
+        # Whether the broker has reported how far the partition is.
         self.is_known = False
-        """Whether the partition has told how far it is."""
+        # Record batches in flight.
         self.in_flight = 0
-        """Record batches."""
+        # The error of the last request, if it has to be sent again.
         self.refusal: TidelogError | None = None
-        """What the last request met, where it is to be sent again."""
         self.waiting: deque[StagedBatch] = deque()
         self._staged = 0
 
@@ -79,7 +81,7 @@ class PartitionProgress:
         return bool(self.waiting) and not self.in_flight
 
     def pass_over(self, records: int) -> None:
-        """So many are in the topic already, and are not staged."""
+        """Skips records that are in the topic already and are not staged."""
         self._staged += records
         assert self._staged <= self.written
 
@@ -95,7 +97,7 @@ class PartitionProgress:
         return True
 
     def take(self, bytes_max: int, parts_max: int) -> list[StagedBatch]:
-        """What is sent next, at least one record batch."""
+        """Takes what is sent next: at least one record batch."""
         assert self.is_ready
         taken: list[StagedBatch] = []
         size = 0

@@ -38,12 +38,12 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """What a task needs to know of a topic."""
+    """The properties of a topic that a task needs."""
 
     name: str
     topic_id: str
     partition_count: int
-    # The largest record batch that it takes.
+    # The largest record batch that it accepts, in bytes.
     batch_bytes_max: int
     timestamp_type: TimestampType = "CreateTime"
     # Its message.timestamp.after.max.ms.
@@ -85,12 +85,14 @@ class RowColumns(NamedTuple):
 
 
 class Encoded(NamedTuple):
+    """An encoded record batch and its number of records."""
+
     batch: bytes
     records: int
 
 
 def rows_of(batches: Sequence[pa.RecordBatch], *, now_ms: int) -> RowColumns:
-    """Of the columns that options.py lets through. InvalidArgument for headers or times that no record can have."""
+    """Converts the columns that options.py admits. Raises InvalidArgument for headers or times that no record can have."""
     table = pa.Table.from_batches(batches).combine_chunks()
     columns = {name.lower(): _array(table, at) for at, name in enumerate(table.column_names)}
     count = table.num_rows

@@ -19,7 +19,7 @@ A batch has a producer of its own in each topic: who sends it again, after whate
     producer_epoch   batch % 2^15         so a later batch fences those before it, and a query is one producer to a partition
     base_sequence    from 0 on in each partition, in the order of `chosen`
 
-Invariant: a batch of `chosen` has the same producer, epoch and sequence whoever sends it.
+Invariant: a batch of `chosen` has the same producer, epoch and sequence in each attempt.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _Marker = TypeVar("_Marker", "ChosenBatch", "Done")
 
 
 class StagedPartition(msgspec.Struct, frozen=True, order=True):
+    """The target partition of staged rows."""
+
     topic: str
     topic_id: str
     partition: int
@@ -68,17 +70,19 @@ class StagedRun(msgspec.Struct, frozen=True):
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """What a task says of a file, and `chosen` of it."""
+    """A staged file as a task reports it, and as the `chosen` marker lists it."""
 
     key: str
     size_bytes: int
-    # It is in the file as well: so one that was put there in place of ours is noticed.
+    # The file holds it as well, so a replaced file is detected.
     footer_crc: int
     # By partition.
     records: tuple[tuple[StagedPartition, int], ...]
 
 
 class PartitionCount(msgspec.Struct, frozen=True):
+    """A number of records in one partition."""
+
     topic: str
     topic_id: str
     partition: int
@@ -86,10 +90,12 @@ class PartitionCount(msgspec.Struct, frozen=True):
 
 
 class ChosenBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The `chosen` marker: the files that make up a batch."""
+
     write: str
     batch: int
     created_ms: int
-    # Of whoever created it: so a create whose answer was lost is known again.
+    # Identifies the creator, which recognizes its own marker after a create whose answer was lost.
     nonce: str
     # The write and the batch, for people.
     label: str = ""
@@ -98,20 +104,22 @@ class ChosenBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """The `done` marker: a batch is in its topics completely."""
+
     write: str
     batch: int
     done_ms: int
     label: str = ""
-    # What this batch has written.
+    # Records that this batch has written.
     partitions: tuple[PartitionCount, ...]
-    # From this batch on, up to this one, `total` counts.
+    # `total` counts from this batch up to the marker's own.
     first_batch: int
     total: tuple[PartitionCount, ...]
     version: int = FORMAT_VERSION
 
     @property
     def records(self) -> int:
-        """Of this batch."""
+        """Counts the records of this batch."""
         return sum(count.records for count in self.partitions)
 
     @property
@@ -127,7 +135,7 @@ class _Footer(msgspec.Struct, frozen=True):
 
 
 def encode_file(key: str, batches: Sequence[tuple[StagedPartition, Sequence[tuple[bytes, int]]]]) -> tuple[StagedFile, list[bytes]]:
-    """Of (record batch, records) in order, by partition: what is told of the file, and its body as buffers."""
+    """Encodes (record batch, records) in order, by partition. Returns the file's description, and its body as buffers."""
     body: list[bytes] = []
     runs, start = [], 0
     for where, encoded in batches:
@@ -143,7 +151,7 @@ def encode_file(key: str, batches: Sequence[tuple[StagedPartition, Sequence[tupl
 
 
 def open_file(file: StagedFile, body: Buffer) -> list[tuple[StagedPartition, list[tuple[memoryview, BatchHeader]]]]:
-    """Its record batches with their headers, by partition; each is checked against its CRC-32C. Corrupt."""
+    """Returns the record batches with their headers, by partition. Checks each CRC-32C. Raises Corrupt."""
     view = memoryview(body)
     if len(view) != file.size_bytes or len(view) < _TRAILER.size:
         raise _corrupt(file, f"has {len(view)} bytes instead of {file.size_bytes}")
@@ -198,7 +206,7 @@ def as_counts(counts: dict[StagedPartition, int]) -> tuple[PartitionCount, ...]:
 
 
 def added(before: Sequence[PartitionCount], counts: Sequence[PartitionCount]) -> tuple[PartitionCount, ...]:
-    """Of both, by partition."""
+    """Adds two lists of counts, partition by partition."""
     sums: dict[StagedPartition, int] = {}
     for count in (*before, *counts):
         where = StagedPartition(count.topic, count.topic_id, count.partition)
@@ -228,6 +236,8 @@ def _decoded(body: bytes, key: str, kind: type[_Marker]) -> _Marker:
 
 
 class StagedProducer(msgspec.Struct, frozen=True):
+    """The producer id and epoch that a partition's batches carry."""
+
     producer_id: ProducerId
     epoch: int
 

@@ -1,4 +1,4 @@
-"""What a task does: its rows, as they come, to files of record batches on the bucket.
+"""Writes the rows of a task, as they come, to files of record batches on the bucket.
 
     Arrow batches ─▶ some MiB of them ─▶ record batches by partition ─▶ a file ─▶ PUT, while the next is made
 
@@ -34,10 +34,10 @@ PATIENCE_S = 120.0
 
 
 class StagedByTask(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver: the files that it staged."""
 
     def __init__(self, task: int, write: str, label: str, batch: int, files: tuple[StagedFile, ...]) -> None:
-        """`label`: the query, as people know it."""
+        """`label`: the name of the query for people."""
         self.task = task
         self.write = write
         self.label = label
@@ -47,7 +47,7 @@ class StagedByTask(WriterCommitMessage):
 
 @dataclass(slots=True)
 class Staging:
-    """Of one attempt of a task."""
+    """Stages the rows of one attempt of a task."""
 
     bucket: BucketThread
     options: SinkOptions
@@ -96,7 +96,7 @@ class Staging:
         self._upload = self.bucket.start(lambda store: upload(store, key, body))
 
     def _check_dates(self, rows: RowColumns, now_ms: int) -> None:
-        """As long as no attempt was chosen: from then on a refusal here would keep the batch from being sent, or found done."""
+        """Checks timestamps as long as no attempt was chosen. A later refusal would keep a chosen batch from completion."""
         if self._is_chosen:
             return
         try:
@@ -123,7 +123,7 @@ class Staging:
             upload.result()
 
     def _take_back(self) -> None:
-        """As far as it can: what stays goes with the batch, or is collected."""
+        """Deletes the attempt's files as far as possible. The batch's clean-up or the collector deletes the rest."""
         with contextlib.suppress(Exception):
             self._until_uploaded()
         with contextlib.suppress(Exception):
@@ -132,7 +132,7 @@ class Staging:
 
 async def upload(store: ObjectStore, key: str, body: list[bytes]) -> None:
     async def create() -> None:
-        with contextlib.suppress(AlreadyExists):  # ours, of a create whose answer was lost: nobody else draws the same nonce
+        with contextlib.suppress(AlreadyExists):  # our own file, from a create whose answer was lost: the nonce is unique
             await store.create(key, body)
 
     await retry_unavailable(create, for_s=PATIENCE_S)

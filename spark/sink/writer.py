@@ -36,6 +36,8 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 
 class TidelogWriter(DataSourceArrowWriter):
+    """The batch writer of the data source. The driver creates it, and tasks stage rows with it."""
+
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         """Raises what is wrong with the request, and Unavailable where no broker answers."""
         self._options = _checked(options, schema, overwrite=overwrite)
@@ -59,6 +61,8 @@ class TidelogWriter(DataSourceArrowWriter):
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
+    """The stream writer of the data source. It commits each micro-batch exactly once."""
+
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._options = _checked(options, schema, overwrite=overwrite, is_stream=True)
         self._topics: dict[str, TopicFacts] | None = None
@@ -98,7 +102,7 @@ def write_of_query(query_id: str) -> str:
 def staged(
     options: SinkOptions, topics: dict[str, TopicFacts], rows: Iterator[pa.RecordBatch], write: str, label: str, batch: int
 ) -> StagedByTask:
-    """In a task. The bucket is opened with the first rows: many tasks of a small batch have none."""
+    """Stages the rows of a task. Opens the bucket with the first rows: many tasks of a small batch have none."""
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     files: tuple[StagedFile, ...] = ()
@@ -110,7 +114,7 @@ def staged(
 
 
 async def ask_brokers(options: SinkOptions) -> dict[str, TopicFacts]:
-    """On the driver, before tasks start: whether there are brokers, the topic, and their bucket."""
+    """Checks on the driver, before tasks start, that the brokers answer, that the topic exists, and that the bucket is theirs."""
     from spark.sink.brokers import connected  # here and below: tasks load this module, and talk to no broker
 
     store = await open_store(options.bucket)
@@ -148,10 +152,10 @@ async def commit(options: SinkOptions, tasks: Sequence[StagedByTask], *, go_on: 
 
 
 async def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Deletes what was staged, where a task has brought nothing: then no commit has begun.
+    """Deletes the staged files if a task has delivered none: then no commit has begun.
 
-    Spark aborts after a commit that failed, too. The create of its marker may still land, and whoever comes again needs the rows
-    then; nobody else does, and the collector finds them.
+    Spark also aborts after a failed commit. The create of its marker may still land, and the next attempt then needs the rows.
+    If none comes, the collector deletes them.
     """
     tasks = _of_tasks(messages)
     if not tasks or None not in messages:

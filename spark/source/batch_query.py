@@ -27,18 +27,18 @@ def plan_batch(bucket: BucketThread, options: SourceOptions, rows: RowFilter = A
 async def resolve(
     store: ObjectStore, options: SourceOptions
 ) -> tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]:
-    """What there is, and what of it is asked for."""
+    """Takes a snapshot of the partitions and resolves the offsets that the options ask for."""
     snapshots = await take_snapshot(store, await find_asked(store, options))
     first_at = await look_up(store, snapshots, times_asked(options, snapshots))
     return snapshots, offset_ranges(options, snapshots, first_at, log.warning)
 
 
 async def find_asked(store: ObjectStore, options: SourceOptions, *, absent_ok: bool = False) -> dict[TopicPartition, str]:
-    """As `find_partitions`. Raises UnknownTopic also for another topic of the same name than is asked for."""
+    """Finds the partitions like `find_partitions`. Also raises UnknownTopic if a topic's id is not the one asked for."""
     partitions = await find_partitions(store, options.topics, absent_ok=absent_ok)
     for partition, topic in partitions.items():
         if options.topic_ids.get(topic, partition.topic_id) != partition.topic_id:
-            raise UnknownTopic(f"topic {topic} was deleted and made anew since the query was made", hint="Make the query again.")
+            raise UnknownTopic(f"topic {topic} was deleted and recreated since the query was made", hint="Make the query again.")
     return partitions
 
 
@@ -48,7 +48,7 @@ def tasks_of(
     ranges: dict[TopicPartition, OffsetRange],
     rows: RowFilter,
 ) -> list[Task]:
-    """In the order of the partitions, and of their offsets. Pure."""
+    """Builds the tasks in the order of partitions and offsets. Pure."""
     wanted = {
         partition: snapshot
         for partition, snapshot in snapshots.items()

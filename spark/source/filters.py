@@ -1,6 +1,6 @@
-"""From the filters that Spark pushes down to the parts that need not be read. Pure.
+"""Derives from the filters that Spark pushes down which parts need not be read. Pure.
 
-Each filter stays Spark's to apply: what is told here only saves reads. Filters are joined by AND.
+Spark still applies each filter itself: the result here only saves reads. Filters are joined by AND.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What passes between Spark and what is ours: tasks on their way to executors, and errors on their way to people."""
+"""Converts between Spark and the data source: tasks for executors, and errors for users."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from spark.source.scan_plan import Task
 
 
 class TaskPartition(InputPartition):
+    """A task in the form in which Spark sends it to an executor."""
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
 

@@ -1,11 +1,11 @@
-"""What partitions hold at a moment, as the bucket alone tells it: no broker is asked, and nothing is written.
+"""Takes snapshots of partitions from the bucket alone: no broker is asked, and nothing is written.
 
     new segments' footers (segments/wal) ─▶ runs ┐
                            then: the manifests  ─┴▶ log start · [ Parquet ]│[ runs ] · end
 
-A batch query looks once; a stream keeps what it knows, and each look brings that up to date. Manifests are read last: what was
-trimmed before they are read lies below their `compacted_to`. Sessions are listed one after the other, so a partition that moves
-meanwhile may show a gap where there is none; it is looked at again before it is told as damage.
+A batch query looks once; a stream keeps what it knows, and each look brings that up to date. Manifests are read last: data
+trimmed before that lies below their `compacted_to`. Sessions are listed one after the other, so a partition that moves
+meanwhile may show a gap where there is none; it is looked at again before it is reported as damage.
 Invariant: all that is in a snapshot is committed, without a gap, and stays so for the grace period.
 """
 
@@ -39,18 +39,22 @@ PAUSE_S: Final = 0.2
 
 
 class PlacedRun(NamedTuple):
+    """A run of a partition, with the segment that holds it."""
+
     run: Run
     session: SessionId
     seq: SegmentSeq
 
 
 class PartitionSnapshot(NamedTuple):
+    """The content of a partition at a moment."""
+
     topic: str
     partition: TopicPartition
     manifest: Manifest
-    # Those at or above `compacted_to`.
+    # Runs at or above `compacted_to`.
     runs: RunIndex
-    # Why what comes behind the end can't be read.
+    # Why records behind the end can't be read; None if nothing is damaged.
     damage: Corrupt | None = None
 
     @property
@@ -70,7 +74,7 @@ class PartitionSnapshot(NamedTuple):
 
 
 async def take_snapshot(store: ObjectStore, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, PartitionSnapshot]:
-    """Of each partition, with the name of its topic. Raises what the store raises."""
+    """Takes a snapshot of each partition; the mapping gives their topics' names. Raises what the store raises."""
     return await LogFollower(store).look(partitions)
 
 
@@ -90,17 +94,17 @@ class LogFollower:
         self._missed = False
         self._placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
         self._manifests: dict[TopicPartition, Manifest | Corrupt] = {}
+        # Those that are still as the bucket was at the last look, but for damage that was found since.
         self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
-        """Those that are still as the bucket was at the last look, but for damage that was found since."""
+        # Damage that was looked at often enough.
         self._told: set[str] = set()
-        """Damage that was looked at often enough."""
 
     async def look(
         self, partitions: Mapping[TopicPartition, str], *, manifests: bool = True
     ) -> dict[TopicPartition, PartitionSnapshot]:
-        """Of each partition, with the name of its topic, as of now. `manifests` False: only those that are needed are looked for.
+        """Returns a current snapshot of each partition; the mapping gives their topics' names.
 
-        Raises what the store raises.
+        `manifests` False: reads only the manifests that are needed. Raises what the store raises.
         """
         if not partitions.keys() <= self._followed:  # of others nothing was kept
             self._begin(frozenset(partitions))
@@ -213,7 +217,7 @@ def _behind(topic: str, partition: TopicPartition, last: PlacedRun | None, damag
         place = parse_wal_key(str(error.details.get("key", "")))
         if place is None or place.seq is None or last is None or (place.session, place.seq) > (last.session, last.seq):
             return Corrupt(
-                f"{topic}/{partition.partition}: {error.message}; whether it holds records of this partition can't be told",
+                f"{topic}/{partition.partition}: {error.message}; it may hold records of this partition",
                 hint=error.hint,
                 **error.details,
             )

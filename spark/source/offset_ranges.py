@@ -1,4 +1,4 @@
-"""From what is asked to offsets: which of each partition a query reads. Pure; who asks by time passes in what was looked up.
+"""Resolves the requested positions to the offsets that a query reads. Pure; the caller passes in offsets looked up by time.
 
 earliest, -2    the log start
 latest, -1      the end of what is committed
@@ -33,12 +33,14 @@ FirstAt = Callable[[TopicPartition, int], int | None]
 
 
 class TimeAsked(NamedTuple):
+    """A timestamp whose offset has to be looked up in a partition."""
+
     partition: TopicPartition
     timestamp_ms: int
 
 
 def times_asked(options: SourceOptions, snapshots: Mapping[TopicPartition, PartitionSnapshot]) -> set[TimeAsked]:
-    """What has to be looked up before `offset_ranges` can tell."""
+    """Returns the timestamps that have to be looked up before `offset_ranges`."""
     return {
         TimeAsked(partition, timestamp_ms)
         for position in (options.start, options.end)
@@ -50,7 +52,8 @@ def times_asked(options: SourceOptions, snapshots: Mapping[TopicPartition, Parti
 def offset_ranges(
     options: SourceOptions, snapshots: Mapping[TopicPartition, PartitionSnapshot], first_at: FirstAt, warn: Warn
 ) -> dict[TopicPartition, OffsetRange]:
-    """Of each partition; some may be empty. Raises InvalidArgument and OutOfRange, which name the option and what there is."""
+    """Returns the range of each partition, which may be empty. Raises InvalidArgument and OutOfRange, with the option and the
+    limits."""
     starts = start_offsets(options, snapshots, first_at, warn)
     ends = end_offsets(options, snapshots, first_at)
     for partition, snapshot in snapshots.items():
@@ -139,7 +142,7 @@ def _offset_of(position: Position, snapshot: PartitionSnapshot, *, default: int)
 
 
 def _check_names(which: str, position: Position, snapshots: Mapping[TopicPartition, PartitionSnapshot]) -> None:
-    """As Kafka's source: who names some partitions names all that are read, and no other."""
+    """Raises InvalidArgument unless the position names exactly the partitions that are read, as Kafka's source demands."""
     match position:
         case AtOffsets(named):
             option = f"{which}Offsets"
@@ -149,10 +152,10 @@ def _check_names(which: str, position: Position, snapshots: Mapping[TopicPartiti
             return
     asked = {(topic, number) for topic, numbers in named.items() for number in numbers}
     there = {(snapshot.topic, int(snapshot.partition.partition)) for snapshot in snapshots.values()}
-    for wrong, told in ((asked - there, "names {}, which is not read"), (there - asked, "does not name {}, which is read")):
+    for wrong, problem in ((asked - there, "names {}, which is not read"), (there - asked, "does not name {}, which is read")):
         if wrong:
             topic, number = min(wrong)
             raise InvalidArgument(
-                f"option {option} {told.format(f'{topic}/{number}')}",
+                f"option {option} {problem.format(f'{topic}/{number}')}",
                 hint="Name each partition that is read, and no other: -2 stands for the earliest, -1 for the latest.",
             )

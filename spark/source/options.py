@@ -1,4 +1,4 @@
-"""What is asked of the source, by the names of the options of Spark's Kafka source. Pure.
+"""Parses the options of the source, which have the names of Spark's Kafka source. Pure.
 
     bucket               the URL, as brokers take it
     which partitions     subscribe, subscribePattern or assign
@@ -50,7 +50,7 @@ ByPartition = Mapping[str, Mapping[int, int]]
 
 
 class Unmatched(StrEnum):
-    """What a partition without a record at or after its starting timestamp means."""
+    """The policy for a partition without a record at or after its starting timestamp."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -58,38 +58,50 @@ class Unmatched(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
+    """Topics given by name."""
+
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
+    """Topics whose names match a pattern."""
+
     pattern: re.Pattern[str]
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedPartitions:
+    """Partitions given by topic and number."""
+
     partitions: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """The same in every partition: EARLIEST or LATEST."""
+    """A position for all partitions: EARLIEST or LATEST."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
+    """Offsets by topic and partition."""
+
     offsets: ByPartition
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
+    """A timestamp for all partitions, in milliseconds."""
+
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
+    """Timestamps by topic and partition, in milliseconds."""
+
     timestamps_ms: ByPartition
 
 
@@ -99,9 +111,11 @@ Position = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
+    """The parsed options of the source."""
+
     bucket: str
     topics: Topics
-    # None: not said, which is the earliest; for a stream the latest.
+    # None: not given. A batch then starts at the earliest offset, a stream at the latest.
     start: Position | None
     end: Position
     # Whether an end was given.
@@ -109,11 +123,11 @@ class SourceOptions:
     unmatched: Unmatched = Unmatched.ERROR
     fail_on_data_loss: bool = True
     include_headers: bool = False
-    # Spark partitions that are wanted at least; 0: as many as the data suggest.
+    # Least number of Spark partitions; 0: as many as the data suggest.
     min_partitions: int = 0
-    # Of a Spark partition; 0: without a limit.
+    # Most records of a Spark partition; 0: no limit.
     max_records_per_partition: int = 0
-    # Of a stream, in a batch; 0: all that there is.
+    # Most offsets of a stream's batch; 0: no limit.
     max_offsets_per_trigger: int = 0
     # Of a batch: the lives of topics that are meant, where that was found out before.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -139,8 +153,8 @@ class GivenOptions:
         try:
             return parse(value)
         except ValueError as error:
-            told = f": {error}" if str(error) else ""
-            raise _refused(name, value, f"is not {wanted}{told}", f"Give {wanted}.") from None
+            cause = f": {error}" if str(error) else ""
+            raise _refused(name, value, f"is not {wanted}{cause}", f"Give {wanted}.") from None
 
     def refuse_others(
         self,
@@ -219,8 +233,8 @@ def _topics(options: GivenOptions) -> Topics:
     chosen = [topics for topics in found.values() if topics is not None]
     if len(chosen) != 1:
         given = [name for name, topics in found.items() if topics is not None]
-        told = f"{' and '.join(given)} are given" if given else "none of subscribe, subscribePattern and assign is given"
-        raise InvalidArgument(f"which topics? {told}", hint='Give one of them, as .option("subscribe", "orders").')
+        problem = f"{' and '.join(given)} are given" if given else "none of subscribe, subscribePattern and assign is given"
+        raise InvalidArgument(f"which topics? {problem}", hint='Give one of them, as .option("subscribe", "orders").')
     return chosen[0]
 
 

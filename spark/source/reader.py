@@ -1,6 +1,6 @@
-"""The data source `tidelog` for Spark: `spark.read.format("tidelog")`; streams are in stream_reader.py.
+"""Implements batch reads of the data source: `spark.read.format("tidelog")`; streams are in stream_reader.py.
 
-Spark makes it anew in each place where it needs it, and sends tasks to executors as they are. A query holds what it was planned
+Spark creates it again in each place where it needs it, and sends tasks to executors as they are. A query holds what it was planned
 with: what brokers produce and compact meanwhile does not change its rows.
 """
 
@@ -44,6 +44,8 @@ class TidelogSource(DataSource):
 
 
 class TidelogReader(DataSourceReader):
+    """The batch reader of the data source: plans tasks on the driver, and reads them on executors."""
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = arrow_schema(schema.names).names
@@ -65,9 +67,9 @@ class TidelogReader(DataSourceReader):
 
 
 class _Pushed:
-    """In place of `pushFilters`: Spark 4.3 refuses a reader that has its own where spark.sql.python.filterPushdown.enabled is off.
+    """Stands in for `pushFilters`: Spark 4.3 refuses a reader with its own where spark.sql.python.filterPushdown.enabled is off.
 
-    It tells by `__func__` whether there is one; this one looks like the default, and is called only where the switch is on.
+    Spark compares `__func__` with the default; this one looks like the default, and is called only where the switch is on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

@@ -49,11 +49,11 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one Spark partition reads; it is sent to an executor as it is."""
+    """The reads of one Spark partition, in the form in which an executor receives them."""
 
     topic: str
     partition: TopicPartition
-    # What lies in its parts outside of these is left out.
+    # Records of `parts` outside of this range are skipped.
     offsets: OffsetRange
     parts: tuple[FilePart | RunGroup, ...]
     # About what its records take as columns.

@@ -56,7 +56,7 @@ def decoded_columns(columns: Sequence[str]) -> list[str]:
 
 
 def as_source_rows(records: pa.RecordBatch, columns: Sequence[str], *, topic: str, partition: int) -> pa.RecordBatch:
-    """Of `arrow_schema(columns)`, from columns of record_columns.SCHEMA. Copies neither keys nor values."""
+    """Converts columns of record_columns.SCHEMA to `arrow_schema(columns)`. Copies neither keys nor values."""
     constants: dict[str, Callable[[int], pa.Array]] = {
         "topic": lambda rows: pa.repeat(pa.scalar(topic), rows),
         "partition": lambda rows: pa.array(np.full(rows, partition, np.int32)),
@@ -73,7 +73,7 @@ def as_source_rows(records: pa.RecordBatch, columns: Sequence[str], *, topic: st
 
 
 def _retyped(headers: pa.ListArray) -> pa.ListArray:
-    """The same lists; only the names and the nullability of their fields are Spark's."""
+    """Gives the header lists the field names and nullability of Spark's type, without a copy."""
     pairs = headers.values
     fields = [_HEADER.field(at) for at in range(2)]
     struct = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
@@ -81,7 +81,7 @@ def _retyped(headers: pa.ListArray) -> pa.ListArray:
 
 
 def _microseconds(times: pa.TimestampArray) -> pa.TimestampArray:
-    """No record may fail the queries of all others."""
+    """Converts milliseconds to microseconds. Clamps them, since one bad record must not fail queries of all others."""
     times_ms = times.view(pa.int64()).to_numpy()
     return pa.array(np.minimum(times_ms, TIMESTAMP_MS_MAX) * 1000).view(ARROW_TYPES["timestamp"])
 

@@ -33,7 +33,7 @@ from spark.source.time_lookup import look_up
 # Spark asks a hundred times a second where nothing comes; a bucket takes money for each answer.
 LOOK_PAUSE_S: Final = 0.5
 TOPICS_S: Final = 10.0
-# For so long the bucket may be away before the query fails.
+# How long the bucket may be unavailable before the query fails.
 PATIENCE_S: Final = 60.0
 RETRY_PAUSE_S: Final = 1.0
 # Warnings that are remembered, so as not to be given twice.
@@ -45,7 +45,7 @@ Snapshots = Mapping[TopicPartition, PartitionSnapshot]
 
 
 class StreamLog:
-    """One query's; its methods block. They raise what `batch_query.plan_batch` raises, and OutOfRange for what was lost."""
+    """The log as one streaming query sees it. Methods block; they raise what `plan_batch` raises, and OutOfRange for lost data."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options if options.start is not None else replace(options, start=AtOffset(LATEST))
@@ -55,10 +55,10 @@ class StreamLog:
         self._names: dict[TopicPartition, str] = {}
         self._snapshots: Snapshots = {}
         self._looked_s = self._topics_looked_s = float("-inf")
+        # Where a bounded stream ends, as it was found when the query started.
         self._bound: dict[TopicPartition, int] | None = None
-        """Where a bounded stream ends, as it was found when the query started."""
+        # Where a query ends that reads what is available when it starts.
         self._available: dict[TopicPartition, int] | None = None
-        """Where a query ends that reads what is available when it starts."""
         self._told: set[str] = set()
 
     def close(self) -> None:
@@ -67,11 +67,11 @@ class StreamLog:
     # ── what Spark asks ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def initial(self) -> StreamOffsets:
-        """Where a new query begins."""
+        """Returns the offsets at which a new query begins."""
         return self._bucket.run(self._initial)
 
     def end_here(self) -> None:
-        """From now on nothing is read that comes later."""
+        """Fixes the end of the stream at the current end of the log."""
         self._bucket.run(self._end_here)
 
     def batch_end(self, start: StreamOffsets, offsets_max: int) -> StreamOffsets:
@@ -79,7 +79,7 @@ class StreamLog:
         return self._bucket.run(lambda store: self._batch_end(store, start, offsets_max))
 
     def tasks(self, start: StreamOffsets, end: StreamOffsets) -> list[Task]:
-        """Of the batch from `start` to `end`: the same rows whenever it is planned, wherever they lie by then."""
+        """Plans the batch from `start` to `end`. Returns the same rows at each call, wherever they are stored."""
         return self._bucket.run(lambda store: self._tasks(store, start, end))
 
     def newest_known(self) -> StreamOffsets | None:
@@ -135,7 +135,7 @@ class StreamLog:
         return all(offset <= known.get(partition, -1) for partition, offset in end.next_offsets.items())
 
     def _check_damage(self, snapshot: PartitionSnapshot, begin: int, end: int | None) -> None:
-        """It is told when all before it was read."""
+        """Reports damage once all records before it were read."""
         if snapshot.damage is None or begin < snapshot.end_offset or end is None or end < snapshot.end_offset:
             return
         if self._options.fail_on_data_loss:

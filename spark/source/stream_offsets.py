@@ -34,6 +34,8 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
+    """The offsets of a stream: the next offset of each partition, and the topics' names."""
+
     names: Mapping[TopicId, str]
     next_offsets: Mapping[TopicPartition, int]
 
@@ -41,7 +43,7 @@ class StreamOffsets:
         return f"{self.names[partition.topic_id]}/{partition.partition}"
 
     def as_json(self) -> dict[str, Any]:
-        """As Spark's `json.dumps` makes text of it, in the order in which it is here."""
+        """Returns the JSON object that Spark stores, in a stable order."""
         topics: dict[str, Any] = {}
         for partition in sorted(self.next_offsets, key=lambda partition: (self.names[partition.topic_id], partition)):
             name = self.names[partition.topic_id]
@@ -84,7 +86,7 @@ def admitted(
 ) -> dict[TopicPartition, int]:
     """Up to where a batch reads each partition: about `offsets_max` offsets together, 0 for all, each in proportion to what it has.
 
-    A partition that has anything gets one at least, so that none waits for ever behind larger ones: where there are more
+    A partition that has anything gets one at least, so that none starves behind larger ones: where there are more
     partitions than `offsets_max`, a batch has so many. Offsets that key compaction left without a record count.
     """
     there = {partition: max(0, ends[partition] - start) for partition, start in starts.items()}
@@ -103,13 +105,13 @@ def admitted(
 
 @dataclass(frozen=True, slots=True)
 class StreamRules:
-    """What a loss means to a query: `lost` raises, or warns, as failOnDataLoss says."""
+    """The handling of lost data: `lost` raises, or warns, as failOnDataLoss says."""
 
-    # What was lost, and the remedy.
+    # Takes what was lost, and the remedy.
     lost: Callable[[str, str], None]
 
     def reachable(self, asked: StreamOffsets, snapshots: Mapping[TopicPartition, PartitionSnapshot]) -> dict[TopicPartition, int]:
-        """From where each partition can go on: where it stopped, or behind what was deleted. Without topics that are gone."""
+        """Returns the offset at which each partition resumes: where it stopped, or behind deleted data. Omits deleted topics."""
         found = {}
         for partition, offset in asked.next_offsets.items():
             snapshot = snapshots.get(partition)
@@ -149,7 +151,7 @@ class StreamRules:
         topic_id = gone[0].topic_id
         name = asked.names[topic_id]
         offsets = ", ".join(f"{partition.partition} from offset {asked.next_offsets[partition]} on" for partition in gone)
-        what = "was deleted, and made anew" if name in topics else "was deleted, or is not among what the options name"
+        what = "was deleted and recreated" if name in topics else "was deleted, or is not among what the options name"
         self.lost(
             f"topic {name} (id {topic_id}), which this query reads, {what}: it can't be read any more, partition {offsets}",
             "Set failOnDataLoss to false to go on "
@@ -160,7 +162,7 @@ class StreamRules:
 def batch_ranges(
     start: StreamOffsets, begins: Mapping[TopicPartition, int], end: StreamOffsets
 ) -> dict[TopicPartition, OffsetRange]:
-    """What a batch reads of each partition that both know. One that `end` alone knows is new: the next batch begins there."""
+    """Returns the range of each partition that both ends know. A partition only in `end` is new: the next batch begins there."""
     return {
         partition: OffsetRange(begins[partition], max(begins[partition], end.next_offsets[partition]))
         for partition in sorted(begins.keys() & end.next_offsets.keys() & start.next_offsets.keys())

@@ -1,4 +1,4 @@
-"""What Spark sees of a stream: `spark.readStream.format("tidelog")`.
+"""Implements streaming reads of the data source: `spark.readStream.format("tidelog")`.
 
 Spark keeps one reader in a worker on the driver as long as the query runs, and asks it in turns where the log ends (latestOffset)
 and what tasks a batch has (partitions). Another one is made to read tasks, and sent to executors.
@@ -24,6 +24,8 @@ from spark.source.task_reader import read_task
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream reader of the data source: plans micro-batches on the driver, and reads tasks on executors."""
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = arrow_schema(schema.names).names

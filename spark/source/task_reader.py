@@ -43,7 +43,7 @@ GETS_MAX: Final = 16
 # Of a batch: brokers have checked theirs when they took it.
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 
-# That a task makes anew, each time that something of the last one is gone.
+# Most plans of a task; it plans again each time a file of the last plan is gone.
 PLANS_MAX: Final = 3
 DELETED: Final = "it was deleted after this query was planned"
 RUN_AGAIN: Final = "Run the query again. Plans hold for the brokers' delete_grace_ms: raise it for longer queries."
@@ -103,7 +103,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in offset order, as batches of `arrow_schema(columns)`.
 
-    What was collected since the plan is looked up anew. Raises OutOfRange where it is nowhere any more, Corrupt for what is
+    Looks up again what was collected since the plan. Raises OutOfRange where it is nowhere any more, Corrupt for what is
     damaged, and what the store raises. Without `fail_on_data_loss` what is gone or damaged is left out, and logged.
     """
     left, plans = task, 0
@@ -116,14 +116,14 @@ def read_task(
         except NotFound as error:
             if plans == PLANS_MAX:
                 raise OutOfRange(f"{error.message}: {DELETED}", hint=RUN_AGAIN) from error
-            log.info("offsets from %d on are looked up anew: %s", left.offsets.start, error)
+            log.info("planned file is gone, planning again offset=%d: %s", left.offsets.start, error)
             left, plans = _planned_again(bucket, left, error, fail_on_data_loss), plans + 1
 
 
 def _planned_again(bucket: BucketThread, task: Task, missing: NotFound, fail_on_data_loss: bool) -> Task:
-    """What is left of a task, after something was deleted that it is planned with: the same records are in other files by now.
+    """Plans the rest of a task again after a planned file was deleted: the same records are in other files now.
 
-    Raises OutOfRange where they are not, or may be fewer.
+    Raises OutOfRange if they are not, or may be fewer.
     """
     start, end = task.offsets
     if start >= end:
@@ -144,7 +144,7 @@ def _planned_again(bucket: BucketThread, task: Task, missing: NotFound, fail_on_
 
 
 def _keys_were_compacted(snapshot: PartitionSnapshot, offsets: OffsetRange) -> bool:
-    """Whether records of these may have gone: a pass that is over says so, one that is under way shows by gaps."""
+    """Returns whether key compaction may have removed records of the range: a pass is recorded, or a running one left gaps."""
     passes, start = snapshot.manifest.key_passes, max(offsets.start, snapshot.start_offset)
     if passes and passes[-1].end_offset > offsets.start:
         return True
@@ -170,7 +170,7 @@ def _read_parts(
                     continue
                 case _Group(key, _, group):
                     if footer is None or footer.key != key:
-                        continue  # its footer is damaged, which was told
+                        continue  # its footer is damaged, which was reported
                     records = iter([read_row_group(bodies[0], group, footer, columns=decoded_columns(columns))])
                 case _Runs(places):
                     records = decoded_in_parts(_sound(places, bodies, fail_on_data_loss))

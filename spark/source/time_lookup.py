@@ -39,7 +39,8 @@ async def look_up(
 
 
 async def first_at(store: ObjectStore, snapshot: PartitionSnapshot, timestamp_ms: int, *, from_offset: int = 0) -> int | None:
-    """Its offset: the first from this one on; None where there is none. Raises Corrupt, and what the store raises."""
+    """Returns the offset of the first record at or after the timestamp; None if there is none. Raises Corrupt, and what the store
+    raises."""
     from_offset = max(from_offset, snapshot.start_offset)
     for place in _candidates(snapshot, timestamp_ms, from_offset):
         if isinstance(place, GroupPlace):

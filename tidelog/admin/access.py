@@ -1,4 +1,4 @@
-"""Who may do what, as an administrator manages it: `log.access`. API keys, ACLs and quotas."""
+"""Manages API keys, ACLs and quotas: `log.access`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE_SIZE = 1_000
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What an API key is narrowed to."""
+    """A restriction of an API key to one operation on some resources."""
 
     # describe, read, write, admin or all.
     operation: str
@@ -44,6 +44,8 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AclInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An ACL: it allows or denies a principal an operation on a resource."""
+
     acl_id: str
     principal: str
     effect: str
@@ -54,7 +56,7 @@ class AclInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one principal at one broker; 0: no limit."""
+    """The quota of one principal at one broker. A rate of 0 is no limit."""
 
     principal: str
     bytes_in_per_second: int
@@ -77,7 +79,7 @@ class Access:
         scopes: Iterable[Scope] = (),
         validate_only: bool = False,
     ) -> tuple[KeyInfo, str]:
-        """The key, and the text that its holder shows (`api_key=…`), which is told this once. Raises InvalidArgument, Denied."""
+        """Creates a key. Returns it with its secret text (`api_key=…`), shown only once. Raises InvalidArgument, Denied."""
         request = admin_pb2.CreateKeyRequest(
             principal=principal,
             description=description,
@@ -95,7 +97,7 @@ class Access:
         return [_key(key) for page in await self._pages("ListKeys", admin_pb2.ListKeysRequest) for key in page.keys]
 
     async def revoke_key(self, key_id: str, *, validate_only: bool = False) -> KeyInfo:
-        """It counts for nothing from then on. Raises NotFound."""
+        """Revokes the key at once. Raises NotFound."""
         request = admin_pb2.RevokeKeyRequest(key_id=key_id, validate_only=validate_only)
         return _key(await self._ask("RevokeKey", request, writes=not validate_only))
 
@@ -110,7 +112,7 @@ class Access:
         effect: str = "allow",
         validate_only: bool = False,
     ) -> AclInfo:
-        """One that is there already is answered as it is. Raises InvalidArgument."""
+        """Adds an ACL, or returns the existing one if it is equal. Raises InvalidArgument."""
         acl = admin_pb2.Acl(principal=principal, effect=effect, operation=operation, resource=resource, name=name, pattern=pattern)
         request = admin_pb2.CreateAclRequest(acl=acl, validate_only=validate_only)
         return value_of(await self._ask("CreateAcl", request, writes=not validate_only), AclInfo)
@@ -132,7 +134,7 @@ class Access:
         requests_per_second: int = 0,
         validate_only: bool = False,
     ) -> QuotaInfo:
-        """In place of the one that the principal had; `*` is for everybody without one. Raises InvalidArgument."""
+        """Replaces the quota of a principal; `*` stands for all principals without one. Raises InvalidArgument."""
         quota = admin_pb2.Quota(
             principal=principal,
             bytes_in_per_second=bytes_in_per_second,

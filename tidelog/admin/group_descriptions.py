@@ -1,4 +1,4 @@
-"""What the cluster says of consumer groups: members, lag, committed offsets, what a seek moves. Frozen, and ready for JSON. Pure.
+"""Describes consumer groups: members, lag, committed offsets, what a seek moves. Frozen, and ready for JSON. Pure.
 
 The names are those of gateway/proto/groups.proto, and of JSON over HTTP.
 """
@@ -18,25 +18,29 @@ from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group in a list of groups."""
+
     group: str
     # As it was stored last: Empty, CompletingRebalance or Stable.
     state: str
-    # "consumer", or what other kinds of clients call theirs; empty where none was ever a member.
+    # "consumer", or the name that other kinds of clients use; empty if the group never had a member.
     protocol_type: str
     members: int
-    # Broker id; empty where nobody coordinates the group at the moment.
+    # Broker id; empty while no broker coordinates the group.
     coordinator: str
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a consumer group."""
+
     member_id: str
-    # Of a static member, else empty.
+    # The id of a static member (KIP-345), else empty.
     instance_id: str
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    # The partitions that it reads, by topic; empty as well where its clients write assignments in a form of their own.
+    # Partitions that it reads, by topic; also empty if its client encodes assignments in a form of its own.
     assignment: dict[str, list[int]]
 
 
@@ -46,15 +50,15 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     partition: int
-    # Of the next record to be read; None where nothing is committed.
+    # Offset of the next record to read; None if nothing is committed.
     committed_offset: int | None
-    # None where it can't be told at the moment, as are the next three; `error` says why.
+    # None if it is unknown at the moment, as are the next three; `error` gives the reason.
     high_watermark: int | None
     log_start_offset: int | None
     lag_records: int | None
     # Age of the first record that is not read yet; 0 where there is none.
     lag_seconds: float | None
-    # Who reads it; empty where nobody does.
+    # The member that reads it; empty if there is none.
     member_id: str
     metadata: str
     committed_at_ms: int
@@ -64,20 +68,22 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group with its members and its lag."""
+
     group: str
     # Empty, PreparingRebalance, CompletingRebalance or Stable.
     state: str
     generation: int
     protocol_type: str
-    # The assignor that its members have in common.
+    # The assignor that all its members support.
     protocol: str
-    # Member id of who makes the assignment.
+    # Id of the member that computes the assignment.
     leader: str
-    # Broker id.
+    # Id of the broker that coordinates the group.
     coordinator: str
-    # Of all partitions together, as far as they can be told.
+    # Sum over all partitions with a known lag.
     lag_records: int
-    # Of the partition that is furthest behind, as far as they can be told.
+    # Largest lag of a partition, among those with a known lag.
     lag_seconds: float
     members: tuple[MemberInfo, ...]
     # By topic and partition.
@@ -85,28 +91,32 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """An offset that a group has committed for one partition."""
+
     topic: str
     topic_id: str
     partition: int
-    # Of the next record to be read.
+    # Offset of the next record to read.
     offset: int
-    # Of the last record that was read; -1 where it is not known.
+    # Leader epoch of the last record read; -1 if unknown.
     leader_epoch: int
     metadata: str
     committed_at_ms: int
 
 
 class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """The effect of a seek on one partition of a group."""
+
     topic: str
     topic_id: str
     partition: int
     # None where nothing was committed.
     before: int | None
-    # Within the log, whatever was asked for; None where it can't be told, and `error` says why.
+    # Always within the log, whatever was asked for; None if unknown, with the reason in `error`.
     after: int | None
-    # Why that is not what was asked for: BEYOND_END, BEFORE_START, NO_RECORD_SINCE (a time after all records). Empty: it is.
+    # Why `after` differs from what was asked for: BEYOND_END, BEFORE_START, NO_RECORD_SINCE (a time after all records). Else empty.
     reason: str = ""
-    # The offset that was asked for then; None of a time.
+    # The offset that was asked for in that case; None for a time.
     asked: int | None = None
     error: str = ""
     error_code: str = ""

@@ -39,20 +39,23 @@ PartsLike = str | Iterable[str] | Mapping[str, Iterable[int] | None]
 
 
 class Groups:
-    """What changes a group takes `validate_only`: the broker checks it, answers what would be, and changes nothing."""
+    """Manages consumer groups: `log.groups`.
+
+    With `validate_only` the broker checks the change and returns its result, and changes nothing.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def describe(self, name: str) -> GroupInfo:
-        """Its members, what each of them reads, and how far the group is behind. Raises UnknownGroup."""
+        """Describes the group: its members, what each of them reads, and its lag. Raises UnknownGroup."""
         request = groups_pb2.DescribeGroupRequest(group=name)
         return group_info(await self._call(lambda to, timeout_s: to.groups.DescribeGroup(request, timeout=timeout_s), writes=False))
 
     async def offsets(self, name: str, topics: PartsLike | None = None) -> list[CommittedOffset]:
-        """What the group has committed, by topic and partition; what it has not is left out. A group that never was has nothing.
+        """Returns the committed offsets by topic and partition, without those never committed. An unknown group has none.
 
-        Raises UnknownTopic and UnknownPartition for what is named and not there.
+        Raises UnknownTopic and UnknownPartition for missing names in `topics`.
         """
         request = groups_pb2.OffsetFetchRequest(group=name, topics=_parts(topics))
         answer = await self._call(lambda to, timeout_s: to.groups.OffsetFetch(request, timeout=timeout_s), writes=False)
@@ -94,7 +97,7 @@ class Groups:
         await self._call(lambda to, timeout_s: to.groups.DeleteGroup(request, timeout=timeout_s), writes=not validate_only)
 
     async def delete_offsets(self, name: str, topics: PartsLike, *, validate_only: bool = False) -> list[CommittedOffset]:
-        """What was committed there before, of a group without members; partitions that it never committed are no error.
+        """Deletes committed offsets of a group without members, and returns them. Skips partitions without a commit.
 
         Raises UnknownGroup, GroupNotEmpty, UnknownTopic, UnknownPartition.
         """

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def connect_sync(*addresses: str, **settings: Unpack[SettingChanges]) -> BlockingClient:
-    """As `connect`, for code without an event loop: `with connect_sync(…) as log:`."""
+    """Returns a client for code without an event loop, like `connect`: `with connect_sync(…) as log:`."""
     return BlockingClient(connect(*addresses, **settings))
 
 
@@ -64,6 +64,8 @@ class BlockingDelivery:
 
 
 class BlockingTopics:
+    """The blocking twin of `Topics`."""
+
     def __init__(self, thread: ClientThread, original: Topics) -> None:
         self._thread = thread
         self._original = original
@@ -78,6 +80,8 @@ class BlockingTopics:
 
 
 class BlockingGroups:
+    """The blocking twin of `Groups`."""
+
     def __init__(self, thread: ClientThread, original: Groups) -> None:
         self._thread = thread
         self._original = original
@@ -91,6 +95,8 @@ class BlockingGroups:
 
 
 class BlockingAccess:
+    """The blocking twin of `Access`."""
+
     def __init__(self, thread: ClientThread, original: Access) -> None:
         self._thread = thread
         self._original = original

@@ -34,7 +34,7 @@ class BlockingReader(Generic[Place]):
 
     @property
     def errors(self) -> dict[Place, TidelogError]:
-        """By partition: why it is not read any further, while others are. It was logged as well."""
+        """Returns, by partition, the error that stopped its reading while others go on. It was logged as well."""
         return self._original.errors
 
     def __iter__(self) -> Iterator[Record]:
@@ -61,7 +61,7 @@ class BlockingReader(Generic[Place]):
 
 
 class BlockingConsumer(BlockingReader[int]):
-    """Of one topic: partitions go by their numbers."""
+    """A blocking reader of one topic. Its partitions are keyed by number."""
 
     def __init__(self, thread: ClientThread, original: Consumer) -> None:
         super().__init__(thread, original)
@@ -69,11 +69,11 @@ class BlockingConsumer(BlockingReader[int]):
 
 
 class BlockingTopicsConsumer(BlockingReader[TopicPartitionName]):
-    """Of several topics, or of those that match a pattern: partitions go by (topic, number)."""
+    """A blocking reader of several topics or of a pattern. Its partitions are keyed by (topic, number)."""
 
 
 class BlockingGroupConsumer:
-    """A member of a group, as GroupConsumer: what is processed, and when it leaves its group, is told there."""
+    """The blocking twin of GroupConsumer, which documents when records count as processed and when it leaves its group."""
 
     def __init__(self, thread: ClientThread, original: GroupConsumer) -> None:
         self._thread = thread
@@ -93,7 +93,7 @@ class BlockingGroupConsumer:
 
     @property
     def positions(self) -> dict[TopicPartitionName, int]:
-        """By partition that is read: the offset of the next record to be handed out."""
+        """Returns, by partition that is read, the offset of the next record to be handed out."""
 
         async def look() -> dict[TopicPartitionName, int]:
             return self._original.positions
@@ -102,17 +102,15 @@ class BlockingGroupConsumer:
 
     @property
     def member_id(self) -> str:
-        """As GroupConsumer.member_id."""
         return self._original.member_id
 
     @property
     def generation(self) -> int:
-        """As GroupConsumer.generation."""
         return self._original.generation
 
     @property
     def errors(self) -> dict[TopicPartitionName, TidelogError]:
-        """By partition: why it is not read any further, while others are. It was logged as well."""
+        """Returns, by partition, the error that stopped its reading while others go on. It was logged as well."""
         return self._original.errors
 
     def __iter__(self) -> Iterator[Record]:
@@ -166,7 +164,7 @@ def reader_twin(
 
 
 def with_callbacks_in_threads(options: dict[str, Any]) -> dict[str, Any]:
-    """Raises InvalidArgument for one that nobody would await."""
+    """Makes callbacks run in threads. Raises InvalidArgument for a coroutine function, which would never be awaited."""
     for name in CALLBACKS:
         if inspect.iscoroutinefunction(options.get(name)):
             raise InvalidArgument(

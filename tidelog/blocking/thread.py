@@ -22,7 +22,7 @@ _Twin = TypeVar("_Twin")
 
 
 class LeftByError(Exception):
-    """What the client sees in the thread, when the block around its twin was left by an error."""
+    """Tells the client in the thread that the block around its twin ended with an error."""
 
 
 class ClientThread:
@@ -35,8 +35,8 @@ class ClientThread:
         self._life: asyncio.Task[None]
         self._left: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="tidelog client", daemon=True)
+        # Held while a call is handed over, and while it is decided that none is taken any more.
         self._lock = threading.Lock()
-        """Held while a call is handed over, and while it is decided that none is taken any more."""
         self._calls: set[Future[Any]] = set()
 
     def enter(self) -> None:
@@ -139,7 +139,7 @@ def blocking(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]
 def wrapping(
     method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]], twin: Callable[[ClientThread, _Answer], _Twin]
 ) -> Callable[Concatenate[Any, _P], _Twin]:
-    """As `blocking`, for an answer that has a twin of its own."""
+    """Wraps a method like `blocking`, and turns its answer into the answer's own twin."""
     call_over_there = blocking(method)
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _Twin:

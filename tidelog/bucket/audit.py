@@ -128,7 +128,7 @@ def _check_partitions(runs: dict[TopicPartition, list[PlacedRun]], history: Hist
 
 
 def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], history: HistoryEnd | None) -> list[Finding]:
-    """Whether the runs of a partition that are not in Parquet continue each other, by epoch, from where that ends, or from 0."""
+    """Checks that a partition's runs outside Parquet continue each other, by epoch, from the end of Parquet or from 0."""
     findings: list[Finding] = []
     end: int = history.compacted_to if history is not None else 0
     begun = False
@@ -155,7 +155,7 @@ def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], histor
 
 
 def of_other_size(info: ObjectInfo | None, footer: SegmentFooter, listing: SessionListing) -> str:
-    """What a listing shows to be wrong with a segment whose footer is known, perhaps from an index alone; empty: nothing."""
+    """Returns why a listing contradicts a segment's known footer, perhaps from an index alone; empty if it does not."""
     if info is None:
         return f"it is gone, and was committed: {listing.evidence} says so"
     needed = max((run.end for run in footer.runs), default=0)

@@ -1,4 +1,4 @@
-"""What an audit of a bucket has found, and what it has counted. Pure.
+"""Collects the findings and the counts of an audit of a bucket. Pure.
 
 A finding is `damage` where a rule is broken, and a `note` where something is odd but allowed.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from metadata.model import Partition, TopicId
 
-# Notes that say the same; of the rest only the number is told.
+# Most notes of the same text in a report; it gives only the number of the rest.
 NOTES_OF_A_KIND_MAX: Final = 5
 
 GIB: Final = 1 << 30
@@ -24,6 +24,8 @@ USD_PER_READ: Final = 0.0004 / 1000
 
 
 class Finding(msgspec.Struct, frozen=True):
+    """A result of an audit."""
+
     severity: Literal["damage", "note"]
     # An object's key, or a partition as topic id/number.
     where: str
@@ -32,15 +34,17 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class TopicUsage:
-    # As the bucket tells it; empty where only segments know of the topic.
+    """The storage that one topic uses, and its estimated cost."""
+
+    # From the bucket's mirror; empty if only segments name the topic.
     name: str = ""
     is_deleted: bool = False
     partitions: set[Partition] = field(default_factory=set)
-    # In segments, without those that are in Parquet by now.
+    # Records in segments that are not in Parquet yet.
     records: int = 0
-    # Of all its batches in segments, those that are in Parquet by now too.
+    # Bytes of all its batches in segments, including those already in Parquet.
     batch_bytes: int = 0
-    # Objects that hold some of it; they hold other topics, too.
+    # Segments with data of this topic; they may hold other topics, too.
     segments: int = 0
     runs: int = 0
     # Its share of these objects, by batches.
@@ -90,7 +94,7 @@ class TopicUsage:
 
 @dataclass(slots=True)
 class Audit:
-    """What was found."""
+    """The result of an audit."""
 
     url: str
     cluster_id: str = ""
@@ -131,7 +135,7 @@ class Audit:
         self.findings.append(Finding("note", where, what))
 
     def note_one_of(self, where: str, what: str) -> None:
-        """Of which there may be thousands."""
+        """Adds a note of a kind that may occur thousands of times."""
         self._notes[what] += 1
         if self._notes[what] <= NOTES_OF_A_KIND_MAX:
             self.note(where, what)

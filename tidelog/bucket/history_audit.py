@@ -1,10 +1,10 @@
-"""Reads manifests and Parquet of a bucket alone, and checks what they say of themselves and of each other.
+"""Reads manifests and Parquet of a bucket alone, and checks whether they agree with themselves and with each other.
 
     listing of topics/ ─▶ partitions: versions and files ─▶ newest manifest ─▶ files there, of the right size; offsets without a gap
                                                                │           └─▶ Parquet footers; deep: every byte and every record
-                                                               └─▶ what nobody names: for the collector
+                                                               └─▶ unnamed files: for the collector
 
-A cluster may be at work meanwhile: where something of a partition seems wrong, it is listed and read once more before it is told.
+A cluster may be at work meanwhile: where something of a partition seems wrong, it is read once more before it is reported.
 Memory: the partitions of one topic, and with `deep` a few row groups.
 """
 
@@ -46,17 +46,19 @@ PARTITIONS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class HistoryEnd:
-    """Where the history of a partition ends, and its segments go on."""
+    """The end of a partition's Parquet history, where its segments continue."""
 
     compacted_to: Offset
     log_start_offset: Offset
-    # Of its last records; -1 where there are none.
+    # Leader epoch of its last records; -1 if there are none.
     leader_epoch: LeaderEpoch
 
 
 class History(NamedTuple):
+    """The results of the audit of manifests and Parquet."""
+
     ends: Mapping[TopicPartition, HistoryEnd]
-    # Whose manifest can't be read: nothing more is said of them.
+    # Partitions whose manifest can't be read; they are not checked further.
     damaged: frozenset[TopicPartition]
     deleted: frozenset[TopicId]
 
@@ -129,7 +131,7 @@ class _Reading:
         self._files_known = 0
 
     async def judge(self, listed: ListedPartition) -> Manifest | Corrupt | None:
-        """The newest manifest, with what is wrong told; Corrupt where it can't be read; None where there is none."""
+        """Reports findings of a partition. Returns its newest manifest; Corrupt if it can't be read; None if there is none."""
         self._files_known += len(listed.files)
         manifest, findings = await self._look(listed)
         if findings:  # others may have been at work while we read
@@ -158,7 +160,7 @@ class _Reading:
             return None, [Finding("damage", key, f"it was listed, and is gone: {error.message}")]
         findings = [*check_manifest(manifest, listed, key=key), *check_files(listed, manifest)]
         sizes = {found.key.file_name: found.size_bytes for found in listed.files}
-        there = [file for file in manifest.files if sizes.get(file.name) == file.size_bytes]  # of the others it is told already
+        there = [file for file in manifest.files if sizes.get(file.name) == file.size_bytes]  # the others are reported already
         for of_file in await asyncio.gather(*(self._check_file(listed, file) for file in there)):
             findings += of_file
         if self._deep:
@@ -193,10 +195,10 @@ class _Reading:
                 earliest.append(begin_ms)
                 latest.append(end_ms)
                 if end_ms != group.max_timestamp:
-                    told = (
+                    fault = (
                         f"records up to {group.last_offset} are of {end_ms} at the latest, the manifest says {group.max_timestamp}"
                     )
-                    raise Corrupt(f"{footer.key}: {told}", key=footer.key)
+                    raise Corrupt(f"{footer.key}: {fault}", key=footer.key)
         found = (as_text(total), min(earliest), max(latest))
         told_of_file = (file.checksum, file.min_timestamp, file.max_timestamp)
         if found != told_of_file:
@@ -211,7 +213,7 @@ class _Reading:
             )
 
     async def _check_older(self, listed: ListedPartition, newest: Manifest) -> list[Finding]:
-        """What never falls from one version to the next, of those that are still there."""
+        """Checks that values which never decrease from one version to the next do not, over the versions still there."""
         findings = []
         later = newest
         for version in reversed([one for one in listed.versions[:-1] if not is_leftover_version(one, newest)]):
@@ -222,7 +224,7 @@ class _Reading:
             except NotFound:
                 continue  # its grace is over
             except Corrupt as error:
-                findings.append(Finding("note", key, f"{error.message}; it is superseded, and nobody reads it"))
+                findings.append(Finding("note", key, f"{error.message}; it is superseded, and not read any more"))
                 continue
             for name, before, after in (
                 ("log start", earlier.log_start_offset, later.log_start_offset),
@@ -299,7 +301,7 @@ def check_manifest(manifest: Manifest, listed: ListedPartition, *, key: str) -> 
         if file.name not in sizes:
             yield Finding("damage", where, f"it is gone, and was in use: {key} names it")
         elif sizes[file.name] != file.size_bytes:
-            yield Finding("damage", where, f"it has {sizes[file.name]} bytes, and {file.size_bytes} are told by {key}")
+            yield Finding("damage", where, f"it has {sizes[file.name]} bytes, and {key} states {file.size_bytes}")
     retired = {one.name for one in manifest.retired}
     if both := retired & {file.name for file in manifest.files}:
         yield Finding("damage", key, f"it names {min(both)}, and calls it retired")
@@ -320,15 +322,15 @@ def _check_dense(manifest: Manifest, key: str) -> Iterator[Finding]:
         if file.base_offset > expected:
             yield Finding("damage", key, f"offsets {expected} to {file.base_offset - 1} are in no file")
         if file.base_offset >= manifest.log_start_offset and file.record_count != file.last_offset - file.base_offset + 1:
-            told = f"{file.record_count} records of offsets {file.base_offset} to {file.last_offset}"
-            yield Finding("damage", key, f"{file.name} has {told}, though keys were never compacted")
+            held = f"{file.record_count} records of offsets {file.base_offset} to {file.last_offset}"
+            yield Finding("damage", key, f"{file.name} has {held}, though keys were never compacted")
         expected = max(expected, Offset(file.last_offset + 1))
     if expected < manifest.compacted_to:
         yield Finding("damage", key, f"offsets {expected} to {manifest.compacted_to - 1} are in no file")
 
 
 def check_files(listed: ListedPartition, manifest: Manifest | None) -> Iterator[Finding]:
-    """Whether there are files of manifests that are not there."""
+    """Finds files of manifests that are not there."""
     for found, _ in listed.files:
         if fate_of_file(found, manifest) == "odd":
             where = history_file_key(listed.topic, listed.partition, found.file_name)

@@ -21,6 +21,8 @@ METADATA_AGE_MS_MAX = 15_000
 
 
 class BrokerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of one broker."""
+
     broker_id: str
     grpc_address: str
     # serving, draining, not serving, unreachable.
@@ -29,7 +31,7 @@ class BrokerHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnservedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """It has a leader, which refuses it (CORRUPT: it is damaged) or does not answer."""
+    """A partition whose leader refuses it (CORRUPT: it is damaged) or does not answer."""
 
     topic: str
     partition: int
@@ -40,6 +42,8 @@ class UnservedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of a cluster."""
+
     cluster_id: str
     bucket: str
     brokers: list[BrokerHealth]
@@ -47,12 +51,12 @@ class ClusterHealth(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     without_leader: int
     unserved: list[UnservedPartition]
-    # In sentences for people; none where all is well.
+    # Sentences for people; empty if all is well.
     faults: list[str]
 
 
 async def check_cluster(log: Client) -> ClusterHealth:
-    """Raises what the client raises where nobody answers."""
+    """Checks brokers and partitions. Raises what the client raises if no broker answers."""
     cluster = await log.cluster()
     brokers = list(await asyncio.gather(*(_check_broker(log, broker) for broker in cluster.brokers)))
     names = [topic.name for topic in await log.topics.list()]
@@ -75,7 +79,7 @@ async def check_cluster(log: Client) -> ClusterHealth:
     if cluster.metadata_age_ms > METADATA_AGE_MS_MAX:
         faults.append(
             f"the broker that was asked has heard nothing from the metadata store for {cluster.metadata_age_ms / 1000:.0f} s: "
-            "topics and leaders can't change, and are told as they were. Look at each member of etcd (tidelog doctor --etcd URL), "
+            "topics and leaders can't change, and this answer may be old. Look at each member of etcd (tidelog doctor --etcd URL), "
             "or, without etcd, at the broker's log and the disk of its data directory"
         )
     return ClusterHealth(
@@ -118,7 +122,7 @@ def _counted(partitions: int) -> str:
 
 
 async def _partitions(log: Client, name: str, room: asyncio.Semaphore) -> tuple[PartitionInfo, ...]:
-    """Of the topic; none where it was deleted meanwhile."""
+    """Returns the topic's partitions; none if it was deleted meanwhile."""
     async with room:
         try:
             return (await log.topics.describe(name)).partitions

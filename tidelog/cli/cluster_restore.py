@@ -164,7 +164,7 @@ def _conclusion(restored: Restored, *, dry_run: bool) -> str:
 
 
 def _from_snapshot(restored: Restored) -> str:
-    """What the bucket itself does not tell, and how old it is."""
+    """Describes what came from the snapshot, and the snapshot's age."""
     kept = "groups, committed offsets, keys, ACLs and quotas"
     snapshot = restored.found.evidence.snapshot
     if snapshot is None:

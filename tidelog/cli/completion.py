@@ -12,6 +12,8 @@ COMPLETE_VARIABLE = "_TIDELOG_COMPLETE"
 
 
 class Shell(StrEnum):
+    """A shell with support for completion."""
+
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"

@@ -114,7 +114,7 @@ def consume(
         typer.Option("--output", "-o", metavar="FORM", help="Default: table on a terminal, else ndjson.", show_default=False),
     ] = None,
 ) -> None:
-    """Reads records: up to the present end, or for ever with --follow.
+    """Reads records: up to the present end, or without end with --follow.
 
     \b
     tidelog consume orders --from -10
@@ -193,7 +193,7 @@ def consume(
 
 
 def group_reset(group: str, start: str | None, reset: ResetPolicy | None, *, has_partitions: bool) -> ResetPolicy:
-    """Where a member begins what its group has committed nothing of. Raises InvalidArgument, InvalidName."""
+    """Returns where a member begins partitions without a committed offset. Raises InvalidArgument, InvalidName."""
     check_group_name(group)
     if has_partitions:
         raise InvalidArgument("--partition and --group are both given", hint="A group shares its partitions out by itself.")
@@ -266,12 +266,12 @@ async def _check_may_read(log: Client, topics: list[str], partition: int) -> Non
             await log.explain(topic, partition, 0)
         except NotAuthorized:
             raise
-        except TidelogError:  # there is no such record, or it can't be told: what was asked for has been answered
+        except TidelogError:  # there is no such record, or it is unknown: the command has already printed its answer
             continue
 
 
 async def _are_deleted(log: Client, topics: list[str]) -> bool:
-    """Whether there were records in these topics, and there are none any more."""
+    """Returns whether these topics held records once and hold none now."""
     try:
         held = [offsets for topic in topics for offsets in (await log.offsets(topic)).values()]
     except TidelogError:  # what was asked for has been answered
@@ -283,7 +283,7 @@ async def _are_deleted(log: Client, topics: list[str]) -> bool:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C: who stops a service sends this, and it shall leave its group, with what it printed committed."""
+    """Handles SIGTERM like Ctrl-C: a stopped service leaves its group, with what it printed committed."""
     import asyncio
 
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -314,7 +314,7 @@ async def _until_reader_leaves() -> None:
     if not stat.S_ISFIFO(os.fstat(output).st_mode):
         return
     pipe = select.poll()
-    pipe.register(output, 0)  # errors and hang-ups are always told
+    pipe.register(output, 0)  # errors and hang-ups are always reported
     while True:
         if pipe.poll(0):
             raise BrokenPipeError

@@ -1,5 +1,7 @@
-"""`tidelog demo`: real rows, both doors, a broker killed in the middle, and every row compared. The story is in
-tidelog/demo/run.py."""
+"""Runs `tidelog demo`: real rows, both listeners, a broker killed in the middle, and every row compared.
+
+tidelog/demo/run.py tells the steps.
+"""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def seek(
 
     Without --topic, all that the group has committed moves. A topic that is named moves in all its partitions, also where nothing
     is committed yet. What lies outside of a log becomes its nearer end, and
-    is told: who means the end says latest.
+    is an error: say latest for the end.
     """
     from tidelog.cli.formats.group_tables import effect, misses, moves_nothing
 
@@ -206,7 +206,7 @@ def delete_offsets(
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Forgets what a group has committed of some topics, and shows it. Who reads them next as this group begins anew there."""
+    """Deletes a group's committed offsets of some topics, and shows them. The group's next reader begins there from scratch."""
     parts = parse_parts(topic)
     if parts is None:
         raise InvalidArgument(
@@ -254,7 +254,7 @@ def delete(
             talk = f"{name} could be deleted with {offsets}; nothing was changed (--dry-run)"
             show_done({"group": name, "deleted": False}, output, talk)
             return 0
-        if not typer.confirm(f"Delete {name} with {offsets}? Who joins it again begins anew.", err=True):
+        if not typer.confirm(f"Delete {name} with {offsets}? A new member will begin from scratch.", err=True):
             say("nothing was deleted")
             return FAILED
     with_client(url, _changing(lambda log: log.groups.delete(name), name), writes=True)
@@ -317,7 +317,7 @@ def _changing(
 
 
 async def _of(name: str, log: Client, asking: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """What it answers. A group that is not there is told with the nearest one, one that is read now with what to do."""
+    """Awaits the answer. Adds the nearest name to UnknownGroup, and a remedy to GroupNotEmpty."""
     from metadata.errors import did_you_mean
 
     try:
@@ -334,14 +334,14 @@ async def _of(name: str, log: Client, asking: Coroutine[Any, Any, _Answer]) -> _
 
 
 async def _tell_of_new(name: str, log: Client) -> str:
-    """What to say of a group that a seek makes, since its name may be mistyped; empty where it is there."""
+    """Returns a note that a seek will create the group, since its name may be mistyped; empty if it exists."""
     from metadata.errors import did_you_mean
 
     known = [group.group for group in await log.groups.list()]
-    return "" if name in known else f"{name} is a new group: nobody has read as {name} yet. {did_you_mean(name, known)}".rstrip()
+    return "" if name in known else f"{name} is a new group: it has no committed offsets yet. {did_you_mean(name, known)}".rstrip()
 
 
-# ── what is told ──
+# ── output ──
 
 
 def _tell_errors(moved: Sequence[MovedOffset], output: Output, what: str) -> bool:
@@ -372,7 +372,7 @@ def _show_offsets(offsets: Sequence[CommittedOffset], output: Output) -> None:
 
 
 def _show(rows: Sequence[Row], output: Output) -> None:
-    """At once: a question may follow."""
+    """Prints rows and flushes, since a question may follow."""
     show_rows(rows, output)
     sys.stdout.flush()
 

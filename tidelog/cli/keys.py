@@ -44,10 +44,10 @@ def create(
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Creates an API key, and shows it. Nobody can show it again."""
+    """Creates an API key, and shows it. It can't be shown again."""
     import time
 
-    expiry_ms(expires, 0)  # what is no time is told before a broker is looked for
+    expiry_ms(expires, 0)  # refuses a bad time before a broker is looked for
     scopes = [parse_scope(text) for text in scope or ()]
     key, text = with_client(
         url,
@@ -136,7 +136,7 @@ def expiry_ms(text: str, now_ms: int) -> int:
 
 
 def parse_scope(text: str) -> Scope:
-    """Of OPERATION:KIND:NAME, where a * behind a name makes it a prefix. InvalidArgument."""
+    """Parses OPERATION:KIND:NAME, where a trailing * makes the name a prefix. Raises InvalidArgument."""
     from tidelog.admin.access import Scope
 
     operation, _, rest = text.partition(":")

@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command line; the exit code. Errors were told on stderr."""
+    """Runs one command line and returns the exit code. Prints errors on stderr."""
     from tidelog.cli.app.errors import guarded
 
     if arguments and arguments[0] in BROKER_COMMANDS:

@@ -171,7 +171,7 @@ async def _tell_what_was_written(log: Client, topic: str, error: TidelogError) -
 
 
 async def _chunks(source: BinaryIO) -> AsyncIterator[bytes]:
-    """What can be read, as it comes; at the end one empty chunk. In a daemon thread: a read of a terminal can't be cancelled."""
+    """Yields input as it arrives, then one empty chunk. Reads in a daemon thread: a terminal's read can't be cancelled."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ async def _chunks(source: BinaryIO) -> AsyncIterator[bytes]:
                 chunk = error
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            except RuntimeError:  # the loop has ended: nobody waits for it
+            except RuntimeError:  # the loop has ended, so the chunk has no reader
                 return
             if not chunk or isinstance(chunk, OSError):
                 return

@@ -55,7 +55,7 @@ def list_quotas(url: UrlOption = "", output: OutputOption = Output.TABLE) -> Non
     columns = ("principal", "bytes_in_per_second", "bytes_out_per_second", "requests_per_second")
     show_rows([quota_row(quota) for quota in quotas], output, columns=columns)
     if output is Output.TABLE and not quotas:
-        say("nobody has a quota; set one: tidelog quota set PRINCIPAL --bytes-in 10MiB")
+        say("there are no quotas; set one: tidelog quota set PRINCIPAL --bytes-in 10MiB")
 
 
 @app.command(cls=CommandPage)
@@ -68,7 +68,7 @@ def remove(
 
 
 def quota_row(quota: QuotaInfo) -> dict[str, Any]:
-    """0 is told as none."""
+    """Converts a quota to a row; a rate of 0 shows as none."""
     return {
         "principal": quota.principal,
         "bytes_in_per_second": quota.bytes_in_per_second or None,
@@ -78,7 +78,7 @@ def quota_row(quota: QuotaInfo) -> dict[str, Any]:
 
 
 def parse_bytes(option: str, text: str) -> int:
-    """Of digits, with KiB, MiB or GiB behind them. InvalidArgument."""
+    """Parses digits with an optional KiB, MiB or GiB. Raises InvalidArgument."""
     unit = text[-3:]
     digits = text[:-3].strip() if unit in _UNITS else text
     if not (digits.isascii() and digits.isdigit()):

@@ -211,7 +211,7 @@ def kept(chosen: Mapping[str, str]) -> str:
     if not settings.deletes:
         return f"{newest} (cleanup.policy=compact)"
     if settings.retention_ms < 0:
-        bounds = ["for ever"] if settings.retention_bytes < 0 else []
+        bounds = ["without limit"] if settings.retention_bytes < 0 else []
     else:
         default = "" if "retention.ms" in chosen else ", by default"
         bounds = [f"{_duration(settings.retention_ms)} from their timestamps (retention.ms{default})"]

@@ -25,11 +25,11 @@ Place = TypeVar("Place")
 
 
 class Reader(Generic[Place]):
-    """What `log.consume` answers: iterate it, or take `chunk` after `chunk`. Leaving the loop, or its own `async with`, ends it."""
+    """Reads records; `log.consume` returns it. Iterate it, or call `chunk`. Leaving the loop, or its `async with`, ends it."""
 
     def __init__(self, reading: TopicReader, tasks: ClientTasks) -> None:
+        # Offset behind the last record handed out, by partition.
         self.positions: dict[Place, int] = {}
-        """By partition: the offset behind the last record that was handed out."""
         self._what = str(reading.subscription)
         self._reading = reading
         self._fetching = reading.fetching
@@ -77,7 +77,7 @@ class Reader(Generic[Place]):
 
     @property
     def errors(self) -> dict[Place, TidelogError]:
-        """By partition: why it is not read any further, while others are. It was logged as well.
+        """Returns, by partition, the error that stopped its reading while others go on. It was logged as well.
 
         Corrupt (its `details` may name `next_offset`, where a reader may go on), OutOfRange, …
         """
@@ -91,7 +91,7 @@ class Reader(Generic[Place]):
             await asyncio.wait((self._task,))
 
     def close_soon(self) -> None:
-        """The same without waiting, from any thread: what the garbage collector may call, wherever it runs."""
+        """Closes without waiting, from any thread: the garbage collector may call it."""
         self._is_closed = True
         if self._task is not None and not self._task.done():
             with suppress(RuntimeError):  # the loop has ended, and so has the task
@@ -119,7 +119,7 @@ class Reader(Generic[Place]):
 
 
 class Consumer(Reader[int]):
-    """Of one topic: partitions go by their numbers."""
+    """A reader of one topic. Its partitions are keyed by number."""
 
     def __init__(self, reading: TopicReader, tasks: ClientTasks) -> None:
         super().__init__(reading, tasks)
@@ -130,7 +130,7 @@ class Consumer(Reader[int]):
 
 
 class TopicsConsumer(Reader[TopicPartitionName]):
-    """Of several topics, or of those that match a pattern: partitions go by (topic, number)."""
+    """A reader of several topics or of a pattern. Its partitions are keyed by (topic, number)."""
 
     def place(self, partition: TopicPartitionName) -> TopicPartitionName:
         return partition

@@ -1,7 +1,7 @@
-"""One fetch: a long poll of whole record batches, of partitions that one broker answers: the leader, or one of the reader's rack.
+"""Sends one fetch: a long poll for record batches of partitions from one broker, their leader or one of the reader's rack.
 
-Each partition names its topic's id and the newest leader epoch that is known. So nobody answers for another topic of that name, and
-no leader of before answers at all.
+Each partition names its topic's id and the newest known leader epoch. So neither another topic of that name nor a stale leader
+answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANSWER_BYTES_PER_S_MIN: Final = 256 * KIB
 
 
 class PartitionRequest(NamedTuple):
-    """What a fetch asks for of one partition."""
+    """A partition in a fetch request."""
 
     partition: TopicPartitionName
     topic_id: str

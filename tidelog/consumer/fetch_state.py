@@ -1,15 +1,15 @@
-"""How far a reader is in each partition, which of them it asks for next, and what an error of one of them means. Pure.
+"""Tracks a reader's position in each partition, which ones it fetches next, and what their errors mean. Pure.
 
-Which partitions these are may change at any moment: they are begun and dropped, paused, and begun anew elsewhere.
+The set of partitions may change at any moment: they are begun, dropped, paused, and begun again elsewhere.
 
     what a partition met                                   then
     records, or a long poll without any                    it goes on behind what was found, and has its turn after the others
-    what passes (nobody leads, the broker is away)         it pauses, longer each time; one that follows never gives up, one that
+    what passes (no leader, the broker is away)            it pauses, longer each time; one that follows never gives up, one that
                                                            has an end does after `patience_s` without progress
     anything else (damage, an offset that is gone)         it ends there and keeps the error; the others go on
 
-Invariant: a partition goes forward only, unless its reader begins it anew. An answer counts only where it begins at the offset that
-is wanted next: so what was asked for before a partition was begun anew is never taken for what was asked for since.
+Invariant: a partition goes forward only, unless its reader moves it. An answer counts only where it begins at the offset that
+is wanted next: so an answer to a request from before the move is never taken for a later one's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _RESET_HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    # Before the first repeat; doubles up to `pause_s_max`.
+    """How long a reader retries, and the pauses between retries, in seconds."""
+
+    # Pause before the first retry; doubles up to `pause_s_max`.
     pause_s: float
     pause_s_max: float
     patience_s: float
@@ -46,14 +48,14 @@ class Patience:
 class _Partition:
     # Where the next fetch begins.
     next_offset: int
-    # It came while its topic was followed, and was not read yet: it begins at its start, wherever that is by then.
+    # It was added while its topic was followed, and is unread: it begins at its log start offset at that time.
     was_added: bool
-    # Where reading ends; None: nowhere.
+    # Where reading ends; None: it does not end.
     end_offset: int | None = None
     # What ended it before its end.
     error: TidelogError | None = None
     is_paused: bool = False
-    # As an answer told it last.
+    # From the last answer.
     high_watermark: int | None = None
     troubled_since_s: float | None = None
     pause_s: float = 0.0
@@ -65,14 +67,14 @@ class _Partition:
 
 
 class FetchState:
-    """Of one reader. `now_s` is of any clock that does not go back."""
+    """The state of one reader's partitions. `now_s` is from any monotonic clock."""
 
     def __init__(self, *, follow: bool, reset: ResetPolicy, patience: Patience) -> None:
         self._follow = follow
         self._reset = reset
         self._patience = patience
+        # In the order of their turns.
         self._partitions: dict[TopicPartitionName, _Partition] = {}
-        """In the order of their turns."""
 
     def __contains__(self, partition: TopicPartitionName) -> bool:
         return partition in self._partitions
@@ -80,7 +82,7 @@ class FetchState:
     # ── where it begins and ends ──
 
     def begin(self, partition: TopicPartitionName, next_offset: int, *, was_added: bool = False) -> None:
-        """At first, or anew from elsewhere: a paused one stays paused, one with an end keeps it, and an error is forgotten."""
+        """Begins a partition, or moves it: it keeps its pause and its end, and forgets its error."""
         before = self._partitions.get(partition)
         self._partitions[partition] = _Partition(
             next_offset,
@@ -91,7 +93,6 @@ class FetchState:
         )
 
     def drop(self, partition: TopicPartitionName) -> None:
-        """It is not read any more."""
         self._partitions.pop(partition, None)
 
     def pause(self, partition: TopicPartitionName) -> None:
@@ -118,11 +119,11 @@ class FetchState:
         return [partition for partition, held in self._partitions.items() if not held.is_finished]
 
     def errors(self) -> dict[TopicPartitionName, TidelogError]:
-        """By partition: what ended it before its end."""
+        """Returns, by partition, the error that ended it before its end."""
         return {partition: held.error for partition, held in sorted(self._partitions.items()) if held.error is not None}
 
     def outcome(self) -> TidelogError | None:
-        """What to raise once nothing is left to read: the first partition's error, with a note where there are more."""
+        """Returns the error to raise once nothing is left to read: the first partition's, with a note if there are more."""
         errors = self.errors()
         if not errors:
             return None
@@ -177,7 +178,7 @@ class FetchState:
         return start
 
     def ends_at(self, partition: TopicPartitionName, high_watermark: int) -> None:
-        """An answer told it."""
+        """Notes the high watermark of an answer."""
         if (held := self._partitions.get(partition)) is not None:
             held.high_watermark = high_watermark
 
@@ -186,7 +187,7 @@ class FetchState:
         return None if held is None else held.high_watermark
 
     def missing(self, partition: TopicPartitionName, high_watermark: int) -> Unavailable | None:
-        """What to think of a partition that ends before reading does: waiting for records that are gone would never end."""
+        """Returns an error if the partition ends before reading does: the reader would wait without end for lost records."""
         held = self._partitions.get(partition)
         if held is None or held.end_offset is None or not high_watermark <= held.next_offset < held.end_offset:
             return None
@@ -200,9 +201,9 @@ class FetchState:
     def met(
         self, errors: Mapping[TopicPartitionName, TidelogError], now_s: float, *, jitter: float
     ) -> tuple[list[TopicPartitionName], list[TopicPartitionName]]:
-        """By partition, what it met. Answers which of them pause for the first time, and which have ended.
+        """Notes the errors by partition. Returns the partitions that pause for the first time, and those that have ended.
 
-        `jitter` scales the pauses: 0.5 to 1.5. Who is throttled waits as long as it was told, or up to half as long again.
+        `jitter` scales the pauses: 0.5 to 1.5. A throttled reader waits as long as the broker asks, or up to half as long again.
         """
         troubled: list[TopicPartitionName] = []
         ended: list[TopicPartitionName] = []
@@ -227,11 +228,12 @@ class FetchState:
         return troubled, ended
 
     def end(self, partition: TopicPartitionName, error: TidelogError) -> None:
-        """It can't be read any further."""
+        """Ends a partition with an error."""
         self._partitions[partition].error = error
 
     def begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> int:
-        """Its offset is gone, or never was: goes on where its reader chose, and answers that. OutOfRange if it chose nothing."""
+        """Moves a partition whose offset is not in the log to where the reader chose, and returns that. Raises OutOfRange without a
+        choice."""
         held = self._partitions[partition]
         bounds = {"earliest": gone.details.get("log_start_offset"), "latest": gone.details.get("high_watermark")}
         next_offset = bounds.get("earliest" if held.was_added else self._reset)
@@ -241,7 +243,7 @@ class FetchState:
         return next_offset
 
     def out_of_range(self, partition: TopicPartitionName, gone: OutOfRange) -> OutOfRange:
-        """The same in the reader's words."""
+        """Rewrites the error in the reader's words."""
         offset = self._partitions[partition].next_offset
         first, end = gone.details.get("log_start_offset"), gone.details.get("high_watermark")
         if not isinstance(first, int) or not isinstance(end, int):
@@ -258,7 +260,7 @@ class FetchState:
 
 
 def shown(partition: TopicPartitionName) -> str:
-    """As people write it."""
+    """Formats a partition as TOPIC/NUMBER."""
     return f"{partition[0]}/{partition[1]}"
 
 

@@ -1,4 +1,4 @@
-"""Fetches partitions from their leaders, ahead of whoever reads, within a bound of bytes.
+"""Fetches partitions from their leaders, ahead of the reader, within a bound of bytes.
 
     orders/0, orders/3, payments/1 ──▶ leader A ══Fetch, a long poll══▶ ┐
     orders/1, orders/2             ──▶ leader B ══Fetch══════════════▶  ┴▶ batches in the order of each partition's offsets
@@ -12,7 +12,7 @@ where that is somebody else by now, the poll is given up.
 
 Invariants: a partition's next fetch begins where the last answer that arrived whole has ended, so nothing is fetched twice and
 nothing is left out, whatever breaks in between. All that is handed out of a topic is of one topic id: each fetch names it, and
-brokers answer nothing of another. Each names the newest leader epoch that is known, so that no leader of before answers it.
+brokers answer nothing of another. Each names the newest known leader epoch, so that no stale leader answers it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class ReadWatcher(TopicWatcher, Protocol):
 
 
 class Fetcher:
+    """Fetches partitions in the background and hands out their batches in order of arrival."""
+
     def __init__(
         self,
         connection: Connection,
@@ -90,7 +92,7 @@ class Fetcher:
         follow: bool,
         reset: ResetPolicy,
     ) -> None:
-        """`what` is read, for messages. `watcher` is told what becomes of the topics, and says what to do then."""
+        """`what` names what is read, for messages. `watcher` receives changes of the topics, and decides what to do."""
         self._connection = connection
         self._settings = settings
         self._watcher = watcher
@@ -107,12 +109,12 @@ class Fetcher:
         self._places = PreferredReplicas(settings.client_rack, age_s=settings.topic_age_ms_max / 1000)
         self._places_count = 1
         self._ends_when_read = False
+        # A place has got partitions, or has none left to fetch.
         self._changed = asyncio.Event()
-        """A place has got partitions, or has none left to fetch."""
+        # Nothing is left.
         self._read = asyncio.Event()
-        """Nothing is left."""
+        # By place: its partitions are others than those of its fetch that is under way.
         self._altered: dict[FetchPlace, asyncio.Event] = {}
-        """By place: its partitions are others than those of its fetch that is under way."""
 
     # ── what is read ──
 
@@ -137,9 +139,9 @@ class Fetcher:
         until: OffsetRange | None = None,
         was_added: bool = False,
     ) -> TidelogError | None:
-        """From this offset on; where it is read already, from there anew. `until` these ends, if it is not read for ever.
+        """Reads a partition from this offset on, or moves one that is read already. `until`: the ends, unless it follows.
 
-        Where the offset can't be, it begins where its reader chose for that. Answers the error where it chose none.
+        An offset that is not in the log falls back to the reader's choice. Returns the error if there is none.
         """
         self._ahead.drop(partition)
         self._progress.begin(partition, next_offset, was_added=was_added)
@@ -161,7 +163,7 @@ class Fetcher:
         self._changed.set()
 
     def pause(self, partition: TopicPartitionName, next_offset: int) -> None:
-        """It goes on at this offset when it is resumed."""
+        """Pauses a partition; it resumes at this offset."""
         self.read(partition, next_offset)
         self._progress.pause(partition)
 
@@ -209,16 +211,16 @@ class Fetcher:
         return None
 
     def end_with(self, error: Exception) -> None:
-        """Whoever takes records is told, after what arrived before."""
+        """Raises the error from `chunk`, after the batches that arrived before."""
         self._ahead.end(error)
 
     def high_watermark(self, partition: TopicPartitionName) -> int | None:
-        """As its leader told it last; None where it did not yet."""
+        """Returns the high watermark of its leader's last answer; None before the first."""
         return self._progress.high_watermark(partition)
 
     @property
     def errors(self) -> dict[TopicPartitionName, TidelogError]:
-        """By partition: what ended it before its end."""
+        """Returns, by partition, the error that ended it before its end."""
         return self._progress.errors()
 
     # ── its life ──
@@ -227,7 +229,7 @@ class Fetcher:
     async def running(self) -> AsyncIterator[asyncio.TaskGroup]:
         """Fetches while the block runs, which adds what it wants to the tasks, and survives brokers that go and come back.
 
-        An error of the block, or of a task, is told to who takes: it ends the reading.
+        An error of the block or of a task ends the reading, and `chunk` raises it.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -262,7 +264,7 @@ class Fetcher:
     # ── fetching ──
 
     async def _fetch_all(self) -> None:
-        """One task for each place of what is to be fetched, until the end, or until all that there was has failed."""
+        """Runs one task for each broker to fetch from, until the end, or until every partition has failed."""
         fetching: dict[FetchPlace, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -310,7 +312,7 @@ class Fetcher:
         return self._places.of(partition, self._routes.leader(partition), time.monotonic())
 
     def _alter(self, partitions: Collection[TopicPartitionName]) -> None:
-        """What is fetched of them, if anything, is not what is wanted any more."""
+        """Signals the running fetches that their partitions have changed."""
         for at in {self._place_of(partition) for partition in partitions if partition[0] in self._routes}:
             if at in self._altered:
                 self._altered[at].set()
@@ -319,7 +321,7 @@ class Fetcher:
     async def _fetch(
         self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
     ) -> None:
-        """One answer, or what went wrong instead."""
+        """Sends one fetch, and takes in its answer or its error."""
         leader = at.address
         asked = {
             partition: PartitionRequest(partition, self._routes[partition[0]].topic_id, self._progress.next_offset(partition))
@@ -345,7 +347,7 @@ class Fetcher:
         for found in answer.partitions:
             if self._is_wanted(asked[place(found)]):
                 if self._connection.epochs.note(asked[place(found)].topic_id, found.partition, found.leader_epoch):
-                    self._routes.doubt([found.topic])  # it was led elsewhere by then, and this broker has forwarded
+                    self._routes.doubt([found.topic])  # another broker led it at that time, and this one has forwarded
                 if found.HasField("preferred_broker"):
                     self._go_on_at(found.preferred_broker, place(found))
                 elif place(found) not in errors and not found.HasField("error"):
@@ -373,8 +375,10 @@ class Fetcher:
     def _not_of_a_preferred_broker(
         self, errors: Mapping[TopicPartitionName, TidelogError]
     ) -> dict[TopicPartitionName, TidelogError]:
-        """Of partitions that were fetched from their leaders, and what says nothing against a broker. The others are fetched from
-        their leaders from now on, which know what to think of it."""
+        """Returns the errors of partitions fetched from their leaders, and those that do not count against a broker.
+
+        The other partitions go back to their leaders, which decide what their errors mean.
+        """
         failed = [p for p, error in errors.items() if not isinstance(error, FencedLeaderEpoch | Throttled)]
         moved = set(self._places.avoid(failed, time.monotonic()))
         if moved:
@@ -384,7 +388,7 @@ class Fetcher:
         return {partition: error for partition, error in errors.items() if partition not in moved}
 
     def _is_wanted(self, asked: PartitionRequest) -> bool:
-        """Whether the partition that was asked for is still read, and its topic the same."""
+        """Returns whether the requested partition is still read, and its topic is the same."""
         topic = asked.partition[0]
         return asked.partition in self._progress and topic in self._routes and self._routes[topic].topic_id == asked.topic_id
 
@@ -431,7 +435,7 @@ class Fetcher:
     # ── what went wrong ──
 
     def _begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> dict[TopicPartitionName, TidelogError]:
-        """Its offset is gone: what the reader chose for this. Answers the error where it chose none."""
+        """Moves a partition whose offset is gone to the reader's choice. Returns the error if there is none."""
         said = self._progress.out_of_range(partition, gone)
         try:
             next_offset = self._progress.begin_anew(partition, gone)
@@ -452,18 +456,18 @@ class Fetcher:
         self._tell_of_ends({partition: errors[partition] for partition in ended})
 
     def _tell_of_ends(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
-        """What ends the last partition is raised, not told."""
-        told = list(errors.items())[:NAMED_MAX] if self._progress.unfinished() else []
-        for partition, error in told:
+        """Logs partitions that ended with an error. The error of the last one is raised instead."""
+        named = list(errors.items())[:NAMED_MAX] if self._progress.unfinished() else []
+        for partition, error in named:
             remedy = f". {error.hint}" if self._follow else ""  # else it is raised at the end
             log.error("reading goes on without %s: %s%s", shown(partition), error, remedy)
-        if told and len(errors) > len(told):
-            log.error("reading goes on without %s more partitions of %s", f"{len(errors) - len(told):,}", self._what)
+        if named and len(errors) > len(named):
+            log.error("reading goes on without %s more partitions of %s", f"{len(errors) - len(named):,}", self._what)
         self._changed.set()
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
-    """Whether it was set in time."""
+    """Returns whether the event was set in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
             await event.wait()

@@ -1,7 +1,7 @@
 """Asks brokers for offsets: the ends of partitions and of leader epochs, the first record since a time, where a reader begins.
 
-Each question names the topic's id and the newest leader epoch that is known. So nobody answers for another topic of that name, and
-no leader of before tells an end of before: what is shown of a partition never goes back.
+Each request names the topic's id and the newest known leader epoch. So no broker answers for another topic of that name, and
+no stale leader reports an old end: the offsets of a partition never go back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def ranges_or_errors(
 
 
 async def end_of_epoch(connection: Connection, route: TopicRoute, partition: int, leader_epoch: int) -> EpochEnd | None:
-    """Where the records of this leader epoch end; None where there is no record of it or of an earlier one."""
+    """Returns the end of this leader epoch; None if there is no record of it or of an earlier one."""
     query = log_pb2.LeaderEpochQuery(topic=route.name, topic_id=route.topic_id, partition=partition, leader_epoch=leader_epoch)
 
     async def ask(to: Stubs, timeout_s: float) -> log_pb2.EpochEnd:
@@ -58,7 +58,7 @@ async def end_of_epoch(connection: Connection, route: TopicRoute, partition: int
 async def ends_of_epochs(
     connection: Connection, route: TopicRoute, leader_epochs: Mapping[int, int]
 ) -> dict[int, EpochEnd | TidelogError | None]:
-    """By partition: as `end_of_epoch`, of the leader epoch that is named for it, or what is wrong with it for good."""
+    """Returns, by partition, the end of the leader epoch named for it as `end_of_epoch` does, or its permanent error."""
     queries = [
         log_pb2.LeaderEpochQuery(topic=route.name, topic_id=route.topic_id, partition=partition, leader_epoch=leader_epoch)
         for partition, leader_epoch in leader_epochs.items()
@@ -94,9 +94,9 @@ def _range(first: int | TidelogError, end: int | TidelogError) -> OffsetRange | 
 async def starting_offsets(
     connection: Connection, route: TopicRoute, start: Start, partitions: list[int] | None
 ) -> dict[int, int | TidelogError]:
-    """Where to begin in each partition that is to be read, or what is wrong with it for good.
+    """Returns the first offset of each partition to read, or its permanent error.
 
-    Raises UnknownPartition; InvalidArgument where no partition is to be read, or what is named is none.
+    Raises UnknownPartition, and InvalidArgument for a bad partition or for none.
     """
     wanted = _partitions_to_read(route, start, partitions)
     match start:
@@ -112,7 +112,7 @@ async def starting_offsets(
 
 
 def names_known_partitions(route: TopicRoute, start: Start, partitions: list[int] | None) -> bool:
-    """Whether the route has every partition that a reader names."""
+    """Returns whether the route has every partition that a reader names."""
     named = partitions if partitions is not None else start.by_partition if isinstance(start, AtOffsets) else ()
     return not any(isinstance(partition, int) and partition >= route.partition_count for partition in named)
 

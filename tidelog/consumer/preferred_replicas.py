@@ -1,4 +1,4 @@
-"""Where a reader fetches each partition: from its leader, or a broker of its own rack that the leader names (KIP-392). Pure.
+"""Selects the broker for fetches of each partition: its leader, or one of the reader's rack that it names (KIP-392). Pure.
 
     leader, rack named ──names a broker──▶ that broker, until who leads is asked again ──▶ leader, rack named
                                                └ any failure there ─▶ leader, no rack named, for as long
@@ -30,15 +30,15 @@ class _Elsewhere(NamedTuple):
 
 
 class PreferredReplicas:
-    """Of one reader. `now_s` is of any clock that does not go back."""
+    """The preferred replicas of one reader. `now_s` is from any monotonic clock."""
 
     def __init__(self, client_rack: str, *, age_s: float) -> None:
-        """`age_s`: until the leader is asked again."""
+        """`age_s`: time until the leader is asked again."""
         self._client_rack = client_rack
         self._age_s = age_s
         self._elsewhere: dict[TopicPartitionName, _Elsewhere] = {}
+        # By address: thousands of partitions are asked for, again and again.
         self._leaders: dict[str, FetchPlace] = {}
-        """By address: thousands of partitions are asked for, again and again."""
 
     def of(self, partition: TopicPartitionName, leader: str, now_s: float) -> FetchPlace:
         """`leader`: its address, as it is known now."""
@@ -53,12 +53,12 @@ class PreferredReplicas:
         return place
 
     def is_elsewhere(self, partition: TopicPartitionName) -> bool:
-        """Whether it is fetched from a broker that need not lead it: what goes wrong there says nothing of the partition."""
+        """Returns whether another broker than the leader serves it; an error there says nothing about the partition."""
         held = self._elsewhere.get(partition)
         return held is not None and held.place is not None
 
     def prefer(self, partition: TopicPartitionName, address: str, now_s: float) -> None:
-        """Its leader has named this broker. One that was named itself, and names another, is not followed further."""
+        """Follows a leader to the broker that it names. A named broker that names another is not followed."""
         place = None if self.is_elsewhere(partition) else FetchPlace(address, self._client_rack)
         self._elsewhere[partition] = _Elsewhere(place, now_s + self._age_s)
 
@@ -69,5 +69,5 @@ class PreferredReplicas:
         return moved
 
     def forget(self, partition: TopicPartitionName) -> None:
-        """It is read no more, or anew."""
+        """Forgets a partition that is not read any more, or moves."""
         self._elsewhere.pop(partition, None)

@@ -1,4 +1,4 @@
-"""What was fetched and waits for its reader: whole answers in the order of their arrival, within a bound of bytes.
+"""Buffers fetched answers for their reader, whole and in the order of arrival, within a bound of bytes.
 
     room ──▶ a fetch is under way ──▶ put ──▶ take, batch after batch ──▶ the answer's bytes are free
        ╰──────────────── counted against bytes_max ────────────────╯
@@ -21,7 +21,7 @@ from segments.records.batch import parse_header
 
 
 class Fetched(NamedTuple):
-    """One batch that waits to be decoded. Its records below `start_offset` were not asked for, nor those from `end_offset` on."""
+    """A batch to be decoded. Records below `start_offset`, or from `end_offset` on, were not asked for."""
 
     partition: TopicPartitionName
     batch: memoryview
@@ -55,12 +55,14 @@ class FetchedBatches:
 
 
 class PrefetchBuffer:
+    """A bounded buffer of fetched answers."""
+
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._answers: deque[FetchedBatches] = deque()
         self._bytes_held = 0
+        # Bytes reserved for fetches in flight.
         self._bytes_expected = 0
-        """Of fetches under way."""
         self._arrived = asyncio.Event()
         self._freed = asyncio.Event()
         self._is_over = False

@@ -1,8 +1,8 @@
-"""The routes of the topics that are read: asked for again when they are old, and at once when something failed.
+"""Keeps the routes of the topics that are read: renews them by age, and at once after a failure.
 
 topic ─▶ route: its id, its partitions, who leads them
-an answer says that it is not so, a call fails ──doubt──▶ asked anew
-a topic that was deleted, or made again ──▶ told, and followed no more until somebody says so
+an answer says that it is not so, a call fails ──doubt──▶ asked again
+a topic that was deleted, or made again ──▶ reported, and not followed until `follow` is called
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ log = logging.getLogger("tidelog")
 
 
 class TopicWatcher(Protocol):
-    """Who is told what becomes of the topics that are read. Neither call waits."""
+    """Receives changes of the topics that are read. Its methods must not block."""
 
     def topic_changed(self, route: TopicRoute) -> None:
         """Partitions may have been added."""
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
-        """It was deleted; where it was made again, `details` of the error name its new_topic_id."""
+        """Reports a deleted topic. If it was recreated, `details` of the error hold its new_topic_id."""
 
 
 class RouteWatcher:
+    """Keeps the routes of followed topics up to date."""
+
     def __init__(self, connection: Connection, settings: ClientSettings, watcher: TopicWatcher) -> None:
         self._connection = connection
         self._settings = settings
@@ -55,7 +57,7 @@ class RouteWatcher:
         return self._routes[partition[0]].leaders[partition[1]]
 
     def follow(self, route: TopicRoute) -> None:
-        """From now on. What is known of the topic stays where it is newer: partitions are never removed."""
+        """Follows a topic. A newer known route stays: partitions are never removed."""
         held = self._routes.get(route.name)
         if held is None or held.topic_id != route.topic_id or route.partition_count >= held.partition_count:
             self._routes[route.name] = route
@@ -129,7 +131,7 @@ class RouteWatcher:
 def made_again(before: TopicRoute, now: TopicRoute) -> UnknownTopic:
     return UnknownTopic(
         f"topic {now.name} was deleted and made again while it was read: its id was {before.topic_id}, and is {now.topic_id} now",
-        hint="Offsets of the old topic mean nothing in the new one: read it anew, from the earliest offset.",
+        hint="Offsets of the old topic mean nothing in the new one: read it again from the earliest offset.",
         topic=now.name,
         topic_id=before.topic_id,
         new_topic_id=now.topic_id,

@@ -21,6 +21,8 @@ QUESTIONS_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
+    """The topics to read: names, or a pattern of whole names."""
+
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
 
@@ -31,7 +33,7 @@ class Subscription:
         return ", ".join(self.names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
     async def partition_counts(self, connection: Connection) -> dict[str, int]:
-        """By topic, of those that are there; learnt at most `topic_age_ms_max` ago. Raises Unavailable."""
+        """Returns the partition counts of the existing topics, at most `topic_age_ms_max` old. Raises Unavailable."""
         if self.pattern is not None:
             listed = await Topics(connection).list()
             return {topic.name: topic.partition_count for topic in listed if self.pattern.fullmatch(topic.name)}
@@ -39,7 +41,7 @@ class Subscription:
 
 
 async def partition_counts(connection: Connection, topics: Iterable[str]) -> dict[str, int]:
-    """By topic; those that are not there are left out. Raises Unavailable."""
+    """Returns the partition counts of the topics that exist. Raises Unavailable."""
 
     async def count(topic: str) -> tuple[str, int] | None:
         try:

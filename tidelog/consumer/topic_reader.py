@@ -2,7 +2,7 @@
 
 begin ─▶ where each partition begins (and ends, unless it follows) ─▶ fetcher.py
 a topic has more partitions, a new topic matches ─▶ read from the start
-a topic was deleted, or made again ─▶ it ends with an error; under a pattern it is left out, and what was made again is read anew
+a topic was deleted, or made again ─▶ it ends with an error; under a pattern it is dropped, and read from its start if recreated
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class _Begin(NamedTuple):
 
 
 class TopicReader:
+    """Reads topics without a group."""
+
     def __init__(
         self,
         connection: Connection,
@@ -51,9 +53,9 @@ class TopicReader:
         follow: bool,
         reset: ResetPolicy,
     ) -> None:
-        """`partitions` None: those that `start` names, else all of them, and those that are added while it follows.
+        """`partitions` None: those that `start` names, else all of them, and partitions added while it follows.
 
-        Unless it follows, it ends at the high watermarks of its beginning. Raises InvalidArgument.
+        Unless it follows, it ends at the high watermarks found at its start. Raises InvalidArgument.
         """
         if (partitions is not None or isinstance(start, AtOffsets)) and len(subscription.names) != 1:
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""kill -9 at the worst moment: a segment has just become durable, and its producers are not answered yet.
+"""Kills a broker with SIGKILL at the worst moment: a segment is durable, and its producers have no answer yet.
 
 A program of its own that imports next to nothing. The process that produces is busy, and would see the segment when the answers are
 out; this one looks for it without a pause, which is a matter of milliseconds.

@@ -41,7 +41,7 @@ Rows = Sequence[tuple[str, bytes]]
 
 
 class Half:
-    """What one producer has to send, and how far it is."""
+    """The rows of one producer, and its progress."""
 
     def __init__(self, listener: str, rows: Rows, half_way: asyncio.Event | None = None) -> None:
         self.listener = listener

@@ -1,4 +1,4 @@
-"""What the demo shows: its progress on stderr, its results on stdout."""
+"""Prints the progress of the demo on stderr and its results on stdout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LEGAL_FORM: Final = re.compile(r" (Inc\.|Co\.|Corporation)$")
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What the bucket held when the broker was dead, beside what its producers knew. Counts are of rows."""
+    """The state after the broker was killed: what the bucket holds, and what the producers know, in rows."""
 
     acknowledged: int
     # In committed segments, acknowledged or not.

@@ -52,7 +52,7 @@ NEXT_SEGMENT_TIMEOUT_S = 2.0
 
 
 class DemoFailed(TidelogError):
-    """What the demo is there to show did not hold."""
+    """The demo failed to show what it promises."""
 
     code = "DEMO_FAILED"
 

@@ -50,12 +50,12 @@ class NoSpark(Exception):
 
 
 def pipeline_command(bucket_url: str, chart: Path, *, python: str = "python") -> str:
-    """As it is typed."""
+    """Returns the command line of the pipeline, as a user types it."""
     return shlex.join([python, "-m", PIPELINE, "--bucket", bucket_url, "--chart", str(chart)])
 
 
 def missing() -> str:
-    """What is not installed, and how to change that; empty where all is there, as far as can be seen without starting Spark."""
+    """Returns which package is missing, and how to install it; empty if none is. Does not start Spark."""
     for package, extra in (("pyspark", "spark"), ("matplotlib", "demo")):
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed: pip install 'tidelog[{extra}]'"
@@ -77,7 +77,7 @@ async def delays_with_spark(bucket_url: str, chart: Path, *, scratch: Path) -> l
     command = [sys.executable, "-m", PIPELINE, "--bucket", bucket_url, "--chart", str(chart), "--json"]
     try:
         await asyncio.to_thread(scratch.mkdir, parents=True)
-        # TMPDIR as well: when it is ended on the way, nobody but us takes away what it has there
+        # TMPDIR as well: if the pipeline is ended early, only we delete its temporary files
         temporary = {"SPARK_LOCAL_DIRS": str(scratch), "TMPDIR": str(scratch)}
         ran = await _run(command, {"SPARK_SUBMIT_OPTS": COMPILED_QUICKLY} | surroundings() | temporary)
     finally:
@@ -90,7 +90,7 @@ async def delays_with_spark(bucket_url: str, chart: Path, *, scratch: Path) -> l
     try:
         return [msgspec.json.decode(row, type=HourOfDay) for row in rows]
     except msgspec.MsgspecError as error:
-        raise SparkFailed(f"the pipeline told rows that are none: {error}") from error
+        raise SparkFailed(f"the pipeline printed invalid rows: {error}") from error
 
 
 class _Ran(NamedTuple):

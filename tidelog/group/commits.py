@@ -1,7 +1,7 @@
-"""What the member of a group commits: what was processed, by itself, and what its caller asks for.
+"""Commits the offsets of a group member: processed ones by itself, and those its caller asks for.
 
     StaleGeneration, RebalanceInProgress    the group rebalances: again, with what is still owned when the member is in a generation
-    any other refusal                       told: to who asked for it, else in the log; what is not committed is read again
+    any other refusal                       raised to the caller that asked, else logged; uncommitted records are read again
 
 Invariants: what is committed unasked was processed: the caller has asked for more since. Commits go one after the other, and each
 is made when it is its turn: so none overtakes a later one, and none is of what was given up meanwhile.
@@ -31,6 +31,8 @@ log = logging.getLogger("tidelog")
 
 
 class OffsetCommitter:
+    """Commits offsets for one member of a group, one commit after the other."""
+
     def __init__(
         self,
         calls: CoordinatorCalls,
@@ -41,7 +43,7 @@ class OffsetCommitter:
         options: GroupOptions,
         patience_s: float,
     ) -> None:
-        """`patience_s`: so long a commit waits for the end of a rebalance."""
+        """`patience_s`: how long a commit waits for the end of a rebalance."""
         self._calls = calls
         self._member = member
         self._positions = positions
@@ -49,8 +51,8 @@ class OffsetCommitter:
         self._instance_id = InstanceId(options.member.instance_id)
         self._patience_s = patience_s
         self._turn = asyncio.Lock()
+        # With records that were handed out and not committed.
         self._lost: set[TopicPartitionName] = set()
-        """With records that were handed out and not committed."""
 
     async def commit(self, chosen: Callable[[], dict[TopicPartitionName, Offset]], *, asked: bool = False) -> None:
         """`chosen` says what, when it is this commit's turn; `asked`: the caller does. Raises StaleMember where it does not count

@@ -1,10 +1,10 @@
-"""What `log.consume(…, group=…)` answers: the records of what this member of the group owns, and what of them is committed.
+"""Reads the records of a group member's partitions, and commits their offsets: `log.consume(…, group=…)`.
 
     async with log.consume("orders", group="billing") as consumer:
         async for record in consumer:
             ...                                 # who asks for the next record has processed this one
 
-At least once: a record that the caller had in its hands when it failed comes again. While nobody crashes, and each caller takes its
+At least once: a record that the caller held when it failed comes again. As long as no member crashes, and each caller takes its
 records within max_poll_interval_ms, each record comes once: before a partition goes to another member, this one waits until its
 caller asks for more, and commits what it had.
 """
@@ -27,7 +27,7 @@ from tidelog.group.reader import GroupReader
 from tidelog.records import Record
 from tidelog.tasks import ClientTasks
 
-# A caller that awaits nothing between two records leaves the loop to others, heartbeats above all, after so long.
+# After this time a caller that awaits nothing between records yields the loop, above all to heartbeats.
 GIVES_WAY_S: Final = 0.05
 
 log = logging.getLogger("tidelog")
@@ -39,12 +39,12 @@ OpenReadings = dict[asyncio.Task[None], GroupReader]
 
 
 class GroupConsumer:
-    """Iterate it, or take `chunk` after `chunk`; from one task at a time. The member joins its group when that begins, and leaves
-    it with the loop, or where the consumer has its own `async with`, with that block.
+    """A reader in a consumer group. Iterate it, or call `chunk`, from one task at a time.
 
-    Processed, and so committed by itself, is what was handed out before the caller asked for more, and what it has in its hands
-    when its `async with` ends without an error. What it has when a loop is left otherwise comes again: nobody can tell `break` from
-    a failure there.
+    The member joins its group at the first read. It leaves with the loop, or with its own `async with` block.
+
+    Records count as processed, and are committed by itself, once the caller asks for more, or its `async with` ends without an
+    error. Records that the caller holds when it leaves a loop otherwise come again: `break` looks like a failure there.
     """
 
     def __init__(self, reading: GroupReader, tasks: ClientTasks, open_readings: OpenReadings, *, close_s: float) -> None:
@@ -91,7 +91,7 @@ class GroupConsumer:
         return [] if hand is None else hand.take_all()
 
     async def take(self) -> HandedOut | None:
-        """What an iteration is made of: the next chunk. Its taker moves `next_offset` on with each record. None at the end."""
+        """Returns the next chunk, the unit of iteration. The caller advances its `next_offset`. None at the end."""
         if self._is_closed and not self._is_over:
             raise Rejected(f"this reader of {self._what} was closed before its end", hint="Call consume again.")
         self._start()
@@ -105,19 +105,19 @@ class GroupConsumer:
 
     @property
     def errors(self) -> dict[TopicPartitionName, TidelogError]:
-        """By partition: why it is not read any further, while others are. It was logged as well."""
+        """Returns, by partition, the error that stopped its reading while others go on. It was logged as well."""
         return self._reading.fetching.errors
 
     # ── what is owned ──
 
     @property
     def member_id(self) -> str:
-        """That the group's coordinator knows this member by; empty before it has joined, and while the group does not know it."""
+        """Returns the member id from the group's coordinator; empty before it has joined, and while the group does not know it."""
         return self._reading.member_id
 
     @property
     def generation(self) -> int:
-        """Of the group, that this member takes part in: it rises with each rebalance; -1 while it takes part in none."""
+        """Returns the group's generation, which rises with each rebalance; -1 while this member takes part in none."""
         return self._reading.generation
 
     def assignment(self) -> list[TopicPartitionName]:
@@ -126,11 +126,11 @@ class GroupConsumer:
 
     @property
     def positions(self) -> dict[TopicPartitionName, int]:
-        """By partition that is read: the offset of the next record to be handed out."""
+        """Returns, by partition that is read, the offset of the next record to be handed out."""
         return self._reading.positions.all()
 
     def lag(self) -> dict[TopicPartitionName, int | None]:
-        """By partition that is read: records not handed out yet, as its leader told last; None where it has told nothing yet."""
+        """Returns, by partition that is read, the number of records not handed out yet; None before its leader's first answer."""
         return self._reading.lag()
 
     def pause(self, *partitions: TopicPartitionName) -> None:
@@ -176,7 +176,8 @@ class GroupConsumer:
             self._reading.commits.tell_of_lost()
 
     async def committed(self, *partitions: TopicPartitionName) -> dict[TopicPartitionName, int | None]:
-        """What the group has committed: of these, whoever owns them, or of all that this member owns. None where nothing is."""
+        """Returns the group's committed offsets of these partitions, else of all that this member owns. None if nothing is
+        committed."""
         asked = partitions or tuple(self.assignment())
         found = await self._reading.commits.committed(asked) if asked else {}
         return {partition: found[partition].offset if partition in found else None for partition in asked}
@@ -191,7 +192,7 @@ class GroupConsumer:
         await self.close(hand_is_processed=False)
 
     async def close(self, *, hand_is_processed: bool) -> None:
-        """As `aclose`; what is in the caller's hands may count as processed, too."""
+        """Closes like `aclose`; the records that the caller holds may count as processed, too."""
         self._is_closed = True
         if self._task is None or self._task.done():
             return
@@ -203,7 +204,7 @@ class GroupConsumer:
             await asyncio.wait((self._task,))
 
     def close_soon(self) -> None:
-        """The same without waiting, from any thread: what the garbage collector may call, wherever it runs."""
+        """Closes without waiting, from any thread: the garbage collector may call it."""
         self._is_closed = True
         if self._task is not None and not self._task.done():
             with suppress(RuntimeError):  # the loop has ended, and so has the task

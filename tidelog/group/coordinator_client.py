@@ -1,4 +1,4 @@
-"""What members of consumer groups ask, over gRPC: of the broker that coordinates the group, or through another that forwards.
+"""Calls the coordinator of a consumer group over gRPC, directly or through another broker that forwards.
 
     FindCoordinator, of any broker ─▶ its address, kept until it refuses, or gives no answer
     join, sync, heartbeat, leave      one attempt each: the member knows when to try again (metadata/group_member/member.py)
@@ -6,10 +6,10 @@
     no answer from the coordinator    calls go through another broker for a while
     it has too many calls             the same one is asked again, later
 
-A member would wait without a word: that none of this helps is logged once it lasts (tidelog/transport/retry.py).
+A lasting failure of all these ways is logged, since a member would wait in silence (tidelog/transport/retry.py).
 
-A coordinator that hangs keeps its connections: who waits for other members asks now and then who coordinates, and goes there.
-Invariant: an address that gave no answer is asked for anew before it is used again.
+A coordinator that hangs keeps its connections: a waiting member asks now and then which broker coordinates, and moves there.
+Invariant: an address that gave no answer is looked up again before it is used again.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from tidelog.transport.retry import OutageLog, retry_pauses, worth_telling
 # Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
 # (its `grpc_queue_timeout_ms`).
 HEARTBEAT_S: Final = 2.5
-# Of what waits for nobody; then another way is tried.
+# Timeout of calls that do not wait for other members; then another way is tried.
 ATTEMPT_S: Final = 5.0
 # Than the member's own rebalance timeout: the coordinator decides when there is nothing to wait for any more.
 WAIT_LONGER_S: Final = 10.0
-# Who waits for other members asks so often whether the coordinator is still the same.
+# How often a call that waits for other members checks that the coordinator is still the same.
 LOOK_EVERY_S: Final = 5.0
-# So long calls go through another broker, once the coordinator gave no answer.
+# How long calls go through another broker after the coordinator gave no answer.
 DETOUR_S: Final = 10.0
 # In one call.
 OFFSETS_MAX: Final = 10_000
@@ -59,14 +59,14 @@ class GrpcCoordinatorClient:
     def __init__(self, connection: Connection, settings: ClientSettings) -> None:
         self._connection = connection
         self._settings = settings
+        # gRPC addresses, by group.
         self._coordinators: dict[str, str] = {}
-        """gRPC addresses, by group."""
         self._finding = asyncio.Lock()
+        # By the address of a coordinator that gave no answer.
         self._detour_until_s: dict[str, float] = {}
-        """By the address of a coordinator that gave no answer."""
         self._trouble = OutageLog()
+        # For other members of the group.
         self._waits_s = WAIT_LONGER_S
-        """For other members of the group."""
 
     # ── what a member asks ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,7 +102,7 @@ class GrpcCoordinatorClient:
         generation: Generation,
         offsets: Mapping[TopicPartitionName, Offset],
     ) -> dict[TopicPartitionName, TidelogError]:
-        """Answers those that were refused, each with why. Raises what refuses all of them; OutcomeUnknown where nobody knows."""
+        """Returns the refused offsets with their errors. Raises the error of all of them; OutcomeUnknown if they may be stored."""
         refused: dict[TopicPartitionName, TidelogError] = {}
         partitions = list(offsets)
         for start in range(0, len(partitions), OFFSETS_MAX):
@@ -128,7 +128,7 @@ class GrpcCoordinatorClient:
     async def committed(
         self, name: str, partitions: Collection[TopicPartitionName]
     ) -> dict[TopicPartitionName, Offset | TidelogError]:
-        """Of these; those of which nothing is committed are left out. Raises what the call as a whole met."""
+        """Returns the committed offset or the error of each partition; omits those never committed. Raises errors of the call."""
         found: dict[TopicPartitionName, Offset | TidelogError] = {}
         wanted = sorted(partitions)
         for start in range(0, len(wanted), OFFSETS_MAX):
@@ -146,7 +146,7 @@ class GrpcCoordinatorClient:
     # ── the way to the coordinator ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _wait(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Told]]) -> _Told:
-        """For other members, as long as they may take."""
+        """Sends a call that waits for other members, as long as they may take."""
         address = await self._coordinator(name)
         return await first_of(self._once(name, ask, timeout_s=self._waits_s), self._until_moved(name, address))
 
@@ -168,7 +168,7 @@ class GrpcCoordinatorClient:
             return await self._connection.ask_once(ask, at=self._way_to(address), writes=writes, timeout_s=timeout_s)
 
     async def _tried_again(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Answer]], *, writes: bool) -> _Answer:
-        """Also where the outcome is unknown: what is asked here may be asked twice."""
+        """Retries a call, even after an unknown outcome: these calls may be repeated."""
         deadline_s = time.monotonic() + self._settings.request_timeout_ms / 1000
         pauses = retry_pauses(self._settings)
         unknown: OutcomeUnknown | None = None
@@ -209,7 +209,7 @@ class GrpcCoordinatorClient:
 
     @contextmanager
     def _heeded(self, name: str, address: str) -> Iterator[None]:
-        """Whoever refuses, or gives no answer as long as the caller waits, is asked for anew; who is busy is not."""
+        """Forgets a coordinator that refuses, or does not answer while the caller waits; keeps one that is only busy."""
         began_s = self._trouble.clock()
         try:
             yield

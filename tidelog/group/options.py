@@ -16,7 +16,7 @@ _MS_END: Final = 2**32
 # What `consume` takes beside them.
 _OF_EVERY_READER: Final = frozenset({"from_", "partitions", "follow", "until", "auto_offset_reset", "group"})
 
-# A plain function or an async one, which is told partitions as (topic, number), in order.
+# A plain or an async function, which receives partitions as (topic, number), in order.
 PartitionsCallback = Callable[[list[TopicPartitionName]], Awaitable[None] | None]
 
 
@@ -39,15 +39,17 @@ class GroupOptionChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
+    """The options of a group member."""
+
     member: MemberSettings
     # Commits what was processed by itself: in the background, before a partition is given up, and when the reading ends.
     auto_commit: bool = True
     auto_commit_interval_ms: float = 5_000.0
-    # These are read from now on; `seek` counts here.
+    # Receives partitions that are read from now on; it may `seek` in them.
     on_assigned: PartitionsCallback | None = None
-    # These go to others as soon as it returns. What was processed is committed; `commit` still counts here.
+    # Receives partitions that move to other members once it returns. Processed records are committed; it may `commit`.
     on_revoked: PartitionsCallback | None = None
-    # These may be others' already; nothing of them can be committed.
+    # Receives partitions that other members may own already; their offsets can't be committed.
     on_lost: PartitionsCallback | None = None
 
     def __post_init__(self) -> None:
@@ -88,7 +90,7 @@ def group_options(changes: dict[str, Any] | GroupOptionChanges) -> GroupOptions:
 
 
 def _fits(value: object, kind: type) -> bool:
-    """Whether it can be told to the group's coordinator."""
+    """Returns whether the group's coordinator accepts the value."""
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool) and value < _MS_END
     if kind is str:

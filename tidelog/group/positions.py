@@ -22,31 +22,31 @@ NO_EPOCH: Final = -1
 
 
 class Offset(NamedTuple):
-    """As it is committed: of the next record to be read."""
+    """A committed offset: that of the next record to read."""
 
     offset: int
-    # Of the last record that was read; NO_EPOCH where that is not known.
+    # Leader epoch of the last record read; NO_EPOCH if unknown.
     leader_epoch: int = NO_EPOCH
-    # Of the topic that was read; "": whichever is there.
+    # Id of the topic that was read; "" stands for the present one.
     topic_id: str = ""
 
 
 class HandedOut:
-    """What the caller was given and has not asked past: one chunk, record by record or as a whole."""
+    """The chunk that the caller holds, record by record or as a whole, and has not asked past."""
 
     __slots__ = ("is_whole", "leader_epoch", "next_offset", "partition", "processed", "records")
 
     def __init__(self, partition: TopicPartitionName, records: list[Record], leader_epoch: int) -> None:
         self.partition = partition
+        # Emptied where nothing more of it may be handed out: an iteration over it then ends.
         self.records = records
-        """Emptied where nothing more of it may be handed out: an iteration over it then ends."""
         self.leader_epoch = leader_epoch
+        # Behind what was handed out.
         self.next_offset = records[0].offset
-        """Behind what was handed out."""
+        # Behind what of it is processed.
         self.processed = self.next_offset
-        """Behind what of it is processed."""
+        # It was handed out as a whole; else the last record that was handed out is all that the caller still has.
         self.is_whole = False
-        """It was handed out as a whole; else the last record that was handed out is all that the caller still has."""
 
     def take_all(self) -> list[Record]:
         """Hands out all that is left. The list is its taker's from then on."""
@@ -55,7 +55,7 @@ class HandedOut:
         return taken
 
     def rest(self) -> list[Record]:
-        """What was not handed out yet."""
+        """Returns the records not handed out yet."""
         records = self.records
         if not records or records[0].offset >= self.next_offset:
             return records
@@ -76,6 +76,8 @@ class _Position:
 
 
 class GroupPositions:
+    """The positions of a group member: what is handed out, processed and committed in each partition."""
+
     def __init__(self) -> None:
         self._positions: dict[TopicPartitionName, _Position] = {}
         self.hand: HandedOut | None = None
@@ -84,12 +86,13 @@ class GroupPositions:
         return partition in self._positions
 
     def begin(self, partition: TopicPartitionName, topic_id: str, offset: int, *, committed: int | None) -> None:
-        """Where nothing is committed, where it begins is due: else who begins at the end would skip what comes while it is away."""
+        """Begins a partition. An uncommitted start is due, else a member that begins at the end would skip records while it is
+        away."""
         self._positions[partition] = _Position(topic_id, offset, offset, NO_EPOCH, committed)
 
     def begin_anew(self, partition: TopicPartitionName, offset: int) -> None:
-        """Goes on elsewhere, since the offset is not in the log any more. Where that is becomes due, as in `begin`; what the caller
-        still holds of the partition takes nothing of it back."""
+        """Moves a partition whose offset is not in the log any more. The new start is due, as in `begin`; records that the
+        caller still holds do not move it back."""
         if (held := self._positions.get(partition)) is not None:
             self._positions[partition] = _Position(held.topic_id, offset, offset, NO_EPOCH, None, asked=offset)
 
@@ -102,7 +105,7 @@ class GroupPositions:
             self.hand = None
 
     def seek(self, partition: TopicPartitionName, offset: int) -> None:
-        """What of it is in the caller's hands does not count."""
+        """Moves a partition. Records of it that the caller holds do not count as processed."""
         held = self._positions[partition]
         held.processed, held.leader_epoch, held.asked = offset, NO_EPOCH, 0
         if self.hand is not None and self.hand.partition == partition:
@@ -117,7 +120,7 @@ class GroupPositions:
                 self.hand = None
 
     def let_go(self) -> None:
-        """What is in the caller's hands does not count."""
+        """Drops the chunk that the caller holds; its last record does not count as processed."""
         if self.hand is not None:
             self._processed_but_for_last(self.hand)
             self.hand.records.clear()
@@ -134,21 +137,20 @@ class GroupPositions:
             held.leader_epoch = hand.leader_epoch
 
     def next_offset(self, partition: TopicPartitionName) -> int:
-        """Of the next record to be handed out."""
+        """Returns the offset of the next record to be handed out."""
         held = self._positions[partition]
         return held.processed if self.hand is None or self.hand.partition != partition else self.hand.next_offset
 
     def all(self) -> dict[TopicPartitionName, int]:
-        """By partition: the offset of the next record to be handed out."""
         return {partition: self.next_offset(partition) for partition in sorted(self._positions)}
 
     def has_uncommitted(self, partition: TopicPartitionName) -> bool:
-        """Whether records were handed out that are not committed."""
+        """Returns whether records were handed out that are not committed."""
         held = self._positions.get(partition)
         return held is not None and self.next_offset(partition) != (held.start if held.committed is None else held.committed)
 
     def due(self, partitions: Collection[TopicPartitionName] | None = None) -> dict[TopicPartitionName, Offset]:
-        """What is processed and not committed; of `partitions` only, where they are given."""
+        """Returns offsets that are processed and not committed; only of `partitions`, if given."""
         if self.hand is not None:
             self._processed_but_for_last(self.hand)
         return {
@@ -162,7 +164,7 @@ class GroupPositions:
         held = self._positions.get(partition)
         if held is None:
             raise StaleMember(
-                f"{shown(partition)} is not read by this member now", hint="Whoever reads it goes on at what was committed last."
+                f"{shown(partition)} is not read by this member now", hint="Its new owner goes on at the last committed offset."
             )
         hand = self.hand if self.hand is not None and self.hand.partition == partition else None
         return Offset(offset, NO_EPOCH if hand is None else hand.leader_epoch, held.topic_id)

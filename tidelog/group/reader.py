@@ -33,9 +33,9 @@ from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection
 from tidelog.transport.routes import TopicRoute
 
-# How often it is looked at whether the caller goes on.
+# Longest pause between checks whether the caller goes on.
 LOOKED_AT_S_MAX: Final = 1.0
-# Before it is read again what by the clock may be another's, and is about to be told so.
+# Pause before a partition is read again that another member may own by the clock.
 PAUSE_S: Final = 0.05
 
 log = logging.getLogger("tidelog")
@@ -46,6 +46,8 @@ class CallbackFailed(Exception):
 
 
 class GroupReader:
+    """Reads the partitions of one group member, from its join to its leave."""
+
     def __init__(
         self,
         connection: Connection,
@@ -71,17 +73,17 @@ class GroupReader:
         self.commits = OffsetCommitter(
             calls, self._member, self.positions, group=group, options=options, patience_s=settings.request_timeout_ms / 1000
         )
+        # Of the topics that the subscription matches, as they were last seen.
         self._counts: dict[str, int] = {}
-        """Of the topics that the subscription matches, as they were last seen."""
+        # What is owned, each with a number that no other assignment of it has.
         self._lives: dict[TopicPartitionName, int] = {}
-        """What is owned, each with a number that no other assignment of it has."""
         self._lives_count = 0
+        # Where the caller wants those to begin of which it is not known yet.
         self._sought: dict[TopicPartitionName, int] = {}
-        """Where the caller wants those to begin of which it is not known yet."""
+        # Of the same.
         self._paused: set[TopicPartitionName] = set()
-        """Of the same."""
+        # The caller has asked for more.
         self._released = asyncio.Event()
-        """The caller has asked for more."""
         self._stopping = asyncio.Event()
         self._tasks: asyncio.TaskGroup
         self._running: set[asyncio.Task[None]] = set()
@@ -89,7 +91,7 @@ class GroupReader:
     # ── its life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Until `stop()`, or it is cancelled, or an error ends it, which whoever takes records is told."""
+        """Runs until `stop()`, cancellation, or an error, which `take` raises."""
         async with self.fetching.running() as self._tasks:
             counts = await first_of(self._first_counts(), self._stopped())
             if counts is not None:
@@ -145,9 +147,9 @@ class GroupReader:
     # ── what is handed out ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def take(self) -> HandedOut | None:
-        """What comes next, at least one record, of which its taker tells by `next_offset` how far it is; None at the end.
+        """Returns the next chunk, with at least one record; None at the end. The caller advances its `next_offset`.
 
-        All that was handed out before is processed by that.
+        All records handed out before count as processed.
         """
         positions = self.positions
         positions.hand_is_processed()
@@ -173,7 +175,8 @@ class GroupReader:
             self._member.polled()
 
     def _read_anew(self, partition: TopicPartitionName) -> None:
-        """By the clock it may be another's: that is about to be told, or else it is read from where it was."""
+        """Reads a partition again from its position: by the clock another member may own it, and the group has not confirmed that
+        yet."""
         if partition in self.positions:
             self.positions.seek(partition, self.positions.next_offset(partition))
             if partition in self.fetching:
@@ -182,11 +185,11 @@ class GroupReader:
             self.positions.drop([partition])
 
     def owns(self, partition: TopicPartitionName) -> bool:
-        """Whether records of it may be handed out, by the clock, too: a process may have been frozen."""
+        """Returns whether its records may be handed out, also by the clock: the process may have been frozen."""
         return partition in self.positions and partition in self._member.owned
 
     def lag(self) -> dict[TopicPartitionName, int | None]:
-        """By partition: records that are not handed out yet, as of the last answer of its leader; None before the first one."""
+        """Returns, by partition, the number of records not handed out, as of its leader's last answer; None before the first."""
         lag: dict[TopicPartitionName, int | None] = {}
         for partition, next_offset in self.positions.all().items():
             end = self.fetching.high_watermark(partition)
@@ -194,7 +197,8 @@ class GroupReader:
         return lag
 
     async def _look_at_caller(self) -> None:
-        """Who iterates over a chunk takes records, too. And who owns nothing has nothing to read up to its end."""
+        """Keeps the member active while the caller iterates over a chunk, and ends a bounded reading of a member without
+        partitions."""
         loop, member = asyncio.get_running_loop(), self.options.member
         seen: tuple[int, int] | None = None
         owns_nothing_s: float | None = None
@@ -276,9 +280,9 @@ class GroupReader:
         return {partition: self._lives[partition] for partition in partitions}
 
     async def _begin(self, lives: Mapping[TopicPartitionName, int]) -> None:
-        """Asks until it is known where each begins that is still owned as it was.
+        """Looks up the start of each partition that is still owned, and retries until it is known.
 
-        After the commit that is under way: one of before may still count, where the member comes back in its generation.
+        Waits for the commit in flight: an earlier one may still count if the member comes back in its generation.
         """
         await self.commits.under_way()
         while wanted := [partition for partition, life in lives.items() if self._lives.get(partition) == life]:
@@ -360,7 +364,7 @@ class GroupReader:
     def _check_owned(self, partition: TopicPartitionName) -> None:
         if partition not in self._lives:
             raise StaleMember(
-                f"{shown(partition)} is not this member's now", hint="What it owns is told by assignment(), and to on_assigned."
+                f"{shown(partition)} is not this member's now", hint="assignment() and on_assigned name what it owns."
             )
 
     # ── which topics there are ──────────────────────────────────────────────────────────────────────────────────────────
@@ -399,7 +403,7 @@ class GroupReader:
         self.positions.begin_anew(partition, offset)
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
-        """Nothing of it is committed any more. What was made again is read anew by who owns it now."""
+        """Drops the topic's offsets. The present owner reads a recreated topic from its start."""
         log.warning("group %s: %s", self.group, error)
         partitions = [partition for partition in self._lives if partition[0] == topic]
         self.fetching.drop(partitions)

@@ -33,7 +33,7 @@ log = logging.getLogger("tidelog")
 
 
 class CoordinatorCalls(CoordinatorClient, Protocol):
-    """What a member that reads asks of its group's coordinator."""
+    """The coordinator calls of a member that reads."""
 
     async def commit(
         self,
@@ -43,12 +43,12 @@ class CoordinatorCalls(CoordinatorClient, Protocol):
         generation: Generation,
         offsets: Mapping[TopicPartitionName, Offset],
     ) -> dict[TopicPartitionName, TidelogError]:
-        """Answers those that were refused, each with why. Raises what refuses all of them; OutcomeUnknown where nobody knows."""
+        """Returns the refused offsets with their errors. Raises the error of all of them; OutcomeUnknown if they may be stored."""
 
     async def committed(
         self, name: str, partitions: Collection[TopicPartitionName]
     ) -> dict[TopicPartitionName, Offset | TidelogError]:
-        """Of these; those of which nothing is committed are left out. Raises what the call as a whole met."""
+        """Returns the committed offset or the error of each partition; omits those never committed. Raises errors of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class MemberStart:
 
 
 class StartOffsets:
+    """Finds where a member begins in each of its partitions."""
+
     def __init__(self, connection: Connection, calls: CoordinatorCalls, *, group: str, follow: bool, reset: ResetPolicy) -> None:
         self._connection = connection
         self._calls = calls
@@ -72,7 +74,7 @@ class StartOffsets:
         self._rules = StartRules(group, StartPolicy(reset))
 
     async def of(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, MemberStart]:
-        """Of all but those whose topic is not there any more. Raises Unavailable, and what any other question met."""
+        """Returns the start of each partition whose topic exists. Raises Unavailable, and the error of any other request."""
         routes = await self._routes(partitions)
         wanted = [partition for partition in partitions if partition[0] in routes]
         committed = await self._calls.committed(self._group, wanted) if wanted else {}
@@ -117,8 +119,10 @@ class StartOffsets:
     async def _epoch_ends(
         self, routes: Mapping[str, TopicRoute], committed: Mapping[TopicPartitionName, Offset | TidelogError]
     ) -> dict[TopicPartitionName, int]:
-        """Returns where the records of the committed epochs end. One whose epoch nobody has heard of yet is not looked at: a leader
-        of before could answer, whose log ends earlier, and who commits by hand may name any."""
+        """Returns where the records of the committed epochs end.
+
+        Skips unknown newer epochs: a stale leader with a shorter log could answer, and a manual commit may name any epoch.
+        """
         epochs: dict[str, dict[int, int]] = defaultdict(dict)
         for (topic, number), offset in committed.items():
             if isinstance(offset, Offset) and 0 <= offset.leader_epoch <= self._newest_epoch(routes[topic], number):

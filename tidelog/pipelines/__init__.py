@@ -14,5 +14,5 @@ The first four read the flights that `tidelog demo` writes, as a batch, or with 
 
 import importlib.util
 
-if importlib.util.find_spec("pyspark") is None:  # told in one line, where the recipes' imports would end in a traceback
+if importlib.util.find_spec("pyspark") is None:  # one line instead of a traceback from the recipes' imports
     raise ImportError("PySpark is not installed. Install it: pip install 'tidelog[spark]'")

@@ -18,7 +18,7 @@ REST: Final = "8 hours"
 
 
 def aircraft_days(flights: DataFrame) -> DataFrame:
-    """For each aircraft and session: flights out of New York, their miles, the worst delay, the first and the last departure."""
+    """Computes for each aircraft and session: flights from New York, their miles, the worst delay, the first and last departure."""
     return (
         flights.where("departed is not null and tailnum is not null")
         .withWatermark("departed", LATE)

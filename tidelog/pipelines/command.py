@@ -36,18 +36,20 @@ Show = Callable[[DataFrame, argparse.Namespace], None]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
+    """A recipe with its command line: what it reads, computes and shows."""
+
     about: str
     # From records, as the source gives them, to what is written.
     recipe: Callable[[DataFrame], DataFrame]
-    # What a batch tells on the terminal.
+    # Prints a batch on the terminal.
     show: Show
-    # None: the user has to say.
+    # None: the user has to name it.
     topic: str | None = "flights"
     writes: bool = True
     # Whether the recipe can be a stream that appends.
     streams: bool = True
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
-    # By argument: what has to be installed for it.
+    # The module that each argument needs.
     modules: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -72,7 +74,7 @@ def say(told: str) -> None:
 
 
 def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
-    """One command line; the exit code. Errors were told on stderr."""
+    """Runs one command line and returns the exit code. Prints errors on stderr."""
     arguments = parser(pipeline).parse_args(argv)
 
     def run() -> int:
@@ -84,8 +86,8 @@ def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
             register(missing)
             return NO_SPARK
         except (PySparkException, Py4JError) as error:
-            told = str(error).strip().split("\n\tat ")[0]  # without the stack of Java
-            say_error(f"Spark can't be started: {told}", ["What Java said of it stands above."])
+            cause = str(error).strip().split("\n\tat ")[0]  # without the stack of Java
+            say_error(f"Spark can't be started: {cause}", ["The output of Java stands above."])
             return NO_SPARK
         try:
             execute(spark, pipeline, arguments)
@@ -100,7 +102,7 @@ def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
 
 
 def told_by_spark(message: str) -> str:
-    """What a source in Python said, out of the traceback that Spark puts round it."""
+    """Extracts the message of a Python source from Spark's traceback."""
     said = re.findall(r"PySparkException: (.*)", message)
     return said[-1].strip() if said else message.strip()
 
@@ -135,8 +137,8 @@ def parser(pipeline: Pipeline) -> argparse.ArgumentParser:
     made.add_argument(
         "--bucket", required=True, metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY, as its brokers have it"
     )
-    told = f" ({pipeline.topic})" if pipeline.topic else ""
-    made.add_argument("--topic", default=pipeline.topic, required=pipeline.topic is None, help=f"the topic that is read{told}")
+    default = f" ({pipeline.topic})" if pipeline.topic else ""
+    made.add_argument("--topic", default=pipeline.topic, required=pipeline.topic is None, help=f"the topic that is read{default}")
     made.add_argument(
         "--option", action="append", default=[], type=_option, metavar="NAME=VALUE", help="of the source, as startingTimestamp=…"
     )

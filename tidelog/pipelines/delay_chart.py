@@ -31,7 +31,7 @@ class Drawn:
 
     @property
     def of_demo(self) -> bool:
-        """Whether they are those that `tidelog demo` writes, as far as can be seen."""
+        """Returns whether the flights look like those that `tidelog demo` writes."""
         return self.topic == DEMO_TOPIC and {day.year for day in (self.first, self.last) if day} == {DEMO_YEAR}
 
     @property

@@ -1,8 +1,8 @@
-"""Flights as `tidelog demo` writes them: each value is a JSON object, its key the carrier. All times are UTC.
+"""Parses flights as `tidelog demo` writes them: each value is a JSON object, its key the carrier. All times are UTC.
 
     time_hour + minute ─▶ scheduled      + dep_delay ─▶ departed      + air_time ─▶ landed (all of it null where it did not fly)
 
-The rows lie in the log in the order of the file, whose months come as 1, 10, 11, 12, 2, …: so whoever reads them as a stream has to
+The rows lie in the log in the order of the file, whose months come as 1, 10, 11, 12, 2, …: so a streaming query has to
 take them as one batch, or lose most of the year behind the watermark. Streams of our own time have no such order.
 """
 
@@ -20,9 +20,9 @@ VALUE: Final = """
 
 
 def flights(records: DataFrame) -> DataFrame:
-    """One row for each flight; values that are none are left out."""
+    """Parses one row for each flight; leaves out invalid values."""
     value = F.from_json(F.col("value").cast("string"), VALUE)
-    decoded = records.select(F.inline(F.array(value)))  # as value.* it would be decoded anew for each condition on its columns
+    decoded = records.select(F.inline(F.array(value)))  # with value.* Spark would decode it again for each condition on its columns
     return decoded.where("time_hour is not null").selectExpr(
         "carrier",
         "flight",

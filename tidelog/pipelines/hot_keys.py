@@ -17,7 +17,7 @@ from tidelog.pipelines.command import Pipeline, run_pipeline, show_whole
 
 
 def sized(records: DataFrame) -> DataFrame:
-    """Of each record where it lies, its key, and the bytes of key and value."""
+    """Returns the topic, partition, key and size in bytes of each record."""
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
     return records.select("topic", "partition", "key", size.alias("size"))
 
@@ -33,7 +33,7 @@ def hot_keys(sized: DataFrame, top: int) -> DataFrame:
 
 
 def partition_skew(sized: DataFrame) -> DataFrame:
-    """For each partition that has records: how many, their bytes and keys, and how often the mean of its topic."""
+    """Computes for each partition with records: their number, bytes and keys, and the ratio to the mean of its topic."""
     counted = sized.groupBy("topic", "partition").agg(
         F.count("*").alias("records"), F.sum("size").alias("bytes"), F.count_distinct("key").alias("keys")
     )

@@ -28,7 +28,7 @@ SUMS: Final = ("flights", "departed", "delay_minutes", "late")
 
 
 def hourly_delays(flights: DataFrame) -> DataFrame:
-    """For each carrier and hour of the schedule: flights, those that left, the sum of their delays, those over 15 minutes late."""
+    """Computes per carrier and scheduled hour: flights, departed ones, the sum of their delays, those over 15 minutes late."""
     return (
         flights.withWatermark("scheduled", LATE)
         .groupBy(F.window("scheduled", "1 hour"), "carrier")

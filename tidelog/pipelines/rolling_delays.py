@@ -1,4 +1,4 @@
-"""Hopping windows: how late each airport is over the last three hours, told every hour.
+"""Hopping windows: how late each airport is over the last three hours, computed every hour.
 
 python -m tidelog.pipelines.rolling_delays --bucket URL [--into DIR [--checkpoint DIR]]
 """
@@ -17,7 +17,7 @@ LATE: Final = "2 hours"
 
 
 def rolling_delays(flights: DataFrame) -> DataFrame:
-    """For each airport and hour: the flights scheduled in the three hours up to it, and their mean delay. Each counts thrice."""
+    """Computes per airport and hour: the flights scheduled in the three hours up to it, and their mean delay."""
     return (
         flights.withWatermark("scheduled", LATE)
         .groupBy(F.window("scheduled", "3 hours", "1 hour"), "origin")
@@ -27,7 +27,7 @@ def rolling_delays(flights: DataFrame) -> DataFrame:
 
 
 PIPELINE: Final = Pipeline(
-    about="How late each airport is over the last three hours, told every hour: the worst first.",
+    about="How late each airport is over the last three hours, every hour: the worst first.",
     recipe=lambda records: rolling_delays(flights(records)),
     show=ordered_by("mean_delay desc", "up_to", "origin"),
 )

@@ -9,7 +9,7 @@ unanswered: a lone record is not kept waiting, and records that come while one b
 only wait are not looked through for that (ready_queue.py).
 
 Invariants: `buffered_bytes` is the sum of all batches from their first record until they have left their lane for good; a lane that
-is not idle stands in the line of its way, and is placed there anew after all that may have changed it.
+is not idle stands in the line of its way, and is placed there again after each change.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ FAILURES_KEPT_MAX = 1_000
 
 
 class RecordAccumulator:
+    """The producer's buffer: batches by partition, and the lines of partitions that wait for each broker."""
+
     def __init__(self, settings: ClientSettings) -> None:
         self.buffered_bytes = 0
+        # Batches that failed since a flush last took them, the oldest first.
         self.failures: list[ProducerBatch] = []
-        """Batches that failed since a flush last took them, the oldest first."""
+        # Counts of all records since the producer began.
         self.outcomes = Outcomes()
-        """Of all records since the beginning."""
         self._settings = settings
         self._lanes: dict[tuple[str, int], PartitionQueue] = {}
+        # Producer id and epoch for new lanes: no lane of these partitions had it before.
         self._producer: tuple[int, int] | None = None
-        """Producer id and epoch for lanes that are made: no lane of these partitions had it before."""
+        # Lines with lanes, by the way to the leader.
         self._lines: dict[RoutePath, ReadyQueue] = {}
-        """By the way to the leader: those with lanes."""
+        # Number of lanes that are to go each way, including idle ones.
         self._headed: Counter[RoutePath] = Counter()
-        """How many lanes are to go each way, idle ones too."""
         self._gained: set[RoutePath] = set()
         self._left: set[RoutePath] = set()
 
@@ -81,7 +83,7 @@ class RecordAccumulator:
         self._collect((lane,))
 
     def drop(self, lanes: Iterable[PartitionQueue], error: TidelogError) -> None:
-        """The topic does not have these partitions (any more), or nobody writes to them: fails what is left, and forgets them."""
+        """Fails what is left of lanes whose partitions are gone or unused, and forgets the lanes."""
         for lane in lanes:
             lane.abandon(error)
             self._collect((lane,))
@@ -91,7 +93,7 @@ class RecordAccumulator:
         self._producer = None  # a lane that is made for one of them again must not begin again under the same id
 
     def _head(self, lane: PartitionQueue, way: RoutePath) -> None:
-        """It is to go this way, once nothing of it is on the wire."""
+        """Heads a lane for this way once none of its batches is on the wire."""
         if self._lanes.get((lane.topic, lane.partition)) is lane:  # else it was dropped
             self._headed[way] += 1
             self._heads_no_more(lane.next_way)
@@ -103,7 +105,7 @@ class RecordAccumulator:
             del self._headed[way]
 
     def _place(self, lane: PartitionQueue) -> None:
-        """In the line of the way that it goes; an idle one in none."""
+        """Places a lane in the line of its way; an idle lane is in no line."""
         moves = not lane.on_wire and lane.way != lane.next_way
         if (moves or lane.is_idle) and self._leave_line(lane) and not lane.is_idle:
             self._gained.add(lane.next_way)
@@ -119,7 +121,7 @@ class RecordAccumulator:
         return line
 
     def _leave_line(self, lane: PartitionQueue) -> bool:
-        """Whether it stood in its leader's line."""
+        """Removes a lane from its leader's line. Returns whether it was there."""
         line = self._lines.get(lane.way)
         if line is None or lane not in line.lanes:
             return False
@@ -147,7 +149,7 @@ class RecordAccumulator:
         return batch
 
     def closed(self, lane: PartitionQueue) -> None:
-        """Its open batch was closed: it may leave."""
+        """Places a lane whose open batch was closed: the batch may leave."""
         self._place(lane)
 
     def close_open_batches(self) -> None:
@@ -181,7 +183,7 @@ class RecordAccumulator:
         return taken
 
     def wakes_at_s(self, way: RoutePath) -> float | None:
-        """When `take` may have something without a new record or answer; None for never."""
+        """Returns when `take` may have a batch without a new record or answer; None for never."""
         line = self._lines.get(way)
         return None if line is None else line.wakes_at_s()
 
@@ -211,7 +213,7 @@ class RecordAccumulator:
         return sorted({lane.topic for lane in self._in_line(way) if lane.on_wire})
 
     def is_deserted(self, way: RoutePath) -> bool:
-        """Whether a lane waits for answers from here only to go to another broker."""
+        """Returns whether a lane awaits answers from here only in order to move to another broker."""
         return any(lane.on_wire and lane.next_way.address != way.address for lane in self._in_line(way))
 
     def topics_of(self, way: RoutePath) -> set[str]:
@@ -228,7 +230,7 @@ class RecordAccumulator:
 
     @property
     def ways(self) -> list[RoutePath]:
-        """Where something is to be sent, or awaited from."""
+        """Returns the ways with batches to send, or answers to await."""
         return list(self._lines)
 
     # ── what happened ──
@@ -257,12 +259,12 @@ class RecordAccumulator:
         return any(lane.is_overdue(now_s) for lane in lanes)
 
     def unreachable(self, way: RoutePath, error: TidelogError) -> None:
-        """No connection, or no answer on it: nothing went out, and it will be tried again."""
+        """Notes a failed connection or a missing answer: nothing went out, and a retry follows."""
         for lane in self._in_line(way):
             lane.last_trouble = error
 
     def abandon(self, lanes: Iterable[PartitionQueue], error: TidelogError) -> None:
-        """What no retry mends: fails everything that is left in these lanes."""
+        """Fails everything left in these lanes after an error that no retry mends."""
         for lane in list(lanes):
             lane.abandon(error)
             self._collect((lane,))

@@ -1,4 +1,4 @@
-"""One batch on its way: the records that share an answer, and the handles that wait for it. Pure: waiters are plain callables.
+"""Defines a batch: the records that share an answer, and the handles that wait for it. Pure: waiters are plain callables.
 
 Invariant: a batch is settled once, with offsets or with an error, and then lets go of its records.
 """
@@ -30,6 +30,8 @@ class BatchLane(Protocol):
 
 
 class ProducerBatch:
+    """A batch of one partition, from its first record to its outcome."""
+
     __slots__ = (
         "_settled_count",
         "_timestamps_ms",
@@ -54,27 +56,27 @@ class ProducerBatch:
     def __init__(self, lane: BatchLane, *, opened_s: float, deadline_s: float) -> None:
         self.lane = lane
         self.records: list[RecordTuple] = []
+        # Of its records, at most (transport/wire_sizes.py).
         self.bytes = 0
-        """Of its records, at most (transport/wire_sizes.py)."""
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         # On its way:
+        # Its number in its lane, once it was taken to be sent.
         self.place = -1
-        """Its number in its lane, once it was taken to be sent."""
         self.base_sequence = -1
         self.on_wire = False
+        # Whether an attempt ended without a clear answer, so that the records may be in the log.
         self.maybe_written = False
-        """Whether an attempt ended without a clear answer, so that the records may be in the log."""
+        # What the last attempt met, until a conclusion is drawn from it.
         self.refusal: TidelogError | None = None
-        """What the last attempt met, until a conclusion is drawn from it."""
         self.refusals = 0
         # Settled:
         self.settled = False
         self.base_offset = -1
         self.error: TidelogError | None = None
         self.error_was_seen = False
+        # Called once, when it is settled; each under a key of its own, by which it can be taken back.
         self.waiters: dict[object, Callable[[], object]] = {}
-        """Called once, when it is settled; each under a key of its own, by which it can be taken back."""
         self._timestamps_ms: list[int] = []
         self._settled_count = 0
 
@@ -84,7 +86,7 @@ class ProducerBatch:
 
     @property
     def request_bytes(self) -> int:
-        """What it takes of a request, at most."""
+        """Returns the most bytes that the batch takes of a request."""
         return append_bytes(self.lane.topic, BATCH_OVERHEAD_BYTES + self.bytes)
 
     def succeed(self, base_offset: int) -> None:
@@ -106,10 +108,7 @@ class ProducerBatch:
             waiter()
 
     def ack(self, index: int) -> Ack:
-        """Where record `index` lies, or the error of the batch, raised: an instance of its own for each who asks.
-
-        Only once it is settled.
-        """
+        """Returns where record `index` lies, or raises a copy of the batch's error. The batch must be settled."""
         assert self.settled
         if self.error is not None:
             self.error_was_seen = True

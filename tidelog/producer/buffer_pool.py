@@ -1,7 +1,7 @@
-"""Room in the producer's buffer: who waits for it, for how many bytes, in the order in which they came.
+"""Grants room in the producer's buffer to waiting senders, in the order of their arrival.
 
-Invariant: `buffered_bytes` of the accumulator never exceeds `bytes_max`, and nobody is overtaken: a large record is not starved by
-small ones. Who gives up leaves the queue at once, and takes nothing with him.
+Invariant: `buffered_bytes` of the accumulator never exceeds `bytes_max`, and no sender is overtaken: small records do not starve
+a large one. A sender that gives up leaves the queue at once, without room.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from tidelog.producer.accumulator import RecordAccumulator
 
 
 class BufferPool:
+    """Bounds the producer's buffer; senders wait here for room."""
+
     def __init__(self, accumulator: RecordAccumulator, *, bytes_max: int, timeout_s: float) -> None:
         self.bytes_max = bytes_max
+        # Futures, with the bytes that each waits for. While there are any, every new sender waits, too.
         self.waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
-        """Futures, with the bytes that each waits for. While it is not empty, nobody takes room without waiting."""
         self._accumulator = accumulator
         self._timeout_s = timeout_s
 
@@ -53,7 +55,7 @@ class BufferPool:
                 waiter.set_result(None)
 
     def close(self, error: TidelogError) -> None:
-        """Nobody gets room any more."""
+        """Refuses room to all waiting senders with the error."""
         waiting, self.waiting = self.waiting, OrderedDict()
         for waiter in waiting:
             if not waiter.done():

@@ -1,4 +1,4 @@
-"""What became of the records that a client took: counted, so that nobody has to guess what is in the log. Pure.
+"""Counts the outcomes of the records that a client accepted. Pure.
 
     acknowledged   the broker has them, as `acks` asks for
     refused        failed, and nothing of them was written
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Outcomes:
+    """Numbers of records by outcome."""
+
     acknowledged: int = 0
     refused: int = 0
     unknown: int = 0

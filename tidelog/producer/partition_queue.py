@@ -1,4 +1,4 @@
-"""The way of one partition's batches to its leader: their order, their sequences, what becomes of a refused one. Pure.
+"""Orders and numbers the batches of one partition on their way to its leader, and handles refused ones. Pure.
 
     add ──▶ open ──full, linger, flush──▶ closed ──numbered──▶ unanswered ──acknowledged──▶ settled
                                                                  ▲    │
@@ -10,14 +10,14 @@ Invariants:
 - the newest batch sent lies fewer than five places behind the oldest unanswered one, so the broker, which remembers five
   batches of a producer, still knows the answer to each of them;
 - a batch goes again with the sequences that it had, until it is certain that the broker does not have it;
-- after a batch has failed for good, those behind it go on with sequences that the broker can take. Nothing is numbered anew
+- after a batch has failed for good, those behind it go on with sequences that the broker can take. Nothing is renumbered
   while it may be in the log: that would write it twice;
 - a batch fails as "nothing was written" only where no attempt of it was left without an answer.
 
 "Out of order" says only that a batch is not in the log now: bytes of a broken connection may still come, until the broker has seen
 a newer epoch. But the broker takes a producer's batches only in sequence. So a batch in doubt can't come any more where the numbers
 before it will never be filled: where no batch that has left the lane may still come itself. Then it is sent again, under a new
-epoch; else it fails with an unknown outcome, and only what was never left without an answer is numbered anew.
+epoch; else it fails with an unknown outcome, and only batches that never lacked an answer are renumbered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.settings import ClientSettings
 from tidelog.transport.routes import NO_LEADER_EPOCH, RoutePath
 
 BATCHES_IN_FLIGHT_MAX: Final = 5
-# A broker is told how long it may take for a batch; this much later its silence counts as a broken stream.
+# Grace after the time limit that a batch gives the broker; then its silence counts as a broken stream.
 ANSWER_GRACE_S: Final = 5.0
 SEQUENCES: Final = 2**31
 EPOCH_MAX: Final = 2**15 - 1
@@ -39,46 +39,46 @@ NO_PRODUCER: Final = (-1, -1)
 
 
 class PartitionQueue:
-    """One partition, as one producer sees it. Times are seconds of one monotonic clock, which the caller brings."""
+    """The queue of one partition of one producer. Times are seconds of a monotonic clock, which the caller brings."""
 
     def __init__(self, topic: str, partition: int, *, way: RoutePath, topic_id: str, settings: ClientSettings) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
+        # To the broker that leads it, as far as is known.
         self.way = way
-        """To the broker that leads it, as far as is known."""
+        # Of the newest leader that is known.
         self.leader_epoch = NO_LEADER_EPOCH
-        """Of the newest leader that is known."""
         self.open: ProducerBatch | None = None
         self.closed: deque[ProducerBatch] = deque()
         self.unanswered: deque[ProducerBatch] = deque()
         self.on_wire = 0
+        # A batch was refused: nothing is sent until all answers on the wire are in.
         self.recovering = False
-        """A batch was refused: nothing is sent until all answers on the wire are in."""
         self.retry_at_s = 0.0
+        # What the last attempt met, or the last connection; for the message of a timeout.
         self.last_trouble: TidelogError | None = None
-        """What the last attempt met, or the last connection; for the message of a timeout."""
+        # Another one when the leader has changed: the lane sends nothing more until all answers are in, and goes on there.
         self.next_way = way
-        """Another one when the leader has changed: the lane sends nothing more until all answers are in, and goes on there."""
         self.idempotent = settings.acks != "none"
+        # Producer id and epoch; None where a new one is to be fetched before anything is sent.
         self.producer: tuple[int, int] | None = None if self.idempotent else NO_PRODUCER
-        """Producer id and epoch; None where a new one is to be fetched before anything is sent."""
+        # Bytes of batches that left, for the owner of the buffer to take back.
         self.released_bytes = 0
-        """Bytes of batches that left, for the owner of the buffer to take back."""
+        # Batches that failed, for the owner to take.
         self.failures: list[ProducerBatch] = []
-        """Batches that failed, for the owner to take."""
         self._settings = settings
         self._next_sequence = 0
         self._next_place = 0
+        # Whether the broker has taken a batch under the present producer id.
         self._acknowledged_once = False
-        """Whether the broker has taken a batch under the present producer id."""
+        # A batch failed while it was unknown whether the broker has it; those behind it carry the numbers that follow.
         self._gap_is_possible = False
-        """A batch failed while it was unknown whether the broker has it; those behind it carry the numbers that follow."""
+        # A batch that has left the lane, under the present epoch, had an attempt without an answer: its bytes may come late, and
+        # behind it those of others that are in doubt.
         self._copies_may_come = False
-        """A batch that has left the lane, under the present epoch, had an attempt without an answer: its bytes may come late, and
-        behind it those of others that are in doubt."""
+        # The topic was recreated: as soon as nothing is on the wire, what belongs to the old one is left behind.
         self._leaves_topic = False
-        """The topic was made anew: as soon as nothing is on the wire, what belongs to the old one is left behind."""
 
     # ── into the lane ──
 
@@ -124,7 +124,7 @@ class PartitionQueue:
         return batch.opened_s + self._settings.linger_ms / 1000
 
     def wakes_at_s(self) -> float | None:
-        """When `next_batch` may have something without a new record or answer; None for never."""
+        """Returns when `next_batch` may have a batch without a new record or answer; None for never."""
         if self.recovering or self.producer is None:
             return None
         if any(not batch.on_wire for batch in self.unanswered) or (self.closed and not self._window_is_full):
@@ -134,7 +134,7 @@ class PartitionQueue:
         return None
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether the broker keeps silent beyond the time that it was given: its stream is of no use any more."""
+        """Returns whether the broker has not answered within the time limit, so its stream counts as broken."""
         return any(batch.on_wire and batch.deadline_s + ANSWER_GRACE_S <= now_s for batch in self.unanswered)
 
     @property
@@ -155,7 +155,7 @@ class PartitionQueue:
             self._number(batch)
 
     def made_anew(self, topic_id: str, now_s: float) -> None:
-        """The topic was deleted and made again under its name: producer and sequences begin anew there.
+        """Handles a topic that was deleted and recreated: producer and sequences start again.
 
         What may be in the old topic fails, as soon as no answer is awaited any more: the new one can't tell. What certainly is in
         neither goes to the new one.
@@ -220,7 +220,7 @@ class PartitionQueue:
         self.closed.clear()
         self.on_wire, self.recovering, self._leaves_topic = 0, False, False
         if self.idempotent:
-            self.producer = None  # whether the broker has what was on the wire will not be known: what comes later begins anew
+            self.producer = None  # it stays unknown whether the broker has what was on the wire: later batches start a new sequence
 
     # ── what becomes of refused batches ──
 
@@ -256,7 +256,7 @@ class PartitionQueue:
             return
         if any(batch.maybe_written for batch in self.unanswered):
             # Bytes of theirs may still be on their way under the old numbers, which must not be given away. Without the head's,
-            # which nobody sends any more, the broker takes none of them.
+            # which is never sent again, the broker takes none of them.
             self._begin_epoch()
             return
         # The broker does not have it, so it can't have any that came behind it: they take its numbers.
@@ -271,7 +271,7 @@ class PartitionQueue:
         if proven_unwritten or self._settings.acks == "leader":
             pass  # the gap is one that we know of, or one that this setting allows
         elif forgotten:
-            # It expired while we were silent. What was in doubt at that time can't be told any more.
+            # It expired while we were silent. The outcome of batches in doubt at that time stays unknown.
             self._give_up_in_doubt(
                 f"the broker forgot producer {self._producer_id} before it could say whether it has these records"
             )
@@ -294,7 +294,7 @@ class PartitionQueue:
     # ── small steps ──
 
     def _begin_epoch(self) -> None:
-        """Numbers what is unanswered anew, under the next epoch (KIP-360).
+        """Numbers the unanswered batches again, under the next epoch (KIP-360).
 
         None of these batches is in the log, or may still come under its old numbers. Bytes of batches that have left may come: the
         broker refuses them once it has seen the new epoch. A new producer id would not fence them. One is fetched only when the
@@ -337,7 +337,7 @@ class PartitionQueue:
             )
 
     def _with_doubt(self, batch: ProducerBatch, error: TidelogError) -> TidelogError:
-        """What the last attempt met, unless another one may have written it."""
+        """Returns the error of the last attempt, or OutcomeUnknown if another attempt may have written the batch."""
         if not batch.maybe_written or not error.nothing_was_written:
             return error
         return OutcomeUnknown(f"{self._subject(batch)} may be in the log by an earlier attempt; the last one met: {error}")

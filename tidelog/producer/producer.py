@@ -68,7 +68,7 @@ class Delivery(msgspec.Struct, gc=False):
 
 
 async def until_settled(batch: ProducerBatch) -> None:
-    """A waiter that is cancelled stops nobody else."""
+    """Waits for the outcome of a batch. A cancelled waiter does not affect others."""
     if batch.settled:
         return
     waiter = asyncio.get_running_loop().create_future()
@@ -85,6 +85,8 @@ async def until_settled(batch: ProducerBatch) -> None:
 
 
 class Producer:
+    """Sends records: partitions them, batches them, and streams the batches to their leaders."""
+
     def __init__(self, connection: Connection, settings: ClientSettings, tasks: ClientTasks) -> None:
         self._connection = connection
         self._settings = settings
@@ -100,8 +102,8 @@ class Producer:
         )
         self._streams: dict[RoutePath, tuple[Sender, asyncio.Task[None]]] = {}
         self._closed: TidelogError | None = None
+        # The task that has opened a batch, until it gives way. Who has done so does not wait: it would be overtaken.
         self._rolled_in: asyncio.Task[Any] | None = None
-        """The task that has opened a batch, until it gives way. Who has done so does not wait: it would be overtaken."""
         self._has_work = asyncio.Event()
         self._record_bytes_max = min(settings.request_bytes_max, settings.buffer_bytes_max)
         self._tasks.start(self._watch_deadlines(), name="deadlines of the producer")
@@ -156,7 +158,7 @@ class Producer:
             raise copy(self._closed)
         try:
             lane = book.lane_for(partition, key_bytes, size)
-        except TidelogError:  # the topic was made anew with fewer partitions, while this waited for room
+        except TidelogError:  # the topic was recreated with fewer partitions, while this waited for room
             accumulator.buffered_bytes -= size
             room.admit()
             raise
@@ -200,7 +202,7 @@ class Producer:
         )
 
     async def flush(self) -> None:
-        """Waits until everything that was sent before has its outcome. Raises the first failure that nobody has seen yet."""
+        """Waits until all records sent before have an outcome. Raises the first failure that was not raised before."""
         self._accumulator.close_open_batches()
         for stream, _ in self._streams.values():
             stream.wake()
@@ -226,7 +228,7 @@ class Producer:
         self._room.close(self._closed)
 
     async def _check_size(self, book: TopicPartitions, record: RecordTuple, size: int) -> None:
-        """Whether a large record can get there, in a batch of its own. Raises TooLarge."""
+        """Raises TooLarge if a large record does not fit the limits, even in a batch of its own."""
         if size > self._record_bytes_max:
             raise TooLarge(
                 f"the record has about {size} bytes; at most {self._record_bytes_max} can be sent",
@@ -258,7 +260,7 @@ class Producer:
         return batch
 
     def _gave_way(self) -> None:
-        """The loop has its turn, so whoever has opened a batch awaits something by now."""
+        """Notes that the loop has its turn, so the task that opened a batch awaits something now."""
         self._rolled_in = None
 
     def _lane_closed(self, lane: PartitionQueue) -> None:
@@ -287,7 +289,7 @@ class Producer:
     def _route_learnt(self) -> None:
         self._after_answers()
         for stream, _ in self._streams.values():
-            stream.wake()  # lanes may begin anew there, or limits be others
+            stream.wake()  # lanes may start again there, or limits may differ
 
     # ── time ──
 

@@ -18,15 +18,17 @@ from tidelog.transport.routes import RoutePath
 
 
 class ReadyQueue:
+    """The lanes that go to one broker, in the order of their turns."""
+
     def __init__(self, way: RoutePath) -> None:
+        # Lanes that are not idle, the oldest first.
         self.lanes: dict[PartitionQueue, None] = {}
-        """Those that are not idle, the ones that have been here longest first."""
+        # Lanes that need a producer id before they can send.
         self.unidentified: dict[PartitionQueue, None] = {}
-        """Those that need a producer id before they can send."""
         self._way = way
         self._ready: dict[PartitionQueue, None] = {}
+        # Wake-up times of waiting lanes. Heap entries of other lanes or times are stale.
         self._wakes_at_s: dict[PartitionQueue, float] = {}
-        """Of those that wait for a time. What the heap says of others, or of other times, counts no more."""
         self._times: list[tuple[float, int, PartitionQueue]] = []
         self._placed = itertools.count()
 
@@ -51,7 +53,7 @@ class ReadyQueue:
             queue.pop(lane, None)
 
     def in_turn(self, now_s: float) -> Iterator[PartitionQueue]:
-        """Those that may have a batch now. Whoever takes one, or finds none, calls `served`."""
+        """Yields the lanes that may have a batch now. The caller calls `served` for each that it has tried."""
         while self._times and self._times[0][0] <= now_s:
             at_s, _, lane = heapq.heappop(self._times)
             if self._wakes_at_s.get(lane) == at_s:
@@ -60,12 +62,12 @@ class ReadyQueue:
         return iter(list(self._ready))
 
     def served(self, lane: PartitionQueue) -> None:
-        """It has had its turn."""
+        """Ends the turn of a lane."""
         del self._ready[lane]
         self.place(lane)
 
     def wakes_at_s(self) -> float | None:
-        """When one of them may have something without a new record or answer; None for never."""
+        """Returns when a lane may have a batch without a new record or answer; None for never."""
         while self._times and self._wakes_at_s.get(self._times[0][2]) != self._times[0][0]:
             heapq.heappop(self._times)
         times = [at_s for lane in self._ready if (at_s := lane.wakes_at_s()) is not None]

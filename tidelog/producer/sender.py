@@ -73,6 +73,8 @@ log = logging.getLogger("tidelog")
 
 
 class Sender:
+    """Sends batches to one leader over a stream, and reconnects when it breaks."""
+
     def __init__(
         self,
         way: RoutePath,
@@ -83,7 +85,7 @@ class Sender:
         topics: ProducerMetadata,
         answered: Callable[[], None],
     ) -> None:
-        """`answered`: batches may have left the buffer."""
+        """`answered` is called when batches may have left the buffer."""
         self._way = way
         self._address = way.address
         self._connection = connection
@@ -93,21 +95,21 @@ class Sender:
         self._answered = answered
         self._codec = Codec[settings.compression.upper()]
         self._work = asyncio.Event()
+        # There are lanes that need a producer id.
         self._unidentified = asyncio.Event()
-        """There are lanes that need a producer id."""
+        # Requests without an answer, the oldest first.
         self._sent: deque[tuple[int, list[ProducerBatch]]] = deque()
-        """Requests without an answer, the oldest first."""
         self._correlation_id = 0
         self._answers = 0
+        # The last stream broke, and the topics were not asked about since.
         self._broke = False
-        """The last stream broke, and the topics were not asked about since."""
         self._overdue = asyncio.Event()
+        # Since when the broker owes something and has said nothing; None while it owes nothing.
         self._owes_since_s: float | None = None
-        """Since when the broker owes something and has said nothing; None while it owes nothing."""
+        # When another one was last asked what to think of its silence.
         self._asked_s = 0.0
-        """When another one was last asked what to think of its silence."""
+        # Since when no stream can be opened; None while there is no trouble.
         self._away_since_s: float | None = None
-        """Since when no stream can be opened; None while there is no trouble."""
         self._outage_told_s = 0.0
 
     def wake(self) -> None:
@@ -169,7 +171,7 @@ class Sender:
             self._away_since_s = None
 
     async def _converse(self, stubs: Stubs) -> None:
-        """One stream, from its opening until it breaks. Raises Unavailable where the broker does not take it up."""
+        """Runs one stream from its opening until it breaks. Raises Unavailable if the broker does not accept it."""
         self._overdue.clear()
         call = stubs.log.ProduceStream()
         try:
@@ -179,7 +181,7 @@ class Sender:
             call.cancel()
 
     async def _is_taken_up(self, call: Any) -> bool:
-        """Whether batches may follow; where not, and no other attempt would help, they have failed."""
+        """Returns whether batches may follow. If not, and a retry would not help, the batches have failed."""
         self._owes_since_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._settings.request_timeout_ms / 1000):
@@ -273,7 +275,7 @@ class Sender:
                 pass
 
     def _next_request(self, now_s: float) -> log_pb2.ProduceRequest | None:
-        """What leaves now, encoded, and remembered as sent; None where there is nothing."""
+        """Returns the next request, and marks its batches as sent; None if there is nothing to send."""
         limit = self._connection.limits(self._address).request_bytes_max
         bytes_max = min(APPEND_BYTES_PER_REQUEST, self._settings.request_bytes_max, limit) - REQUEST_OVERHEAD_BYTES
         while taken := self._accumulator.take(self._way, now_s, bytes_max=bytes_max):
@@ -388,7 +390,7 @@ class Sender:
         return isinstance(error, _TOPIC_CHANGED)
 
     def _stream_broke(self, error: TidelogError) -> None:
-        """What is unanswered may be in the log, unless the broker has refused the stream as such."""
+        """Handles a broken stream. Unanswered batches may be in the log, unless the broker has refused the stream as such."""
         if not isinstance(error, Denied | NotImplementedHere):
             error = OutcomeUnknown(error.message)
         self._broke, self._owes_since_s = True, None

@@ -38,11 +38,13 @@ class _Looking:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
+        # When the last one began.
         self.begun_s = -math.inf
-        """When the last one began."""
 
 
 class ProducerMetadata:
+    """The producer's knowledge of topics: learns routes, and renews them by age and after failures."""
+
     def __init__(
         self,
         connection: Connection,
@@ -53,7 +55,7 @@ class ProducerMetadata:
         closed: Callable[[PartitionQueue], None],
         learnt: Callable[[], None],
     ) -> None:
-        """`closed`: a lane has a batch that may leave. `learnt`: a route was taken over, so lanes may send elsewhere, or anew."""
+        """`closed`: a lane has a batch that may leave. `learnt`: a new route applies, so lanes may send elsewhere, or again."""
         self.books: dict[str, TopicPartitions] = {}
         self._connection = connection
         self._accumulator = accumulator
@@ -63,8 +65,8 @@ class ProducerMetadata:
         self._learnt = learnt
         self._loop = asyncio.get_running_loop()
         self._looking: dict[str, _Looking] = {}
+        # Topics that a background task asks about.
         self._asking: set[str] = set()
-        """Topics that a background task asks about."""
         self._forgets_again_s = 0.0
         self._is_stopped = False
 
@@ -114,7 +116,7 @@ class ProducerMetadata:
                 await self._learn(topic, fresh=True)
 
     def learnt_long_ago(self, topic: str) -> bool:
-        """Whether its route is not of this moment: what does not fit it then is news."""
+        """Returns whether its route is old, so that a mismatch may be a change of the topic."""
         book = self.books.get(topic)
         return book is not None and self._loop.time() - book.learnt_s > self._settings.retry_pause_ms_max / 1000
 

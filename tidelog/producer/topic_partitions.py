@@ -1,4 +1,4 @@
-"""What the producer holds for one topic: its lanes, which of them a record goes to, and how large records may be. Pure.
+"""Holds the producer's lanes of one topic, selects the lane of a record, and limits its size. Pure.
 
     TopicRoute ──take_route──▶ lanes by partition, partitioning, limits ◀──lane_for── record
 
@@ -7,8 +7,6 @@ hash says among all partitions now. So the records of one key may lie in two par
 within each they are in order. What was taken in before goes where it was to go.
 
 Invariant: a record gets a lane only of a partition that its topic had when it was asked about last.
-
-Which partition a record goes to. Pure.
 
 With a key: murmur2 of its bytes, as Kafka's clients have it, so equal keys meet in one partition and keep their order. "salted"
 adds 0, 1, 2, … in turn to that, so the records of one hot key spread over `salt_count` partitions, and their order is lost.
@@ -30,6 +28,8 @@ from tidelog.transport.routes import TopicRoute
 
 
 class TopicPartitions:
+    """The lanes of one topic."""
+
     __slots__ = (
         "_accumulator",
         "_closed",
@@ -58,22 +58,22 @@ class TopicPartitions:
     ) -> None:
         """`start`: a random number, where taking turns begins. `closed` is called when a lane has got a batch that may leave."""
         self.name = name
+        # By partition.
         self.lanes: list[PartitionQueue] = []
-        """By partition."""
+        # Where the last record without a key went.
         self.keyless_batch: ProducerBatch | None = None
-        """Where the last record without a key went."""
+        # The largest record batch that the topic takes.
         self.batch_bytes_max = 0
-        """The largest record batch that the topic takes."""
+        # How far batches are filled, by the sizes of their records (transport/wire_sizes.py).
         self.fill_bytes_max = 0
-        """How far batches are filled, by the sizes of their records (transport/wire_sizes.py)."""
+        # When its route was taken over.
         self.learnt_s = 0.0
-        """When its route was taken over."""
+        # When it is too old.
         self.learn_again_s = 0.0
-        """When it is too old."""
+        # When a batch was opened for it last.
         self.used_s = 0.0
-        """When a batch was opened for it last."""
+        # The cluster says that there is no such topic.
         self.is_gone = False
-        """The cluster says that there is no such topic."""
         self._accumulator = accumulator
         self._settings = settings
         self._start = start
@@ -116,7 +116,7 @@ class TopicPartitions:
         )
 
     def lane_for(self, partition: int | None, key: bytes | None, size: int) -> PartitionQueue:
-        """Where a record of this size goes: to the partition that it asks for, else by its key, else by turns.
+        """Returns the lane of a record: the partition that it names, else by its key, else in turn.
 
         Raises UnknownPartition.
         """
@@ -154,7 +154,7 @@ class TopicPartitions:
 
 
 class Partitioner:
-    """Of one topic. `start` is where it begins in turn: different for each client, or all would begin with partition 0."""
+    """Selects partitions of one topic. `start`: the first in turn, which differs per client so that not all begin with 0."""
 
     def __init__(self, partition_count: int, *, start: int, salt_count: int = 1) -> None:
         self.partition_count = partition_count

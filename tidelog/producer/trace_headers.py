@@ -18,7 +18,7 @@ NAME: Final = "traceparent"
 
 
 def traceparent_headers() -> Callable[[Headers], Headers]:
-    """What adds the header to those of a record. InvalidArgument where OpenTelemetry is not installed."""
+    """Returns a function that adds the trace header to a record's. Raises InvalidArgument without OpenTelemetry."""
     try:
         from opentelemetry.trace import get_current_span
     except ImportError:

@@ -28,7 +28,10 @@ LOG_BYTES_SHOWN = 2_000
 
 
 class BrokerProcess:
-    """`with BrokerProcess(directory) as broker: broker.start()`. Its files and its log are in the directory."""
+    """A broker in a process of its own: `with BrokerProcess(directory) as broker: broker.start()`.
+
+    Its files and its log are in the directory.
+    """
 
     def __init__(
         self,
@@ -49,8 +52,8 @@ class BrokerProcess:
         self._command = command
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
+        # While it is down: bound to its ports.
         self._kept: list[socket.socket] = []
-        """While it is down: bound to its ports."""
 
     @property
     def http_url(self) -> str:
@@ -102,7 +105,7 @@ class BrokerProcess:
             raise Unavailable(f"the broker ended with exit code {code}; it said: {self.said()}")
 
     def _end(self, timeout_s: float | None) -> int:
-        """Its exit code, once it has ended. subprocess.TimeoutExpired."""
+        """Waits for the process to end, and returns its exit code. Raises subprocess.TimeoutExpired."""
         assert self._process is not None, "the broker was never started"
         code = self._process.wait(timeout_s)
         assert self._process.stdout is not None
@@ -111,10 +114,9 @@ class BrokerProcess:
         return code
 
     def _keep_ports(self) -> None:
-        """So that the kernel gives them to nobody until it is started again.
+        """Keeps the kernel from giving the ports away until the broker is started again.
 
-        On Linux a socket that is bound, and does not listen, hinders nobody who binds the port by name with SO_REUSEADDR, as
-        servers do.
+        On Linux a bound socket that does not listen lets servers bind the port by number with SO_REUSEADDR.
         """
         self._let_go_of_ports()
         if sys.platform != "linux":

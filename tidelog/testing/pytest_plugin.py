@@ -1,4 +1,4 @@
-"""For the tests of programs that use Tidelog: the fixture `tidelog_broker`, a broker of their own for the test session.
+"""Provides the fixture `tidelog_broker` for tests of programs that use Tidelog: a broker for the test session.
 
     def test_orders_are_billed(tidelog_broker):
         with tidelog.connect_sync(tidelog_broker.http_url) as log:

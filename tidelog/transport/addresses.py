@@ -1,9 +1,9 @@
-"""The addresses of brokers: how they are written, and how one leads to the others.
+"""Parses addresses of brokers, and finds all brokers from one of them.
 
-    http://HOST[:8080]    any broker's HTTP door: /v1/cluster names the gRPC addresses
-    grpc://HOST[:9090]    a broker's gRPC door
+    http://HOST[:8080]    any broker's HTTP listener: /v1/cluster names the gRPC addresses
+    grpc://HOST[:9090]    a broker's gRPC listener
     HOST[:PORT]           http
-    https:// grpcs://     the same with TLS, at both doors of all brokers
+    https:// grpcs://     the same with TLS, at both listeners of all brokers
 
 A broker that listens on every interface can't say by which of them a client reaches it: its wildcard address is replaced by the
 host that was reached.
@@ -36,6 +36,8 @@ _WILDCARDS = {"0.0.0.0", "::", "[::]", ""}
 
 
 class Address(NamedTuple):
+    """The address of a broker's listener."""
+
     # http or grpc; https or grpcs.
     scheme: str
     # An IPv6 address stands in brackets.
@@ -69,7 +71,7 @@ def parse_addresses(texts: Iterable[str]) -> list[Address]:
 
 
 def with_tls(texts: Iterable[str]) -> bool:
-    """Whether an address asks for TLS, be the addresses right or wrong."""
+    """Returns whether an address asks for TLS. The addresses may be invalid."""
     return any(part.strip().startswith(("https://", "grpcs://")) for text in texts for part in text.split(","))
 
 
@@ -89,7 +91,7 @@ def parse_address(text: str) -> Address:
 
 
 def grpc_target(advertised: str, *, reached: Address) -> str:
-    """Where a client finds the gRPC door that a broker advertises as HOST:PORT."""
+    """Returns the gRPC address for a client, from the HOST:PORT that a broker advertises."""
     host, _, port = advertised.rpartition(":")
     return f"{reached.host}:{port}" if host in _WILDCARDS else advertised
 
@@ -97,15 +99,15 @@ def grpc_target(advertised: str, *, reached: Address) -> str:
 async def cluster_over_http(
     address: Address, credentials: Credentials | None = None, *, timeout_s: float
 ) -> admin_pb2.ClusterDescription:
-    """GET /v1/cluster. Raises Unavailable where nobody answers, or TLS does not come about; Denied without the right credentials;
-    Rejected where it is no broker's answer."""
+    """Sends GET /v1/cluster. Raises Unavailable without an answer or TLS, Denied without the right credentials, and Rejected
+    for an answer that is not a broker's."""
     if credentials is not None:
         credentials.check_way(address.host)
     return await asyncio.to_thread(_get_cluster, address, credentials, timeout_s)
 
 
 async def speaks_http(address: Address, credentials: Credentials, *, timeout_s: float) -> bool:
-    """Whether something at this host and port answers HTTP, were it with a refusal. It is shown no key."""
+    """Returns whether something at this host and port answers HTTP, even with a refusal. Sends no key."""
     try:
         http_address = address._replace(scheme="https" if address.tls else "http")
         await asyncio.to_thread(_get_cluster, http_address, credentials, timeout_s, False)
@@ -115,7 +117,7 @@ async def speaks_http(address: Address, credentials: Credentials, *, timeout_s: 
 
 
 async def speaks_tls(address: Address, credentials: Credentials, *, timeout_s: float) -> bool:
-    """Whether TLS is spoken there, where we have spoken without."""
+    """Returns whether the address speaks TLS, after a failed attempt without."""
     return (await asyncio.to_thread(peer_certificate, address.host, address.port, credentials, timeout_s=timeout_s)) is not None
 
 
@@ -125,7 +127,7 @@ def wants_tls(address: Address) -> Rejected:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever is named there must not be told the key."""
+    """Refuses redirects: their target must not receive the key."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -138,8 +140,8 @@ def _get_cluster(
     handlers: list[urllib.request.BaseHandler] = []
     if address.tls and credentials is not None:
         handlers.append(urllib.request.HTTPSHandler(context=credentials.ssl_context()))
-    if with_key and credentials is not None and (told := credentials.authorization()):
-        request.add_unredirected_header("Authorization", told)
+    if with_key and credentials is not None and (authorization := credentials.authorization()):
+        request.add_unredirected_header("Authorization", authorization)
         handlers.append(_NoRedirect())
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as response:
@@ -168,13 +170,13 @@ def _get_cluster(
     except (ValueError, AttributeError, json_format.ParseError) as error:
         raise Rejected(
             f"{address}/v1/cluster did not answer as a broker does: {error}",
-            hint="Check the port: 8080 is a broker's default for HTTP, grpc://HOST:9090 its gRPC door.",
+            hint="Check the port: 8080 is a broker's default for HTTP, grpc://HOST:9090 its gRPC listener.",
             address=str(address),
         ) from error
 
 
 def _trouble(reason: object, address: Address, credentials: Credentials | None, timeout_s: float) -> TlsProblem | None:
-    """What is wrong with TLS, where that may be the reason."""
+    """Returns the TLS problem that may be the reason, if any."""
     if credentials is None or not address.tls:
         return None
     if isinstance(reason, ssl.SSLError):
@@ -187,11 +189,11 @@ def _trouble(reason: object, address: Address, credentials: Credentials | None, 
 def _refused(address: Address, error: urllib.error.HTTPError) -> TidelogError:
     said = f"{address}/v1/cluster answered {error.code} {error.reason}"
     if error.code in {401, 403}:
-        told = _problem(error)
+        problem = _problem(error)
         kind = Unauthenticated if error.code == 401 else NotAuthorized
         return kind(
-            f"{address}: {told.get('detail') or f'{error.code} {error.reason}'}",
-            hint=str(told.get("hint") or "Show an API key (api_key, TIDELOG_API_KEY) or a certificate."),
+            f"{address}: {problem.get('detail') or f'{error.code} {error.reason}'}",
+            hint=str(problem.get("hint") or "Show an API key (api_key, TIDELOG_API_KEY) or a certificate."),
             address=str(address),
         )
     if error.code >= 500:
@@ -201,7 +203,7 @@ def _refused(address: Address, error: urllib.error.HTTPError) -> TidelogError:
 
 def _problem(error: urllib.error.HTTPError) -> dict[str, Any]:
     try:
-        told = json.loads(error.read(1 << 16))
+        body = json.loads(error.read(1 << 16))
     except (OSError, ValueError, http.client.HTTPException):
         return {}
-    return told if isinstance(told, dict) else {}
+    return body if isinstance(body, dict) else {}

@@ -1,4 +1,4 @@
-"""One gRPC channel for each broker that is called, and the services behind it.
+"""Keeps one gRPC channel for each broker that is called, with stubs of its services.
 
     held(address) ─▶ Stubs: log, topics, cluster, groups, access  while a call or a stream is under way, its channel stays
     drop_idle ─▶ channels of brokers that are gone, or that nothing was asked of for IDLE_S, are closed; and, where the files of TLS
@@ -6,9 +6,8 @@
 
 Invariant: there are no more channels than brokers in the cluster, addresses that the user gave, and calls under way at others.
 
-A gRPC channel whose every call carries who asks. It stands where a channel does, for the generated stubs.
-
-Not by grpc's own call credentials: those need TLS, where a broker on this machine needs none, and ask a thread for each call.
+AuthorizedChannel adds the credentials to each call. grpc's own call credentials do not fit: they need TLS, which a broker on this
+machine does not, and use a thread for each call.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tidelog.transport.tls_diagnosis import TlsProblem, diagnose_tls
 ANSWER_SLACK_BYTES: Final = 32 * MIB
 IDLE_S: Final = 300.0
 LAST_EVENTS_S: Final = 0.01
-# So long what is wrong with TLS at an address is taken for known.
+# How long a diagnosis of TLS at an address stays valid.
 TROUBLE_S: Final = 10.0
 TROUBLE_TIMEOUT_S: Final = 2.0
 
@@ -56,8 +55,8 @@ class Stubs:
         """`pem`: of TLS; None: in plain text."""
         self.address = address
         self.pem = pem
+        # Under way.
         self.calls = 0
-        """Under way."""
         self.used_s = time.monotonic()
         options = (*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
         if pem is None:
@@ -76,15 +75,17 @@ class Stubs:
 
 
 class Channels:
+    """The gRPC channels of one client."""
+
     def __init__(self, settings: ClientSettings, credentials: Credentials | None = None) -> None:
         self._answer_bytes_max = settings.fetch_bytes_max + ANSWER_SLACK_BYTES
         self._credentials = credentials or Credentials(settings, tls=False)
         self._pem = self._credentials.pem() if self._credentials.tls else None
         self._stubs: dict[str, Stubs] = {}
+        # Channels with replaced certificates, and calls in flight.
         self._retired: list[Stubs] = []
-        """With certificates of before, and calls under way."""
+        # The TLS problem at an address, with the time of its diagnosis.
         self._troubles: dict[str, tuple[float, TlsProblem | None]] = {}
-        """By address: what was wrong with TLS there, and when that was found."""
         self._is_closed = False
 
     @contextmanager
@@ -127,7 +128,7 @@ class Channels:
                 raise unreachable(address, f"no connection within {1000 * timeout_s:g} ms") from None
 
     def is_connected(self, address: str) -> bool:
-        """At this moment; where it is not, an attempt begins."""
+        """Returns whether a connection stands now; if not, starts an attempt."""
         return self._at(address).channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
 
     async def drop_idle(self, keep: Collection[str]) -> None:
@@ -151,7 +152,7 @@ class Channels:
         await asyncio.sleep(LAST_EVENTS_S)
 
     async def _renew(self) -> None:
-        """Where the files of TLS have changed, next calls go over new channels. Files that can't be read have not changed."""
+        """Opens new channels for later calls after the TLS files changed. Unreadable files count as unchanged."""
         if not self._credentials.tls:
             return
         with suppress(InvalidArgument):
@@ -189,7 +190,7 @@ def _closed() -> Rejected:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody has cancelled this task itself."""
+    """Returns whether this task itself was cancelled."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -198,13 +199,14 @@ AUTHORIZATION = "authorization"
 
 
 class AuthorizedChannel:
+    """A gRPC channel that adds the `authorization` header to each call."""
+
     def __init__(self, channel: grpc.aio.Channel, authorization: Callable[[], str | None]) -> None:
-        """`authorization` is asked for each call."""
+        """`authorization` is called for each call."""
         self._channel = channel
         self._authorization = authorization
 
     def __getattr__(self, name: str) -> Any:
-        """Its state, and its end."""
         return getattr(self._channel, name)
 
     def unary_unary(self, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the brokers are: addresses, topics and who leads their partitions.
+"""Finds the brokers of a cluster, its topics, and the leaders of their partitions.
 
     connect("http://a:8080,http://b:8080")  ──GET /v1/cluster──▶ grpc_address of each broker
     connect("grpc://a:9090")                ──GetCluster───────▶ the same, and what each broker takes
@@ -69,7 +69,7 @@ QUESTION_S_MAX: Final = 5.0
 LEADER_CONNECT_S: Final = 2.0
 # A broker that has heard nothing of etcd for longer is asked behind those that have. When all is well, that is 3 s.
 METADATA_AGE_MS_MAX: Final = 5_000
-# Who asks so soon again, and is told the same, does not get on with it: another broker is asked next.
+# A repeated question within this time goes to another broker: the first one's answer did not help.
 ASKED_AGAIN_S: Final = 2.0
 
 # Brokers that an error names beside the one that it comes from.
@@ -84,34 +84,36 @@ class _Question:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.failure: TidelogError | None = None
+        # Since when it is known that it failed.
         self.failed_s = 0.0
-        """Since when it is known that it failed."""
 
 
 class Connection:
+    """The connection of a client to a cluster: brokers, routes, and calls with retries."""
+
     def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
         self._addresses = parse_addresses(addresses)
         self._settings = settings
         self._credentials = Credentials(settings, tls=self._addresses[0].tls)
         self._grpc_scheme = "grpcs" if self._addresses[0].tls else "grpc"
         self._channels = Channels(settings, self._credentials)
+        # The address that answered.
         self._reached = self._addresses[0]
-        """The address that answered."""
+        # gRPC addresses of brokers that answer what any broker can answer, the nearest first.
         self._seeds: list[str] = []
-        """gRPC addresses of brokers that answer what any broker can answer, the nearest first."""
         self._reachability = Reachability()
         self.epochs = LeaderEpochs()
         self._throttled: Throttled | None = None
         self._throttled_until_s = 0.0
+        # gRPC addresses by broker id.
         self._grpc_address_of: dict[str, str] = {}
-        """By broker id."""
+        # Limits by gRPC address, of brokers that reported them.
         self._limits_at: dict[str, BrokerLimits] = {}
-        """By gRPC address, of those that told."""
         self._routes: dict[str, TopicRoute] = {}
         self._opening = _Question()
         self._opened_s = float("-inf")
+        # By topic, as long as somebody waits for the answer.
         self._questions: WeakValueDictionary[str, _Question] = WeakValueDictionary()
-        """By topic, as long as somebody waits for the answer."""
 
     async def open(self) -> None:
         """Finds the cluster at the first address that answers; raises Unavailable with what each of them met, or what they refuse.
@@ -146,7 +148,7 @@ class Connection:
                 return
         denied = [error for error in met if isinstance(error, Denied)]
         if denied or len(met) == 1 or all(isinstance(error, Rejected) for error in met):
-            raise (denied or met)[0]  # whoever answers so says what is wrong: it does not pass, as silence may
+            raise (denied or met)[0]  # such an answer names a lasting cause, while silence may pass
         raise Unavailable("no address answered: " + "; ".join(error.message for error in met), hint=met[0].hint)
 
     async def close(self) -> None:
@@ -159,7 +161,7 @@ class Connection:
         return self._channels.held(address)
 
     async def until_connected(self, address: str) -> None:
-        """Returns when a connection stands; so whoever calls next knows that before it nothing went out. Raises Unavailable."""
+        """Returns when a connection stands, so a call that fails earlier has sent nothing. Raises Unavailable."""
         timeout_s = self._settings.connect_timeout_ms / 1000
         if address in self._grpc_address_of.values() and len(self._seeds) > 1:
             timeout_s = min(timeout_s, LEADER_CONNECT_S)
@@ -171,7 +173,7 @@ class Connection:
         self._tell_if_direct_again(address)
 
     async def kept_silent(self, address: str) -> None:
-        """A broker owes an answer for so long that another one is to be asked what to think of it.
+        """Handles a broker whose answer is overdue: asks another one about it.
 
         One that forwards to a leader which we can't reach is asked itself, so that another takes its place if need be.
         """
@@ -184,7 +186,7 @@ class Connection:
 
     @property
     def _seed(self) -> str:
-        """gRPC address of the broker to ask what any can answer."""
+        """Returns the gRPC address for calls that any broker can answer."""
         return self._reachability.choose(self._seeds)
 
     def _tell_if_direct_again(self, address: str) -> None:
@@ -199,14 +201,14 @@ class Connection:
         at: str | None = None,
         first_timeout_s: float | None = None,
     ) -> _Answer:
-        """A unary call at any broker, or first of all at the address `at`: `attempt` gets the services and its timeout in seconds.
+        """Makes a unary call at any broker, or first at the address `at`. `attempt` receives the stubs and its timeout in seconds.
 
         What wrote nothing is tried again until `request_timeout_ms`, at another broker where there is one. What only reads is
         tried at least three times in that time, so that a broker that keeps silent does not use it up; `first_timeout_s` is for
-        what is answered soon: the first attempt has so long, the next ones twice as long each, up to QUESTION_S_MAX.
-        Where the end of that time cuts an attempt short, what the one before met is told: so little silence says nothing. What
+        what is answered soon: the first attempt has this time, each next one twice as long, up to QUESTION_S_MAX.
+        Where the end of that time cuts an attempt short, the error of the one before is raised: short silence says nothing. What
         writes is not tried at a broker in less time than that has last taken to say that it can't, nor at a third one in less than
-        two others have: cut short, nobody knew what was written.
+        two others have: cut short, its outcome would be unknown.
         Errors: the tree of metadata/errors.py; OutcomeUnknown only where `writes`.
         """
         timeout_s = self._settings.request_timeout_ms / 1000
@@ -253,7 +255,7 @@ class Connection:
         return await self._attempt(attempt, address=at, writes=writes, timeout_s=timeout_s)
 
     async def coordinator(self, group: str) -> str:
-        """gRPC address of the broker that coordinates a consumer group. Raises NoCoordinator, Unavailable, InvalidGroupName."""
+        """Returns the gRPC address of a group's coordinator. Raises NoCoordinator, Unavailable, InvalidGroupName."""
         request = groups_pb2.FindCoordinatorRequest(group=group)
 
         async def ask(to: Stubs, timeout_s: float) -> groups_pb2.FindCoordinatorResponse:
@@ -264,7 +266,7 @@ class Connection:
         return self.address_of(found.broker_id, found.grpc_address)
 
     def address_of(self, broker_id: str, grpc_address: str) -> str:
-        """Where to call a broker that was named with its own address."""
+        """Returns the address to call for a broker that was named with its own address."""
         return self._grpc_address_of.get(broker_id) or grpc_target(grpc_address, reached=self._reached)
 
     def other_than(self, address: str) -> str:
@@ -304,7 +306,7 @@ class Connection:
 
     @property
     def throttled(self) -> Throttled | None:
-        """What a broker has last refused for want of quota or room, until the time is over after which it is to be asked again."""
+        """Returns the last refusal of a broker for quota or room, until the time for the next attempt."""
         return self._throttled if time.monotonic() < self._throttled_until_s else None
 
     def naming_all_that_are_silent(self, error: Unavailable) -> Unavailable:
@@ -327,7 +329,7 @@ class Connection:
     # ── topics and leaders ──
 
     async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False, at: str | None = None) -> TopicRoute:
-        """The topic's partitions and their leaders; `fresh` asks anew. `at` an address, that broker is asked, and only once.
+        """Returns the topic's partitions and their leaders; `fresh` asks the cluster. `at`: the only broker to ask, once.
 
         `from_store`: the broker reads the topic from the metadata store first, so that partitions are found that were added through
         another broker a moment ago.
@@ -352,7 +354,7 @@ class Connection:
                 if isinstance(error, UnknownTopic):
                     self._routes.pop(topic, None)
                 if at is None:
-                    # A topic may have been created while this was asked; that nobody answers is true until now.
+                    # A topic may have been created in the meantime; that no broker answers holds until now.
                     question.failure, question.failed_s = (
                         copy(error),
                         time.monotonic() if isinstance(error, Unavailable) else asked_s,
@@ -364,11 +366,11 @@ class Connection:
             return route
 
     def forget_route(self, topic: str) -> None:
-        """The topic may have been changed by us: whoever asks next asks the cluster."""
+        """Drops a route after a change by this client, so that the next question goes to the cluster."""
         self._routes.pop(topic, None)
 
     def limits(self, address: str) -> BrokerLimits:
-        """What the broker at this address takes, as far as it told."""
+        """Returns the limits of the broker at this address, as far as it reported them."""
         return self._limits_at.get(address, UNTOLD)
 
     def _known_route(self, topic: str, wanted_since_s: float) -> TopicRoute | None:
@@ -410,14 +412,14 @@ class Connection:
             epochs=self.epochs,
             way_to=self._way_to,
         )
-        if is_old or self._helps_nobody(route):
+        if is_old or self._may_be_stale(route):
             self._reachability.told_what_is_doubtful(told_by, time.monotonic())
         else:
             self._reachability.told_what_helps(told_by)
         return route
 
-    def _helps_nobody(self, route: TopicRoute) -> bool:
-        """Whether another one may know better: a leader can't be connected, nobody leads, or one of before; or nothing is new."""
+    def _may_be_stale(self, route: TopicRoute) -> bool:
+        """Returns whether another broker may know better: a leader is absent, stale or unreachable, or nothing is new."""
         before = self._routes.get(route.name)
         return (
             route.has_detours

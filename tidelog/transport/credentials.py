@@ -1,4 +1,4 @@
-"""Who this client is to the brokers, and which brokers it believes.
+"""Provides the client's identity, and checks that of the brokers.
 
     API key or token   ─▶ `authorization` of every call and request: Bearer …
     files of TLS       ─▶ read when a connection is made, so that they may be replaced
@@ -29,8 +29,10 @@ Pem = tuple[bytes | None, bytes | None, bytes | None]
 
 
 class Credentials:
+    """The credentials of one client."""
+
     def __init__(self, settings: ClientSettings, *, tls: bool) -> None:
-        """Raises InvalidArgument where files are missing, or can't be meant."""
+        """Raises InvalidArgument if files are missing or invalid."""
         self.tls = tls
         self._settings = settings
         given = [name for name in ("ca_file", "cert_file", "tls_server_name") if getattr(settings, name)]
@@ -64,19 +66,20 @@ class Credentials:
         return self._authorization
 
     def may_go_to(self, host: str) -> bool:
-        """Whether no key would go to this host in plain text, or somebody has said that it may."""
+        """Returns whether no key would go to this host in plain text, or the program allows it."""
         return self.tls or not self.has_key or self._settings.allow_plaintext_api_key or is_this_machine(host)
 
     def check_way(self, host: str) -> None:
         """Raises Denied where they may not go there."""
         if not self.may_go_to(host):
             raise Denied(
-                f"the API key is not sent to {host}: there is no TLS, and whoever listens on the way could read it",
+                f"the API key is not sent to {host}: without TLS others on the network could read it",
                 hint="Write https:// (or grpcs://), or say that it may: allow_plaintext_api_key.",
             )
 
     def pem(self) -> Pem:
-        """As the files have it now. Raises InvalidArgument, as well where a pair does not fit together, or is being replaced."""
+        """Returns the present content of the files. Raises InvalidArgument, also for a pair that does not match or is being
+        replaced."""
         found = self._read()
         if self.has_certificate:
             self.ssl_context()
@@ -93,7 +96,8 @@ class Credentials:
         return grpc.ssl_channel_credentials(ca or system_authorities(), key, cert)
 
     def ssl_context(self, *, verify: bool = True) -> ssl.SSLContext:
-        """For HTTP. Without `verify` it is for looking at who answers, never for a key. Raises InvalidArgument."""
+        """Returns a context for HTTP. Without `verify` it only serves to look at a certificate, never for a key. Raises
+        InvalidArgument."""
         context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
         context.name = self.server_name
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -124,7 +128,7 @@ class _NamedContext(ssl.SSLContext):
 
 
 def is_this_machine(host: str) -> bool:
-    """Of a host as addresses write it. A name other than localhost may be anywhere."""
+    """Returns whether the host is this machine. A name other than localhost may be anywhere."""
     return host in _LOCAL or host.startswith("127.")
 
 

@@ -1,4 +1,4 @@
-"""What the cluster says of itself: topics, partitions, brokers, where a record lies. Frozen, and ready for JSON. Pure."""
+"""Describes the cluster: topics, partitions, brokers, where a record lies. Frozen, and ready for JSON. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from gateway.proto.values import value_of
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition: its leader and the range of its offsets."""
+
     partition: int
-    # Broker id; empty where nobody leads.
+    # Broker id; empty if there is no leader.
     leader: str
     leader_epoch: int
     # The oldest offset that can be read.
     log_start_offset: int
-    # The offset that the next committed record will have. -1 where there is an error, as is log_start_offset.
+    # The offset of the next committed record. Like log_start_offset, -1 if there is an error.
     high_watermark: int
-    # Why its leader does not serve it (it is damaged), or does not answer, or that nobody leads it.
+    # Why it is not served: it is damaged, its leader does not answer, or there is none.
     error: str = ""
     error_code: str = ""
     hint: str = ""
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic with its settings."""
+
     name: str
     id: str
     partition_count: int
@@ -36,6 +40,8 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker of the cluster."""
+
     broker_id: str
     http_address: str
     grpc_address: str
@@ -49,18 +55,22 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster with its brokers."""
+
     cluster_id: str
     version: str
     bucket: str
     brokers: tuple[BrokerInfo, ...]
-    # For so long the broker that told all this has heard nothing from the metadata store: it may be as old.
+    # How long the answering broker has heard nothing from the metadata store: this answer may be as old.
     metadata_age_ms: int = 0
 
 
 class BrokerDrain(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of a broker's drain."""
+
     broker_id: str
     draining: bool
-    # 0 of a broker that drains: it may be stopped, and nothing moves.
+    # A draining broker with 0 may be stopped without moving a partition.
     partitions_led: int
 
 
@@ -72,15 +82,15 @@ class OffsetRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the records of a leader epoch end, of the asked one or the newest before it."""
+    """The end of a leader epoch: the requested one, or the newest before it."""
 
     leader_epoch: int
-    # Behind its last record; of the present epoch the high watermark.
+    # One past its last record; for the present epoch, the high watermark.
     end_offset: int
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a record lies on the bucket: in the bytes [range_start, range_end) of an object."""
+    """The position of a record on the bucket: in the bytes [range_start, range_end) of an object."""
 
     topic: str
     partition: int

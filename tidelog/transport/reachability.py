@@ -16,19 +16,19 @@ from collections.abc import Collection, Sequence
 
 
 class Reachability:
-    """`now_s` is of any clock that does not go back."""
+    """Tracks which brokers answer, and selects the one to ask. `now_s` is from any monotonic clock."""
 
     def __init__(self) -> None:
+        # By address: when it last gave no answer, or none but that it can't; only those that have not answered since.
         self._failed_s: dict[str, float] = {}
-        """By address: when it last gave no answer, or none but that it can't; only those that have not answered since."""
+        # Those of them that said nothing at all.
         self._silent: set[str] = set()
-        """Those of them that said nothing at all."""
+        # By address: when its answer last did not help; only those whose last answer was such a one.
         self._doubted_s: dict[str, float] = {}
-        """By address: when its answer last did not help; only those whose last answer was such a one."""
+        # Where no connection could be made, and none has stood since.
         self._unconnected: set[str] = set()
-        """Where no connection could be made, and none has stood since."""
+        # By the leader's address: the broker that forwards to it.
         self._detours: dict[str, str] = {}
-        """By the leader's address: the broker that forwards to it."""
 
     # ── what was met ──
 
@@ -41,14 +41,14 @@ class Reachability:
         self._silent.add(address)
 
     def spoke(self, address: str) -> None:
-        """It lives, whatever it said."""
+        """Notes that the broker answered, whatever the answer."""
         self._silent.discard(address)
 
     def told_what_helps(self, address: str) -> None:
         self._doubted_s.pop(address, None)
 
     def told_what_is_doubtful(self, address: str, now_s: float) -> None:
-        """It answers, but from what it may have heard long ago: it may be cut off from etcd, and others may know better."""
+        """Notes that a broker answers from old metadata: it may be cut off from etcd, and others may know better."""
         self._doubted_s[address] = now_s
 
     def connected(self, address: str) -> bool:
@@ -88,15 +88,15 @@ class Reachability:
         return address in self._unconnected
 
     def is_detour(self, address: str) -> bool:
-        """Whether requests for another broker's partitions go here."""
+        """Returns whether requests for another broker's partitions go here."""
         return address in self._detours.values()
 
     def has_detour(self, leader: str) -> bool:
-        """Whether requests for its partitions go to another broker."""
+        """Returns whether requests for its partitions go to another broker."""
         return leader in self._detours
 
     def way_to(self, leader: str, others: Sequence[str]) -> str:
-        """Where requests for this leader's partitions go: to itself, or to one of the others, which forwards."""
+        """Returns the broker for requests to this leader's partitions: itself, or one of the others, which forwards."""
         if leader not in self._unconnected:
             return leader
         via = self._detours.get(leader)

@@ -1,6 +1,6 @@
-"""How long a call that was refused waits until it is tried again, and which error is told in the end. Pure, but for chance.
+"""Computes the pauses between retries, and selects the final error. Pure, but for chance.
 
-What fails again and again while it is tried again: told once it lasts, and once it is over.
+OutageLog reports a repeated failure once it lasts, and once more when it is over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def worth_telling(met: _Error | None, error: _Error, *, is_cut_short: bool) -> _
 # What passes sooner is a handover, or a broker that is started again.
 TOLD_AFTER_S: Final = 10.0
 TOLD_EVERY_S: Final = 60.0
-# Between two attempts: nobody was trying any more.
+# A longer pause between two attempts starts a new failure.
 FORGOTTEN_AFTER_S: Final = 60.0
 
 log = logging.getLogger("tidelog")
@@ -47,7 +47,7 @@ class _Failing:
 
 
 class OutageLog:
-    """By the name of what is tried. Invariant: nothing is remembered of what succeeded last, or of what nobody tries any more."""
+    """Logs lasting failures by the name of the call. Invariant: keeps nothing of calls that succeeded or ended."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -66,7 +66,7 @@ class OutageLog:
             log.warning("%s: for %.0f s now: %s; trying again", what, now_s - failing.since_s, error)
 
     def over(self, what: str) -> None:
-        """It was answered."""
+        """Notes that the call was answered."""
         failing = self._failing.pop(what, None)
         if failing is not None and failing.told_s is not None:
             log.warning("%s: answered again after %.0f s", what, self.clock() - failing.since_s)

@@ -1,4 +1,4 @@
-"""Where a topic's records go: its partitions, who leads each of them at which epoch, and what those brokers take. Pure.
+"""Defines the route of a topic: its partitions, their leaders and epochs, and the limits of those brokers. Pure.
 
     topic's name ─▶ TopicRoute: topic id ─▶ PartitionRoute: leader epoch, leader's address ─▶ BrokerLimits
 
@@ -29,11 +29,11 @@ EPOCHS_OF_TOPICS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """What one broker takes. The defaults are a broker's own, for one that does not tell: what is above is refused by it."""
+    """The limits of one broker. The defaults apply to a broker that reports none, which refuses more."""
 
-    # One request, whole. It has to fit the broker's buffer, too.
+    # Bytes of a whole request. It has to fit the broker's buffer, too.
     request_bytes_max: int = 16 * MIB
-    # One record batch, unless its topic says less. Not known: what a request can hold.
+    # Bytes of a record batch, unless its topic allows less. If unknown, the bytes of a request.
     message_bytes_max: int = 16 * MIB
     # The records of one batch, decompressed.
     decompressed_bytes_max: int = 64 * MIB
@@ -59,11 +59,13 @@ class RoutePath(NamedTuple):
 
 
 class PartitionRoute(NamedTuple):
-    # gRPC address: of the leader, or of a broker that forwards to it; where nobody leads, of one that can say who does.
+    """The route to one partition."""
+
+    # gRPC address of the leader, or of a broker that forwards to it; without a leader, of a broker that learns of the next.
     leader: str
-    # NO_LEADER_EPOCH where nobody leads.
+    # NO_LEADER_EPOCH without a leader.
     leader_epoch: int
-    # As in Way.
+    # As in RoutePath.
     awaits: str = ""
 
     @property
@@ -73,12 +75,12 @@ class PartitionRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """What a client needs to know of a topic to reach its partitions."""
+    """The partitions of a topic and its limits, as far as a client needs them."""
 
     name: str
     topic_id: str
     partitions: tuple[PartitionRoute, ...]
-    # The largest record batch that the topic takes, whichever of its partitions it is for.
+    # The largest record batch of the topic, in bytes.
     batch_bytes_max: int
     # The same of its records, decompressed.
     decompressed_bytes_max: int
@@ -99,29 +101,29 @@ class TopicRoute:
         return len(self.partitions)
 
     def age_s_max(self, usual_s: float) -> float:
-        """When it is too old. A detour is to end soon after the leader can be reached."""
+        """Returns the maximum age in seconds. A detour ends soon after the leader can be reached."""
         return min(usual_s, DETOUR_AGE_S) if self.has_detours else usual_s
 
 
 class LeaderEpochs:
-    """The newest leader epoch of each partition that any answer told. Whoever reads names it: so no leader of before answers."""
+    """Keeps the newest known leader epoch of each partition. Readers send it, so that no stale leader answers."""
 
     def __init__(self) -> None:
+        # By topic id.
         self._newest: OrderedDict[str, dict[int, int]] = OrderedDict()
-        """By topic id."""
 
     def newest(self, topic_id: str, partition: int) -> int:
-        """NO_LEADER_EPOCH where none was told."""
+        """Returns the newest leader epoch; NO_LEADER_EPOCH if none is known."""
         return self._newest.get(topic_id, {}).get(partition, NO_LEADER_EPOCH)
 
     def heed(self, topic_id: str, partition: int, error: TidelogError) -> None:
-        """A broker that refuses the epoch of before tells the present one."""
+        """Takes the present epoch from a refusal of a stale one."""
         leader_epoch = error.details.get("leader_epoch")
         if isinstance(error, FencedLeaderEpoch) and isinstance(leader_epoch, int):
             self.note(topic_id, partition, leader_epoch)
 
     def note(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
-        """Whether it is a newer one."""
+        """Notes an epoch. Returns whether it is newer than the known one."""
         if leader_epoch <= self.newest(topic_id, partition):
             return False
         self._newest.setdefault(topic_id, {})[partition] = leader_epoch
@@ -143,7 +145,7 @@ def route_from(
 ) -> TopicRoute:
     """`address_of`: by broker id. `limits_at`: by address. `anyone`: the address for partitions whose leader is not known.
 
-    `way_to`: the address by which a leader is reached. A leader of before, by the `epochs` that are known, counts as not known.
+    `way_to`: the address by which a leader is reached. A stale leader, by the known `epochs`, counts as unknown.
     """
     partitions = [PartitionRoute(anyone, NO_LEADER_EPOCH, NEXT_LEADER)] * topic.partition_count
     has_detours = False
@@ -172,7 +174,7 @@ def route_from(
 
 
 def limits_from(broker: admin_pb2.Broker) -> BrokerLimits | None:
-    """What a broker tells of its limits; None where it tells nothing. A limit that it does not know at the moment is 0."""
+    """Reads the limits from a broker's description; None if it has none. A limit of 0 is unknown at the moment."""
     if not broker.HasField("limits"):
         return None
     told = broker.limits

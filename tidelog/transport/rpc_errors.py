@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NotImplementedHere(Rejected):
-    """Whoever answers does not know the call."""
+    """The server does not know the call."""
 
 
 def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> TidelogError:
@@ -60,24 +60,24 @@ def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> 
 
 
 def is_timeout(error: TidelogError) -> bool:
-    """Whether it was made of a call that got no answer in the time that it had."""
+    """Returns whether the error comes from a call without an answer in time."""
     cause = error.__cause__
     return isinstance(cause, RpcError) and cause.code() is StatusCode.DEADLINE_EXCEEDED
 
 
 def is_told_by_broker(error: grpc.aio.AioRpcError) -> bool:
-    """Whether it is the answer of a broker, and not what grpc makes of its silence."""
+    """Returns whether a broker answered, and grpc did not make up the error after silence."""
     return status_in(error.trailing_metadata()) is not None
 
 
 def is_said_by_broker(error: TidelogError) -> bool:
-    """The same of what was made of it."""
+    """Returns whether the error comes from a broker's answer."""
     cause = error.__cause__
     return not isinstance(cause, RpcError) or is_told_by_broker(cast("grpc.aio.AioRpcError", cause))
 
 
 def _exhausted(said: str, address: str, writes: bool) -> TidelogError | None:
-    """What grpc itself refuses in its own words; None for others' words, which say nothing of what was written."""
+    """Translates an error that grpc itself raises; None for other texts, which leave open what was written."""
     is_answer = _ANSWER_REFUSED in said
     if (sizes := _MESSAGE_TOO_LARGE.search(said)) and not (is_answer and writes):
         what = "Ask for less at once." if is_answer else "Send less at once: smaller records, or a smaller batch_bytes_max."

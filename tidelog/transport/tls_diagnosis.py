@@ -28,14 +28,16 @@ LAST_WORD_S: Final = 0.5
 
 
 class TlsProblem(NamedTuple):
+    """A TLS problem with its remedy."""
+
     cause: str
     remedy: str
 
 
 def diagnose_tls(host: str, port: int, credentials: Credentials, *, protocol: str, timeout_s: float) -> TlsProblem | None:
-    """What is wrong with TLS at this address; None where nothing is, or where there is no connection at all. Blocks.
+    """Returns the TLS problem at this address; None if there is none, or no connection at all. Blocks.
 
-    `protocol`: what is to be spoken over it, h2 or http/1.1.
+    `protocol`: the protocol to speak over it, h2 or http/1.1.
     """
     context = credentials.ssl_context()
     context.set_alpn_protocols([protocol])
@@ -77,7 +79,7 @@ def connected(context: ssl.SSLContext, host: str, port: int, *, timeout_s: float
 
 
 def trouble_of(error: ssl.SSLError, host: str, port: int, credentials: Credentials) -> TlsProblem:
-    """The same of an error that is known already."""
+    """Diagnoses an error that is known already."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _unverified(error, host, port, credentials)
@@ -118,7 +120,7 @@ def _unverified(error: ssl.SSLCertVerificationError, host: str, port: int, crede
 
 
 def _names(host: str, port: int, credentials: Credentials) -> list[str]:
-    """What the certificate there holds."""
+    """Returns the names in the certificate of this address."""
     from cryptography import x509
 
     der = peer_certificate(host, port, credentials, timeout_s=2.0)

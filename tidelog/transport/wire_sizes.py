@@ -32,7 +32,7 @@ LONE_BATCH_OVERHEAD_BYTES: Final = REQUEST_OVERHEAD_BYTES + APPEND_OVERHEAD_BYTE
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Of one record within a batch."""
+    """Returns the bytes of one record within a batch."""
     size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
     for name, header_value in headers:
         size += HEADER_OVERHEAD_BYTES + (len(name) if name.isascii() else len(name.encode()))
@@ -41,5 +41,5 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> in
 
 
 def append_bytes(topic: str, batch_bytes: int) -> int:
-    """Of a batch of this length within a request."""
+    """Returns the bytes of a batch of this length within a request."""
     return APPEND_OVERHEAD_BYTES + len(topic.encode()) + batch_bytes

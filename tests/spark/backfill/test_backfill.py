@@ -102,14 +102,14 @@ def test_what_was_found_and_what_becomes_of_it_is_told_as_it_goes(log: MadeLog) 
         told.append("tasks run")
         return in_this_process(tasks)
 
-    backfill(log.url, ALL, noted, units=2, settings=SMALL, told=told.append)
+    backfill(log.url, ALL, noted, units=2, settings=SMALL, report=told.append)
     assert [line.partition(" MB")[2] for line in told[:1]] == [" of batches wait in segments"]
     assert told[1].startswith("making Parquet of 0.0 MB, in 2 tasks")
     assert told[2] == "tasks run"
     assert told[-1].startswith("partitions that have gone on: ")
     assert told[-1].endswith("; 0.0 MB wait still")
     told.clear()
-    backfill(log.url, ALL, noted, units=2, settings=SMALL, told=told.append)
+    backfill(log.url, ALL, noted, units=2, settings=SMALL, report=told.append)
     assert told == ["0.0 MB of batches wait in segments"]
 
 
@@ -135,13 +135,13 @@ def test_the_manifest_is_the_one_that_a_compactor_makes_but_for_names(tmp_path: 
     bucket.compact()
     run(f"file://{twin}", settings=AT_ONCE)
 
-    def told(root: Path) -> tuple[object, ...]:
+    def stored(root: Path) -> tuple[object, ...]:
         made = _newest(root)
         for file in made.files:
             verify_history(next(root.glob(f"topics/orders/*/*/{file.name}")).read_bytes(), file)
         return made.compacted_to, made.log_start_offset, made.epochs, made.producers, [_content(file) for file in made.files]
 
-    assert told(twin) == told(bucket.root)
+    assert stored(twin) == stored(bucket.root)
 
 
 def _newest(root: Path) -> Manifest:

@@ -108,7 +108,7 @@ def test_a_topic_that_is_made_anew_meanwhile_is_not_mixed_with_the_one_that_was_
     planned = plan(log.url)
     (log.root / deleted_topic_key("orders", log.topic_id, Revision(2))).write_bytes(b"{}")
     MadeLog(log.root, id_digit="b")
-    with pytest.raises(UnknownTopic, match="orders was deleted and made anew"):
+    with pytest.raises(UnknownTopic, match="orders was deleted and recreated"):
         rows_of(log, planned)
 
 

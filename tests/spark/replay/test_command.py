@@ -76,11 +76,11 @@ def running(
         *,
         partitions: int | None,
         began: Callable[[ReplayPlan, int], None],
-        told: Callable[[replays.ReplayProgress], None],
+        report: Callable[[replays.ReplayProgress], None],
     ) -> Verdict:
         calls.append((asked, running))
         began(ReplayPlan(asked, {"orders": {0: OffsetRange(0, 200)}}, {}, keeps), done)
-        told(replays.ReplayProgress(200, 200))
+        report(replays.ReplayProgress(200, 200))
         if isinstance(verdict, BaseException):
             raise verdict
         return verdict

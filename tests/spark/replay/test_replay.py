@@ -50,10 +50,10 @@ def test_a_range_that_is_filtered_goes_to_parquet_and_goes_on_after_an_interrupt
     rows, running = str(tmp_path / "rows"), Running(f"{tmp_path}/rows/_checkpoint", batch_offsets=40)
     in_small_batches = replace(running, batch_offsets=2)  # 50 batches take seconds, so the first look finds the replay half done
     wanted = asked(bucket, ReplayTarget.PARQUET, rows, where="value is not null")
-    with pytest.raises(InvalidArgument, match=r"--where 'valu = 1' is no condition that Spark takes: .*valu.*Nothing was written"):
+    with pytest.raises(InvalidArgument, match=r"'valu = 1' is not a condition that Spark accepts: .*valu.*Nothing was written"):
         replay(spark, asked(bucket, ReplayTarget.PARQUET, rows, where="valu = 1"), running, partitions=None)
     with pytest.raises(StopReplayError):
-        replay(spark, wanted, in_small_batches, partitions=None, told=stop)
+        replay(spark, wanted, in_small_batches, partitions=None, report=stop)
     bucket.compact()
     bucket.produce(records(120, 10))
     with pytest.raises(InvalidArgument, match="is the checkpoint of another replay: --where was 'value is not null', and is ''"):
@@ -61,7 +61,7 @@ def test_a_range_that_is_filtered_goes_to_parquet_and_goes_on_after_an_interrupt
     seen: list[ReplayProgress] = []
     begins: list[tuple[ReplayPlan, int]] = []
     verdict = replay(
-        spark, wanted, running, partitions=None, told=seen.append, began=lambda plan, done: begins.append((plan, done))
+        spark, wanted, running, partitions=None, report=seen.append, began=lambda plan, done: begins.append((plan, done))
     )
     expected = [one for one in bucket.written[10:110] if one.value is not None]
     assert verdict == Verdict(len(expected), len(expected))
@@ -117,7 +117,7 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
 
     def run(wanted: ReplayRequest, told: Callable[[ReplayProgress], None] = lambda progress: None) -> Verdict:
         running = Running(str(tmp_path / f"{wanted.topics[0]}-{wanted.into}"), brokers=broker.http_url, batch_offsets=120)
-        return replay(spark, wanted, running, partitions=target_partitions(wanted, running), told=told)
+        return replay(spark, wanted, running, partitions=target_partitions(wanted, running), report=told)
 
     with pytest.raises(StopReplayError):
         run(source, told=stop)

@@ -83,7 +83,7 @@ def test_a_java_that_is_too_old_is_told_by_its_version(tmp_path: Path) -> None:
 )
 def test_a_java_that_tells_no_version_is_no_java(tmp_path: Path, script: str, told: str) -> None:
     java_in(tmp_path, script)
-    with pytest.raises(JavaMissing, match=f"tells no version, but: {told}"):
+    with pytest.raises(JavaMissing, match=f"prints no version, but: {told}"):
         find_java({"PATH": str(tmp_path / "bin")}, packaged=nothing_packaged)
 
 

@@ -169,8 +169,8 @@ def test_a_metadata_store_that_is_away_is_a_fault() -> None:
     [fault] = found.faults
     assert fault == (
         "the broker that was asked has heard nothing from the metadata store for 34 s: topics and leaders can't change, "
-        "and are told as they were. Look at each member of etcd (tidelog doctor --etcd URL), or, without etcd, at the broker's log "
-        "and the disk of its data directory"
+        "and this answer may be old. Look at each member of etcd (tidelog doctor --etcd URL), or, without etcd, at the broker's "
+        "log and the disk of its data directory"
     )
 
 

@@ -228,7 +228,7 @@ def test_partitions_that_could_not_be_asked_are_told_not_to_be_counted(
     [
         ({}, "7 days from their timestamps (retention.ms, by default)"),
         ({"retention.ms": "3600000"}, "1 hour from their timestamps (retention.ms)"),
-        ({"retention.ms": "-1"}, "for ever"),
+        ({"retention.ms": "-1"}, "without limit"),
         ({"retention.ms": "90500"}, "90500 ms from their timestamps (retention.ms)"),
         ({"retention.ms": "0"}, "0 ms from their timestamps (retention.ms)"),
         ({"retention.ms": "-1", "retention.bytes": "5000"}, "5,000 bytes a partition at most (retention.bytes)"),

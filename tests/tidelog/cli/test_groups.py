@@ -226,7 +226,7 @@ def test_a_seek_that_makes_a_group_says_so_first(tidelog: Commands) -> None:
     answers = Answers()
     answers.plan = [a_move(0, None, 7)]
     said = tidelog(answers, "seek", "biling", "--to", "earliest", "-t", "orders", yes=False)[2]
-    assert said.splitlines()[0] == "biling is a new group: nobody has read as biling yet. Did you mean 'billing'?"
+    assert said.splitlines()[0] == "biling is a new group: it has no committed offsets yet. Did you mean 'billing'?"
     assert "new group" not in tidelog(answers, "seek", "billing", "--to", "earliest", "-t", "orders", yes=False)[2]
 
 
@@ -313,7 +313,7 @@ def test_a_group_is_deleted_once_it_was_said_what_goes_with_it(tidelog: Commands
     code, _, said = tidelog(answers, "delete", "billing", yes=True)
     assert (code, said.splitlines()) == (
         0,
-        ["? Delete billing with 2 committed offsets? Who joins it again begins anew.", "billing is deleted"],
+        ["? Delete billing with 2 committed offsets? A new member will begin from scratch.", "billing is deleted"],
     )
     assert answers.changed == ["billing"]
 

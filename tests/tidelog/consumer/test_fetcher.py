@@ -101,7 +101,7 @@ def _check_made_again(error: TidelogError) -> None:
     assert isinstance(error, UnknownTopic)
     assert "topic orders was deleted and made again while it was read" in error.message
     assert (error.details["topic_id"], error.details["new_topic_id"]) == (f"{1:032x}", f"{2:032x}")
-    assert "read it anew" in error.hint
+    assert "read it again" in error.hint
 
 
 def test_who_waits_for_records_does_not_read_on_in_a_topic_that_was_made_again() -> None:

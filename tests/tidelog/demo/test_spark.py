@@ -39,7 +39,7 @@ def test_what_java_says_on_its_stdout_is_not_taken_for_rows(tmp_path: Path, monk
 
 
 def test_rows_that_are_none_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SparkFailed, match="rows that are none") as failed:
+    with pytest.raises(SparkFailed, match="the pipeline printed invalid rows") as failed:
         delays_of("{}", tmp_path, monkeypatch)
     assert "--no-spark" in failed.value.hint
 

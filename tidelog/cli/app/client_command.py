@@ -30,7 +30,7 @@ AcksOption = Annotated[AcksName, typer.Option("--acks", help="Wait for the bucke
 
 
 def shows_credentials(url: str) -> bool:
-    """Whether this command says who asks: then lists may leave out what that one may not see."""
+    """Returns whether this command sends credentials. If so, lists may omit what their principal may not see."""
     return bool({"api_key", "api_key_file", "cert_file"} & set(cluster_access(url, os.environ, given_credentials()).credentials))
 
 
@@ -72,7 +72,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def require_confirmation(doing: str) -> None:
-    """InvalidArgument where nobody can be asked. `doing`: as in "moving billing"."""
+    """Raises InvalidArgument if stdin is not a terminal, so no question can be asked. `doing`: as in "moving billing"."""
     if not sys.stdin.isatty():
         raise InvalidArgument(
             f"{doing} needs a yes, and there is no terminal to ask", hint="Add --yes; --dry-run shows what it would do."

@@ -52,11 +52,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What the file holds."""
+    """The content of the contexts file."""
 
     current: str = ""
     urls: dict[str, str] = field(default_factory=dict)
-    # Of those that have any: settings of the client by their names.
+    # Client settings by name, for the contexts that have any.
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)
 
 

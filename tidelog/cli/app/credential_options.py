@@ -46,7 +46,7 @@ def _options(
 
 @cache
 def credential_options() -> list[Any]:
-    """As parameters of a command: the same of every one."""
+    """Returns the credential options as parameters, the same for every command."""
     app = typer.Typer(add_completion=False)
     app.command()(_options)
     return [parameter for parameter in get_command(app).params if parameter.name in NAMES]

@@ -72,7 +72,7 @@ def guarded(command: Callable[[], object]) -> int:
 
 
 def _ungrouped(command: Callable[[], object]) -> object:
-    """What the tasks of a command raise comes in groups: the first error is the one to tell."""
+    """Runs a command. Raises the first error of an exception group, since a user needs one cause."""
     try:
         return command()
     except BaseExceptionGroup as group:
@@ -100,12 +100,12 @@ def _leave_stdout() -> None:
 
 
 def register(error: TidelogError) -> None:
-    """What happened; what was written, which the commands that write note on their errors; what to do."""
+    """Prints an error: what happened, the notes on what was written, and the remedy."""
     say_error(error.message, [*getattr(error, "__notes__", ()), *([error.hint] if error.hint else [])])
 
 
 def say_error(message: str, remedies: list[str]) -> None:
-    """On a terminal in lines that fit it, broken between words only: what stands here is to be copied."""
+    """Prints an error. On a terminal it wraps between words only, so that commands can be copied."""
     terminal = sys.stderr.isatty()
     label = "Error:"
     lines = [f"{label} {message}", *(f"  {remedy}" for remedy in remedies)]

@@ -28,7 +28,7 @@ _EXTRA = re.compile(r" *\[(?P<extra>[^\[\]]*)\]$")
 
 
 class _Page:
-    """What the pages of commands and of groups have in common."""
+    """The common part of the help pages of commands and of groups."""
 
     epilog: str | None
 

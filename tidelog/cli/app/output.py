@@ -1,4 +1,4 @@
-"""What a command answers, in the form that was asked for: data on stdout, and only data.
+"""Prints the answer of a command in the requested format: data on stdout, and only data.
 
     table    for people; aligned columns
     json     one document, indented
@@ -22,6 +22,8 @@ import typer
 
 
 class Output(StrEnum):
+    """The output format of a command."""
+
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
@@ -48,9 +50,9 @@ def show_rows(
     narrow: Sequence[str] = (),
     styles: Styles = MappingProxyType({}),
 ) -> None:
-    """Several things of one kind. `columns` names those of the table, which may leave some out; none means all of the first row.
+    """Prints several things of one kind. `columns` selects the table's columns; none means all of the first row.
 
-    `narrow`: those of a terminal that is not wide enough for all; it is told so.
+    `narrow`: the columns for a terminal that is too narrow for all, with a note on stderr.
     """
     if output is not Output.TABLE:
         _write_document(list(rows), output)
@@ -70,12 +72,12 @@ def _as_cells(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[str], lis
 
 
 def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Of a table of which nothing is folded."""
+    """Returns the width of a table whose cells are not folded."""
     return sum(max(map(len, column)) + len(_BETWEEN) for column in zip(header, *rows, strict=True)) - len(_BETWEEN)
 
 
 def show_one(row: Row, output: Output) -> None:
-    """One thing with its properties."""
+    """Prints one thing with its properties."""
     if output is Output.TABLE:
         write_table([], [[name.replace("_", " "), cell(value, name)] for name, value in row.items()])
     else:
@@ -126,7 +128,7 @@ def _write_for_terminal(header: Sequence[str], rows: Sequence[Sequence[str]], ri
 
 
 def cell(value: object, name: str = "") -> str:
-    """A value as people read it in a table. What `name` says is a count is told in thousands; offsets and ids are to be copied."""
+    """Formats a value for a table. Counts, by their `name`, get thousands separators; offsets and ids stay copyable."""
     match value:
         case None:
             return "-"

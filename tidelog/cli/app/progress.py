@@ -1,4 +1,4 @@
-"""What a command that takes long shows on stderr: a bar, only on a terminal; and a word when nothing goes on, everywhere."""
+"""Shows progress on stderr: a bar on a terminal only, and a message everywhere when a command waits."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ async def tell_of_throttling(throttled: Callable[[], Throttled | None]) -> None:
 async def tell_of_waiting(
     answered: Callable[[], int], sent: Callable[[], int], throttled: Callable[[], Throttled | None] = lambda: None
 ) -> None:
-    """For ever: says so when nothing is answered for a while, and when answers come again. A silent wait looks like a hang.
+    """Runs until cancelled: reports when answers stop for a while, and when they come again. A silent wait looks like a hang.
 
-    While it is known that it is throttled, tell_of_throttling has said why."""
+    Stays silent while the client is throttled, which tell_of_throttling reports."""
     import asyncio
 
     before, waiting_before, waited_s, told_at_s = 0, False, 0, WAIT_TOLD_S

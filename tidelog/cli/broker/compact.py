@@ -59,7 +59,7 @@ def compact(
     list_settings: ListSettingsOption = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Compacts segments into Parquet, and deletes what nobody needs. Any number may run, beside any number of brokers.
+    """Compacts segments into Parquet, and deletes what is no longer needed. Any number may run, beside any number of brokers.
 
     \b
     tidelog compact --bucket s3://my-bucket/prefix --etcd http://etcd:2379
@@ -80,7 +80,7 @@ def compact(
     if list_settings:
         show_settings(flags, config, output, {})
         return 0
-    here = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}  # it opens neither door, and is not mistaken for a broker by its id
+    here = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}  # it opens neither listener, and its id is not that of a broker
     settings = load_settings(flags | here, os.environ, config)
     settings.check_memory(serves=False)
     text = TEXT if not once else "%(message)s"
@@ -90,7 +90,7 @@ def compact(
 
     if not once:
         uvloop.run(_run(settings, http))
-        say("stopped; what was begun is begun anew by the next one")
+        say("stopped; the next run repeats unfinished work")
         return 0
     report, bytes_pending = uvloop.run(_once(settings, everything=everything))
     row = {"manifests": report.manifests, "pending_bytes": bytes_pending}
@@ -104,9 +104,9 @@ def compact(
 
 
 def conclusion(manifests: int, bytes_pending: int, *, everything: bool, grace_s: float, hindered: bool = False) -> str:
-    """What the figures mean, and when there will be less on the bucket.
+    """Returns what the figures mean, and when the bucket will shrink.
 
-    `hindered`: by damage, or by what failed. Then it is not known that the rest only is not due, nor that nothing else waits.
+    `hindered`: damage or errors stopped some work. Then other data may wait, and the rest may be due.
     """
     said = []
     if not manifests and not bytes_pending and not hindered:
@@ -150,7 +150,7 @@ async def _work(settings: BrokerSettings, http: str) -> None:
 
 
 async def _once(settings: BrokerSettings, *, everything: bool) -> tuple[TickReport, int]:
-    """With the bytes that wait still."""
+    """Runs once. Returns the report, and the bytes still waiting."""
     from gateway.process.compactor_process import run_compactor
 
     async with run_compactor(settings, told=log.info) as (service, _):

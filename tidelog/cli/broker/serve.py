@@ -112,7 +112,7 @@ def serve(
 
 
 def extra_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """--linger-ms 250 and --linger-ms=250 as {"linger_ms": "250"}. Raises InvalidArgument for what is neither."""
+    """Parses --linger-ms 250 and --linger-ms=250 to {"linger_ms": "250"}. Raises InvalidArgument for anything else."""
     flags: dict[str, str] = {}
     rest = list(arguments)
     while rest:
@@ -301,9 +301,9 @@ def reached_here(address: str) -> str:
 
 
 def welcome_credentials(settings: BrokerSettings) -> tuple[str, str]:
-    """What commands and curl need besides, to be let in by a broker with these settings. Pure.
+    """Returns the extra flags of commands and of curl for a broker with these settings. Pure.
 
-    Files that belong to clients are not known here, and stand under names to be replaced.
+    The client's own files are unknown here, and stand as placeholders.
     """
     tls, access = settings.tls, settings.access
     flags, curl = "", ""

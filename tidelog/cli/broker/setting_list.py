@@ -29,7 +29,7 @@ from metadata.store.etcd.settings import EtcdSettings
 from segments.object_store.s3_settings import S3Settings
 from segments.settings import SegmentSettings
 
-# Stands for a data directory that nobody named.
+# Stands for a data directory that was not given.
 _NOWHERE = Path("-")
 
 
@@ -138,7 +138,7 @@ def _settings_of(settings: Any) -> Iterator[tuple[str, object, str]]:
 
 
 def _plain(name: str, value: object) -> object:
-    """For JSON; a secret as it shows itself, a URL without credentials."""
+    """Converts a value for JSON. Secrets stay masked, and URLs lose their credentials."""
     if value == _NOWHERE:
         return None
     if isinstance(value, str) and (name == "bucket" or "://" in value):

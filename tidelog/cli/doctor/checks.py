@@ -1,4 +1,4 @@
-"""The checks of `tidelog doctor`. Each answers; none raises. They leave nothing behind on the bucket or in the data directory.
+"""Runs the checks of `tidelog doctor`. Each returns a diagnosis; none raises. They leave nothing on the bucket or the disk.
 
 installation   Python, versions of what matters, whether the column kernel is compiled
 data directory it can be locked and written, and SQLite works there
@@ -6,9 +6,9 @@ etcd           as etcd.py has it, where one is named
 bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
 credentials    as checks.py has it, where a file with a key is named
 TLS            as tls.py has it, at --url
-cluster        a broker answers at --url, and takes the credentials; its gRPC door does, and all brokers and partitions are well
+cluster        a broker answers at --url, and takes the credentials; its gRPC listener does, and all brokers and partitions are well
 
-What fails for a reason that was told already is skipped: one cause, one remedy.
+A check that fails for a reason reported before is skipped: one cause, one remedy.
 
 What `tidelog doctor --url` finds of the file with the API key that is named: it can be read, holds a key, and is its owner's.
 """
@@ -48,7 +48,7 @@ DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop"
 
 
 CLOCK_TIMEOUT_S = 5.0
-# So many are told; `tidelog cluster health` tells the rest.
+# Most faults in a diagnosis; `tidelog cluster health` lists the rest.
 FAULTS_MAX = 5
 # Where only a bucket is named, the settings need a data directory all the same; it is not looked at.
 _UNNAMED = Path("(no data directory is named)")
@@ -179,7 +179,7 @@ async def check_bucket(settings: BrokerSettings) -> list[Diagnosis]:
 
 
 async def _create_only_besides(store: ObjectStore, listing: Diagnosis) -> Diagnosis:
-    """Who may not list may be allowed to write; who can't reach the bucket can't either."""
+    """Checks creation even if listing failed: a user may lack only the right to list."""
     proof = await check_create_only(store)
     if proof.status == "failed" and proof.remedy == listing.remedy:
         return Diagnosis(proof.check, "skipped", "it fails for the same reason as the bucket")
@@ -291,19 +291,19 @@ async def check_cluster_at(url: str, credentials: SettingChanges) -> list[Diagno
 
 
 def judge_cluster(health: ClusterHealth) -> Diagnosis:
-    """What is wrong with brokers and partitions, the first few of it, and what to do about the worst."""
+    """Judges brokers and partitions: the first few faults, and the remedy for the worst."""
     if not health.faults:
         topics = f"{health.topics} topic{'s' if health.topics != 1 else ''}"
         return Diagnosis("partitions", "ok", f"all {health.partitions} partitions of {topics} are served")
-    told = "; ".join(health.faults[:FAULTS_MAX]) + ("; …" if len(health.faults) > FAULTS_MAX else "")
+    detail = "; ".join(health.faults[:FAULTS_MAX]) + ("; …" if len(health.faults) > FAULTS_MAX else "")
     remedy = "`tidelog cluster health --url URL` tells all of it."
     if any(partition.code == Corrupt.code for partition in health.unserved):
         remedy = f"Restore what is damaged from a backup, and restart the brokers that refuse it. {remedy}"
-    return Diagnosis("partitions", "failed", told, remedy)
+    return Diagnosis("partitions", "failed", detail, remedy)
 
 
 def least_iam_policy(bucket_url: str) -> dict[str, Any] | None:
-    """What a broker may do on an s3:// bucket, and no more. None for other buckets. Only garbage collection deletes."""
+    """Returns the least IAM policy for a broker on an s3:// bucket; None for other buckets. Only garbage collection deletes."""
     if not bucket_url.startswith("s3://"):
         return None
     parts = urlsplit(bucket_url)
@@ -331,7 +331,7 @@ _CHECK = "credentials"
 
 
 def check_credentials(credentials: SettingChanges) -> list[Diagnosis]:
-    """Nothing to say where no file with a key is named. What it holds is not told."""
+    """Checks the key file, if one is named. Never prints its content."""
     path = credentials.get("api_key_file")
     if not path:
         return []

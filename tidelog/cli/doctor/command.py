@@ -71,7 +71,7 @@ def _told(found: Diagnosis) -> str:
 
 
 def _verdict(count: Counter[str]) -> str:
-    """In one line: what is wrong, and what nobody looked at."""
+    """Sums up in one line: failed checks, warnings, and skipped checks."""
     if count["failed"]:
         verdict = f"{count['failed']} of {count.total()} checks failed"
     elif count["warning"]:

@@ -1,4 +1,4 @@
-"""What one check of `tidelog doctor` found. Pure."""
+"""Defines the result of a check of `tidelog doctor`. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ _UNREACHABLE = "Check the endpoint, the network and its proxies, then run this a
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
+    """The result of one check, with its remedy."""
+
     check: str
     status: Literal["ok", "warning", "failed", "skipped"]
     detail: str

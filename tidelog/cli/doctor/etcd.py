@@ -1,4 +1,4 @@
-"""What `tidelog doctor` looks at in an etcd. Each check answers; none raises. One key is written under a lease, and gone with it.
+"""Checks an etcd for `tidelog doctor`. Each check returns a diagnosis; none raises. The lease of the one key it writes ends.
 
 etcd HOST    each member: it answers, how fast, its version, whether it has a leader, alarms
 etcd         as a broker uses it: the user may read and write under the cluster's prefix; a lease is granted, renewed and ended
@@ -50,7 +50,7 @@ async def check_etcd(settings: BrokerSettings, *, bucket_named: bool) -> list[Di
 
 
 async def _ask_member(etcd: EtcdSettings, address: EtcdAddress) -> tuple[Diagnosis, int]:
-    """What the member says of itself, and the id of its etcd cluster; 0 where that is not known."""
+    """Returns the member's diagnosis, and the id of its etcd cluster; 0 if unknown."""
     import grpc.aio
 
     from metadata.store.etcd.errors import failure
@@ -83,24 +83,24 @@ def judge_member(name: str, status: Any, took_ms: float) -> Diagnosis:
     """A member's StatusResponse, and how long it took, in milliseconds. Pure."""
     from metadata.store.etcd.client import VERSION_MIN, parse_version
 
-    told = f"version {status.version}, {status.dbSize / (1 << 20):.1f} MiB, answers in {took_ms:.1f} ms"
+    detail = f"version {status.version}, {status.dbSize / (1 << 20):.1f} MiB, answers in {took_ms:.1f} ms"
     if parse_version(status.version) < VERSION_MIN:
-        return Diagnosis(name, "failed", told, "Tidelog needs etcd 3.4 or later.")
+        return Diagnosis(name, "failed", detail, "Tidelog needs etcd 3.4 or later.")
     if not status.leader:
         return Diagnosis(
-            name, "failed", f"it has no leader; {told}", "Most of etcd's members are down or cut off: bring them back."
+            name, "failed", f"it has no leader; {detail}", "Most of etcd's members are down or cut off: bring them back."
         )
     if status.errors:
         remedy = SPACE if any("NOSPACE" in error for error in status.errors) else "See: etcdctl alarm list"
-        return Diagnosis(name, "failed", f"{', '.join(status.errors)}; {told}", remedy)
+        return Diagnosis(name, "failed", f"{', '.join(status.errors)}; {detail}", remedy)
     if status.isLearner:
-        return Diagnosis(name, "warning", f"it is a learner, which answers no reads; {told}", "Promote it, or leave it out.")
+        return Diagnosis(name, "warning", f"it is a learner, which answers no reads; {detail}", "Promote it, or leave it out.")
     if status.version in LOSES_TRANSACTIONS:
-        told = f"this version may forget in a crash what it acknowledged last; {told}"
-        return Diagnosis(name, "warning", told, "Upgrade to etcd 3.5.3 or later. Records are safe: the bucket has them.")
+        detail = f"this version may lose its last acknowledged writes in a crash; {detail}"
+        return Diagnosis(name, "warning", detail, "Upgrade to etcd 3.5.3 or later. Records are safe: the bucket has them.")
     if took_ms > SLOW_MS:
-        return Diagnosis(name, "warning", told, "Look at its disk (fsync) and at the network: elections and changes wait for it.")
-    return Diagnosis(name, "ok", told)
+        return Diagnosis(name, "warning", detail, "Look at its disk (fsync) and at the network: elections and changes wait for it.")
+    return Diagnosis(name, "ok", detail)
 
 
 async def _check_as_a_broker(settings: BrokerSettings, bucket_named: bool) -> list[Diagnosis]:
@@ -139,7 +139,7 @@ async def _write_under_a_lease(store: MetadataStore, key: str) -> None:
 
 
 async def _check_cluster(settings: BrokerSettings, in_etcd: str | None) -> Diagnosis:
-    """Whether the bucket is this cluster's."""
+    """Checks that the bucket belongs to this cluster."""
     from segments.bucket.cluster_record import read_cluster_record
     from segments.object_store.open import open_store
 

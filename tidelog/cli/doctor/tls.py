@@ -1,4 +1,4 @@
-"""What `tidelog doctor --url` finds of TLS at each address that it is given: which version, whose certificate, until when."""
+"""Checks TLS at each address of `tidelog doctor --url`: the version, the certificate, its expiry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON: Final = datetime.timedelta(days=14)
 
 
 async def check_tls(url: str, credentials: SettingChanges) -> list[Diagnosis]:
-    """One for each address. Without TLS there is something to say only beyond this machine."""
+    """Returns a diagnosis for each address. Reports a missing TLS only for addresses beyond this machine."""
     try:
         addresses = parse_addresses([url])
         shown = Credentials(settings_from(credentials), tls=addresses[0].tls)
@@ -53,8 +53,8 @@ def judge_certificate(where: str, certificate: Mapping[str, Any], *, now: dateti
     """`certificate` as `ssl` tells it. Pure."""
     ends = datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), datetime.UTC)
     names = ", ".join(name for _, name in certificate.get("subjectAltName", ()))
-    told = f"{where}, a certificate for {names}, until {ends:%Y-%m-%d %H:%M} UTC"
+    detail = f"{where}, a certificate for {names}, until {ends:%Y-%m-%d %H:%M} UTC"
     if ends - now < SOON:
         days = max(0, (ends - now).days)
-        return Diagnosis("TLS", "warning", f"{told}, in {days} days", "Replace it: brokers take a new one without a restart.")
-    return Diagnosis("TLS", "ok", told)
+        return Diagnosis("TLS", "warning", f"{detail}, in {days} days", "Replace it: brokers take a new one without a restart.")
+    return Diagnosis("TLS", "ok", detail)

@@ -70,12 +70,12 @@ def offset_rows(offsets: Sequence[CommittedOffset]) -> list[dict[str, Any]]:
 
 
 def notes(group: GroupInfo) -> list[str]:
-    """What the tables don't say by themselves."""
+    """Returns sentences that explain the tables."""
     said = []
     if group.state in _REBALANCING:
         said.append("a rebalance is under way: partitions may have other owners in a moment")
     elif group.state == "Empty":
-        said.append(f"nobody reads as {group.group} now")
+        said.append(f"no member reads as {group.group} now")
     elif group.protocol_type == PROTOCOL_TYPE:
         read = {lag.topic for lag in group.lags if lag.member_id}
         unread = dict.fromkeys(lag.topic for lag in group.lags if lag.topic not in read)
@@ -111,7 +111,7 @@ def _change(offset: MovedOffset) -> str:
 
 
 def _why_there(offset: MovedOffset) -> str:
-    """Where it is not what was asked for."""
+    """Returns why the offset is not the one asked for."""
     asked = offset.asked
     match offset.reason:
         case "BEYOND_END" if asked is not None:
@@ -124,7 +124,7 @@ def _why_there(offset: MovedOffset) -> str:
 
 
 def effect(moved: Iterable[MovedOffset]) -> str:
-    """What the group does by it, behind "will" or "would"; empty where nothing moves."""
+    """Describes what the group re-reads or skips, to follow "will" or "would"; empty if nothing moves."""
     changes = [offset.skipped for offset in moved]
     again = -sum(change for change in changes if change is not None and change < 0)
     skipped = sum(change for change in changes if change is not None and change > 0)
@@ -153,7 +153,7 @@ def errors_told(moved: Sequence[MovedOffset]) -> list[str]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Of sorted numbers: `0-3, 7`."""
+    """Formats sorted numbers as ranges: `0-3, 7`."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:
@@ -173,7 +173,7 @@ def _errors(rows: Iterable[PartitionLag | MovedOffset]) -> list[str]:
 
 
 def _member_names(group: GroupInfo) -> dict[str, str]:
-    """By member id: enough of it to tell members apart, since it ends in 36 characters that are only there to be different."""
+    """Shortens member ids as far as they stay distinct: each ends in 36 characters that only make it unique."""
     ids = sorted(member.member_id for member in group.members)
     shared = max((_shared_start(one, other) for one, other in pairwise(ids)), default=0)
     names = {}

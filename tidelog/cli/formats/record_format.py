@@ -62,7 +62,7 @@ def apply_format(parts: list[bytes | TextOf], record: Record) -> bytes:
 
 
 def as_document(record: Record) -> dict[str, Any]:
-    """A record as JSON has it, in the form of the HTTP door. `produce --as envelope` takes it back."""
+    """Converts a record to JSON in the form of the HTTP listener. `produce --as envelope` reads it back."""
     from segments.records.json_values import from_bytes
 
     return {
@@ -95,7 +95,7 @@ def _topic(name: str, width: int) -> str:
 
 
 def _moment(timestamp_ms: int) -> str:
-    """As `consume --from` takes it, where it is a date or not; -1 is how Kafka's clients say that there is none."""
+    """Formats a timestamp so that `consume --from` accepts it, even beyond dates; "-" for -1, Kafka's value for none."""
     if timestamp_ms == -1:
         return "-"
     try:

@@ -1,4 +1,4 @@
-"""From the bytes of a file or a pipe to records: lines, NDJSON, CSV, or all of it as one record. Pure.
+"""Parses the bytes of a file or a pipe to records: lines, NDJSON, CSV, or all of it as one record. Pure.
 
     lines    each line is a value; with a key separator, KEY<separator>VALUE
     ndjson   each line is a JSON value; `key_field` names the field of it that is the key
@@ -28,6 +28,8 @@ from tidelog.records import Message
 
 
 class InputFormat(StrEnum):
+    """The format of the input."""
+
     LINES = "lines"
     NDJSON = "ndjson"
     CSV = "csv"
@@ -35,7 +37,7 @@ class InputFormat(StrEnum):
     RAW = "raw"
 
 
-# No broker takes a record of this size: what is as long has no end, such as a quote that nobody closed.
+# No broker accepts a record of this size: such input never ends, for example after an unclosed quote.
 RECORD_BYTES_MAX = 64 << 20
 EXCERPT_CHARS = 60
 _BOM = b"\xef\xbb\xbf"
@@ -45,6 +47,8 @@ FORMAT_OF_SUFFIX = {".ndjson": InputFormat.NDJSON, ".jsonl": InputFormat.NDJSON,
 
 
 class EnvelopeHeader(msgspec.Struct, forbid_unknown_fields=True):
+    """A header in an envelope."""
+
     key: str
     value: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -63,6 +67,8 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
+    """The options that decide how input becomes records."""
+
     format: InputFormat
     key_field: str = ""
     key_separator: bytes = b""
@@ -85,11 +91,11 @@ class RecordInput:
 
     def __init__(self, options: InputOptions) -> None:
         self._options = options
+        # Pieces of a record that is not whole yet.
         self._rest: list[bytes] = []
-        """Pieces of a record that is not whole yet."""
         self._rest_bytes = 0
+        # Whether the rest ends within a quoted field of CSV.
         self._in_quotes = False
-        """Whether the rest ends within a quoted field of CSV."""
         self._line = 0
         self._fields: list[str] | None = None
 
@@ -113,7 +119,7 @@ class RecordInput:
             raise self._error(f"begins a record of more than {RECORD_BYTES_MAX >> 20} MiB", hint=self._why_endless())
 
     def end(self) -> Iterator[Message]:
-        """What is left when nothing more comes: a last line without its line break, or the one record of `raw`."""
+        """Returns the rest at the end of input: a last line without its line break, or the one record of `raw`."""
         whole = b"".join(self._rest)
         self._rest.clear()
         if self._options.format is InputFormat.RAW:
@@ -254,7 +260,7 @@ class RecordInput:
 
 
 def _excerpt(line: bytes) -> str:
-    """Its beginning, with nothing in it that would move a terminal's cursor."""
+    """Returns the start of a line, without characters that would move a terminal's cursor."""
     text = line[: 4 * EXCERPT_CHARS].decode(errors="replace")
     shown = "".join(character if character.isprintable() else "·" for character in text[:EXCERPT_CHARS])
     return shown if len(text) <= EXCERPT_CHARS else f"{shown}…"

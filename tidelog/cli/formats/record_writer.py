@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tidelog.records import Record
 
-# A thread that waits for room looks up after so long whether anybody still waits for it.
+# How often a thread that waits for room checks whether its caller still waits, in milliseconds.
 LOOKED_AT_MS: Final = 100
 
 
 class RecordOutput(StrEnum):
+    """The output format of records."""
+
     TABLE = "table"
     NDJSON = "ndjson"
     JSON = "json"
@@ -40,11 +42,11 @@ class RecordWriter:
     def __init__(
         self, output: RecordOutput, parts: list[bytes | Callable[[Record], bytes]] | None, *, topics: Sequence[str] = ()
     ) -> None:
-        """Of several topics, a table names each record's."""
+        """Sets up a writer to stdout. With several `topics`, a table names each record's topic."""
         from tidelog.cli.formats import record_format as forms
 
+        # Records written so far.
         self.records = 0
-        """Written so far."""
         self._output = output
         self._has_begun = False
         self._topic_width = max(map(len, topics)) if len(topics) > 1 else 0
@@ -65,7 +67,7 @@ class RecordWriter:
             self._line_of = forms.as_json_line
 
     def begin(self) -> None:
-        """What stands before the first record, once."""
+        """Writes the header before the first record, once."""
         if self._output is RecordOutput.TABLE and not self._has_begun:
             from tidelog.cli.formats.record_format import table_header
 
@@ -73,7 +75,7 @@ class RecordWriter:
         self._has_begun = True
 
     async def write(self, records: list[Record]) -> None:
-        """Raises BrokenPipeError where nobody reads any more."""
+        """Writes records. Raises BrokenPipeError if the reader of the pipe is gone."""
         self.begin()
         lines = [self._line_of(record) for record in records]
         if self._output is RecordOutput.JSON:
@@ -93,7 +95,7 @@ class RecordWriter:
 
 
 def pieces(lines: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
-    """As many whole lines as fit; a longer line is a piece of its own."""
+    """Splits lines into pieces of at most `bytes_max`; a longer line is a piece of its own."""
     piece: list[bytes] = []
     size = 0
     for line in lines:
@@ -131,7 +133,7 @@ def _room_of_output() -> select.poll | None:
 
 
 async def _until_ready(room: select.poll) -> None:
-    """Not by the event loop: uvloop's would make the terminal non-blocking, also for the shell that waits behind us."""
+    """Waits for room in a pipe without the event loop: uvloop would make the terminal non-blocking, also for the parent shell."""
     import asyncio
 
     while not room.poll(0):

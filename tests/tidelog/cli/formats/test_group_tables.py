@@ -115,7 +115,7 @@ def test_a_lag_is_told_in_thousands_offsets_are_to_be_copied_and_what_is_not_kno
     [
         (a_group(a_member("w-1"), lags=(a_lag(member_id="w-1"), a_lag(partition=1))), []),
         (a_group(state="PreparingRebalance"), ["a rebalance is under way: partitions may have other owners in a moment"]),
-        (a_group(state="Empty", lags=(a_lag(),)), ["nobody reads as billing now"]),
+        (a_group(state="Empty", lags=(a_lag(),)), ["no member reads as billing now"]),
         (a_group(protocol_type="connect", lags=(a_lag(),)), []),
         (
             a_group(lags=(a_lag(member_id="w-1"), a_lag("old"), a_lag("old", 1))),

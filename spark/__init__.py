@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: reads topics from the bucket alone and writes rows through the brokers, each once.
+"""Runs the data pipeline on Spark: reads topics from the bucket alone and writes rows through the brokers, each once.
 
     data_source.py ─▶ source/ (read) | sink/ (write)      parquet/: Spark's own Parquet reader
     replay/, backfill/, pipelines/: commands on top       runtime/: sessions, Java, Hadoop's file systems

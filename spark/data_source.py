@@ -1,4 +1,4 @@
-"""The data source `tidelog`, whole: what reads (source/reader.py) and what writes (sink/writer.py).
+"""Combines the readers (source/reader.py) and writers (sink/writer.py) into the data source `tidelog`.
 
 It is apart from both since what reads knows of no broker, and a task that reads shall not load what writes.
 """

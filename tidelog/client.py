@@ -140,7 +140,7 @@ class Client:
 
     @property
     def _producer(self) -> Producer:
-        """Made at first use: the codec takes a fifth of a second to import, which those who only look need not pay."""
+        """Creates the producer at first use: its codec takes 0.2 s to import, which readers need not pay."""
         if self._sender is None:
             self._check_open()
             from tidelog.producer.producer import Producer
@@ -208,7 +208,7 @@ class Client:
 
     @property
     def outcomes(self) -> Outcomes:
-        """How many of the records that were sent are acknowledged, failed for certain, or unknown. Final once the block is left."""
+        """Counts the acknowledged, failed and unknown records. The counts are final once the block is left."""
         return self._sender.outcomes if self._sender is not None else Outcomes()
 
     @property

@@ -244,7 +244,7 @@ class _Driver:
 
 
 def on_executors(spark: SparkSession) -> RunTasks:
-    """Each task as one of Spark's, which tries it again elsewhere where it fails or its executor is lost."""
+    """Runs each unit as a Spark task, which Spark retries elsewhere if it fails or its executor is lost."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

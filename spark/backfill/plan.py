@@ -31,7 +31,7 @@ def plan_wave(
     unit_bytes_max: int,
     blocked: Collection[TopicPartition] = (),
 ) -> list[CompactionUnit]:
-    """About so many `units`, the largest first; none where nothing waits of the partitions that are `wanted`."""
+    """Plans about `units` units of the `wanted` partitions, the largest first; none if nothing waits."""
     waiting = {
         where: (runs.first_place[0], runs.bytes_pending)
         for where, runs in state.pending.items()

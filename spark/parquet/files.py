@@ -1,4 +1,4 @@
-"""A list of Parquet files as a DataFrame of Spark's own reader, without a request to the bucket until it is read.
+"""Wraps a list of Parquet files in a DataFrame of Spark's own reader, without a request to the bucket until it is read.
 
 Given as paths, Spark would ask for each file whether it is there, and start a job to list them: a quarter of an hour for 10,000
 on S3. But it takes the files that a streaming query wrote from the log that this left beside them, with their sizes, and asks

@@ -1,4 +1,4 @@
-"""Which Parquet files a query reads whole, which in part, and what is left to segments. Pure.
+"""Plans which Parquet files a query reads whole, which in part, and what it reads from segments. Pure.
 
     range      [ start ……………………………………………………………………………………… end )
     files    [ cut    ][ whole ][ whole ]│ compacted_to
@@ -106,7 +106,7 @@ def _has_records(file: HistoryFile, offsets: OffsetRange) -> bool:
 
 
 def _records(file: HistoryFile) -> tuple[int, int]:
-    """Offsets of the first and the last record; what the file stands for may reach beyond, where key compaction left gaps."""
+    """Returns the offsets of the first and last record; after key compaction the file may stand for more offsets."""
     return file.row_groups[0].base_offset, file.row_groups[-1].last_offset
 
 

@@ -32,7 +32,7 @@ _OF_THE_TAIL = {"failondataloss", "includeheaders", "minpartitions", "maxrecords
 
 
 def read(spark: SparkSession, *, bucket: str, **options: object) -> DataFrame:
-    """The records of topics as they are now, with the columns and options of `spark.read.format("tidelog")`.
+    """Returns the present records of topics, with the columns and options of `spark.read.format("tidelog")`.
 
         pyspark_tidelog.read(spark, bucket="s3://lake/log", subscribe="orders", startingTimestamp=1767225600000)
 

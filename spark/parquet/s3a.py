@@ -31,7 +31,7 @@ class HadoopPlace(NamedTuple):
 
 
 def hadoop_place(url: str, environment: Mapping[str, str], is_set: Callable[[str], bool]) -> HadoopPlace:
-    """Pure. `is_set`: whether the session says something of a key of Hadoop's configuration. Raises InvalidArgument."""
+    """Translates a bucket's URL. Pure. `is_set`: whether the session sets a key of Hadoop's options. Raises InvalidArgument."""
     place = parse_store_url(url)
     if place is None:
         raise InvalidArgument(f"{url} belongs to one process", hint="Spark reads a directory or a bucket of S3.")

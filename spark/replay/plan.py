@@ -130,7 +130,7 @@ def _keeps(asked: ReplayRequest, by_topic: Mapping[str, Mapping[int, OffsetRange
 
 
 def check_order(asked: ReplayRequest, start: Position | None, end: Position) -> None:
-    """InvalidArgument where the two places of `asked` tell by themselves that nothing lies between them."""
+    """Raises InvalidArgument if the two positions by themselves leave nothing between them."""
     match start, end:
         case AtOffset(offset), _ if offset == LATEST:
             raise InvalidArgument(
@@ -153,7 +153,7 @@ def check_order(asked: ReplayRequest, start: Position | None, end: Position) -> 
 def check_end_is_left(
     asked: ReplayRequest, snapshots: Mapping[TopicPartition, PartitionSnapshot], ends: Mapping[TopicPartition, int]
 ) -> None:
-    """OutOfRange where a partition would end below what is left of it: no --from helps then."""
+    """Raises OutOfRange if a partition would end below its log start: then no --from helps."""
     for partition, snapshot in sorted(snapshots.items()):
         if ends[partition] < snapshot.start_offset:
             raise OutOfRange(
@@ -186,7 +186,7 @@ def decode_plan(body: bytes, where: str) -> ReplayPlan:
 
 
 def check_same(plan: ReplayPlan, asked: ReplayRequest, where: str) -> None:
-    """InvalidArgument, which tells what differs, where the checkpoint is another replay's."""
+    """Raises InvalidArgument, with the difference, if the checkpoint belongs to another replay."""
     before, now = (msgspec.to_builtins(one) for one in (plan.asked, asked))
     differs = [
         f"{_FLAGS[name]} was {_shown(before[name])}, and is {_shown(now[name])}" for name in before if before[name] != now[name]

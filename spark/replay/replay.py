@@ -105,7 +105,7 @@ class ReplayProgress:
 
 
 def target_partitions(asked: ReplayRequest, running: Running) -> int | None:
-    """How many the target topic has; None where the target is no topic. Asks the brokers: Unavailable, UnknownTopic, Rejected."""
+    """Returns the target topic's partition count; None for other targets. Raises Unavailable, UnknownTopic, Rejected."""
     if asked.target is not ReplayTarget.TOPIC:
         return None
     if asked.into in asked.topics and running.staging in {"", asked.bucket}:
@@ -205,7 +205,7 @@ def _planned(
 async def resolve_range(
     store: ObjectStore, asked: ReplayRequest, *, now_ms: int
 ) -> tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]:
-    """The offsets that are meant, as things are now. Raises InvalidArgument, OutOfRange, UnknownTopic, Corrupt."""
+    """Resolves the offsets as of now. Raises InvalidArgument, OutOfRange, UnknownTopic, Corrupt."""
     names = await find_partitions(store, Subscribed(asked.topics))
     options = _options(asked, names, now_ms=now_ms)
     check_order(asked, options.start, options.end)
@@ -234,7 +234,7 @@ async def check_dates(
     *,
     now_ms: int,
 ) -> None:
-    """InvalidTimestamp where a record of the range is dated further ahead than the topic takes that is written.
+    """Raises InvalidTimestamp if a record of the range is dated further ahead than the target topic allows.
 
     Not with a filter: whether it leaves such records out, only its rows tell, and those that it does not are refused when they are
     staged. Footers and manifests rule out nearly all that would have to be read. Raises Corrupt, and what the store raises, too.
@@ -294,7 +294,7 @@ def _position(flag: str, text: str, numbers: dict[str, list[int]], now_ms: int) 
 
 
 def _rows(reader, plan: ReplayPlan) -> DataFrame:  # type: ignore[no-untyped-def]  # a reader of batches or of streams
-    """Those of the range that pass the filter. Raises InvalidArgument for a filter that Spark does not take."""
+    """Returns the rows of the range that pass the filter. Raises InvalidArgument for a filter that Spark refuses."""
     from pyspark.errors import AnalysisException
 
     frame: DataFrame = reader.format("tidelog").options(**plan.source_options()).load()
@@ -371,7 +371,7 @@ def _sink_options(asked: ReplayRequest, running: Running) -> dict[str, str]:
 
 
 def _done_before(plan: ReplayPlan, checkpoint: HadoopFolder) -> int:
-    """Offsets of the batches that are committed in Spark's checkpoint."""
+    """Counts the offsets of the batches that Spark's checkpoint holds as committed."""
     batches = [int(name) for name in checkpoint.names("commits") if name.isdigit()]
     offsets = checkpoint.read(f"offsets/{max(batches)}") if batches else None
     return plan.offsets_done(next_offsets(offsets.decode().splitlines()[-1])) if offsets else 0

@@ -1,4 +1,4 @@
-"""Small files where Spark keeps its own, by Spark's file systems: a folder of this machine, `s3a://`, or whatever else it has."""
+"""Reads and creates small files through Spark's file systems: a folder of this machine, `s3a://`, or whatever else it has."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HadoopFolder:
         return [found.getPath().getName() for found in self._files.listStatus(path)] if self._files.exists(path) else []
 
     def read(self, name: str) -> bytes | None:
-        """None where there is no such file."""
+        """Reads a file; None if it does not exist."""
         path = self._path(f"{self.uri}/{name}")
         if not self._files.exists(path):
             return None

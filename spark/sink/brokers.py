@@ -1,4 +1,4 @@
-"""The brokers, as the sink needs them: what they say of topics, and record batches that go to the leaders of their partitions."""
+"""Asks brokers about topics, and sends record batches to the leaders of their partitions, for the sink."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Brokers(Protocol):
     """The broker calls that a delivery needs."""
 
     async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
-        """The address that takes records for the partition; `fresh` bypasses the cached route.
+        """Returns the address that takes records for the partition; `fresh` bypasses the cached route.
 
         Raises Rejected where the topic is gone, or is another one under the same name; Unavailable.
         """

@@ -105,7 +105,7 @@ class BatchCommit:
         return await self._finish(chosen, others)
 
     async def _choose(self, files: Sequence[StagedFile]) -> ChosenBatch:
-        """The one that counts: ours, or that of who came first."""
+        """Creates `chosen`, or returns the one that another attempt created first."""
         key = chosen_key(self.write, self.batch)
         ours = ChosenBatch(
             write=self.write,
@@ -213,7 +213,7 @@ class BatchCommit:
 
 
 async def read_done(store: ObjectStore, write: str, batch: int) -> Done | None:
-    """None: the batch is not done, or a later one is."""
+    """Reads the marker of a finished batch; None if the batch is not done, or a later one is."""
     key = done_key(write, batch)
     try:
         return decode_done(await retry_unavailable(lambda: store.get(key), for_s=BUCKET_PATIENCE_S), key)

@@ -80,7 +80,7 @@ class StagedDelivery:
 
     @property
     def complete(self) -> int:
-        """Partitions whose rows are all in their topic."""
+        """Counts the partitions whose rows are all in their topic."""
         return sum(lane.is_done for lane in self.lanes.values())
 
     async def run(self) -> None:

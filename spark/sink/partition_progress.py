@@ -86,7 +86,7 @@ class PartitionProgress:
         assert self._staged <= self.written
 
     def stage(self, batch: Buffer, header: BatchHeader, file: int) -> bool:
-        """The next record batch of the partition; False where it is in the topic already."""
+        """Stages the next record batch of the partition. Returns False if it is in the topic already."""
         part = StagedBatch(batch, header, self._staged, file)
         self._staged = part.end
         if part.end <= self.written:
@@ -149,7 +149,7 @@ class PartitionProgress:
         return []
 
     def _go_on_at(self, expected: int) -> list[StagedBatch]:
-        """An earlier attempt, or another one, has come so far."""
+        """Continues at the sequence that another attempt has reached."""
         if expected < self.written:
             raise Corrupt(
                 f"{self.where}: {self.written} rows of this batch were acknowledged, and its leader knows of {expected}",

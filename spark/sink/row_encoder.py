@@ -51,7 +51,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
 
     @property
     def ahead_ms_max(self) -> int:
-        """How far ahead its rows may be dated: whatever they say where brokers stamp them."""
+        """Returns how far ahead rows may be dated; without limit if brokers stamp them."""
         return INT64_MAX if self.timestamp_type == "LogAppendTime" else self.timestamp_after_max_ms
 
 
@@ -109,7 +109,7 @@ def rows_of(batches: Sequence[pa.RecordBatch], *, now_ms: int) -> RowColumns:
 
 
 def topics_named(rows: RowColumns) -> list[str]:
-    """Those of the column `topic`. UnknownTopic where it is null."""
+    """Returns the names in the column `topic`. Raises UnknownTopic for null."""
     if rows.topics is None:
         return []
     if rows.topics.null_count:
@@ -123,7 +123,7 @@ def topics_named(rows: RowColumns) -> list[str]:
 
 
 def check_dates(rows: RowColumns, topics: Mapping[str, TopicFacts], *, topic: str | None, now_ms: int) -> None:
-    """InvalidTimestamp where a row is dated further ahead than its topic takes. `topic` as in `encode_rows`.
+    """Raises InvalidTimestamp if a row is dated further ahead than its topic allows. `topic` as in `encode_rows`.
 
     Brokers refuse such a row, too: it would fail the batch once that is chosen to be sent, and partly written.
     """
@@ -172,7 +172,7 @@ def encode_rows(
 
 
 def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of about `bytes_max` bytes at most, as far as a row is not larger."""
+    """Slices the batch into pieces of about `bytes_max` bytes; a larger row is a piece of its own."""
     count = min(batch.num_rows, -(-batch.nbytes // bytes_max)) or 1
     for piece in range(count):
         start, end = (batch.num_rows * at // count for at in (piece, piece + 1))

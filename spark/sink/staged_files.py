@@ -187,7 +187,7 @@ def _corrupt(file: StagedFile, what: str) -> Corrupt:
 
 
 def counted(files: Iterable[StagedFile]) -> dict[StagedPartition, int]:
-    """Records by partition. InvalidArgument where they are more than a batch has sequences."""
+    """Counts records by partition. Raises InvalidArgument for more records than a batch has sequences."""
     counts: dict[StagedPartition, int] = {}
     for file in files:
         for where, records in file.records:
@@ -249,7 +249,7 @@ def producer_of(write: str, batch: int, topic_id: str) -> StagedProducer:
 
 
 def sequenced(batch: Buffer, header: BatchHeader, producer: StagedProducer, first: int) -> bytes:
-    """The batch as this producer sends it. `first`: records of the same partition before it."""
+    """Stamps the batch with the producer's id, epoch and sequence. `first`: number of earlier records of the partition."""
     own = msgspec.structs.replace(
         header, producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=first % SEQUENCES
     )

@@ -21,7 +21,7 @@ class TaskPartition(InputPartition):
 
 @contextmanager
 def to_spark_error() -> Iterator[None]:
-    """Spark shows what an exception says, and nothing else of it: so that has to hold the remedy as well."""
+    """Converts errors to Spark's. Spark shows only an exception's message, so that holds the remedy as well."""
     try:
         yield
     except TidelogError as error:

@@ -136,7 +136,7 @@ class LogFollower:
             self._add_runs(footer)
 
     async def _read_damaged_again(self) -> None:
-        """A damaged segment may have been restored, or compacted from a copy and trimmed."""
+        """Reads damaged segments again: one may have been restored, or compacted from a copy and trimmed."""
         for session, seq in tuple(self._damaged):
             try:
                 footer = await read_segment(self._store, session, seq)
@@ -183,7 +183,7 @@ class LogFollower:
 def snapshot_of(
     topic: str, partition: TopicPartition, manifest: Manifest | Corrupt, placed: Iterable[PlacedRun], damaged: Sequence[Corrupt]
 ) -> PartitionSnapshot:
-    """Pure: from what was read of a partition, up to the first gap."""
+    """Builds the snapshot of a partition from what was read, up to the first gap. Pure."""
     if isinstance(manifest, Corrupt):
         return PartitionSnapshot(topic, partition, no_manifest(partition), RunIndex(start_offset=Offset(0)), manifest)
     epoch = manifest.epochs[-1].leader_epoch if manifest.epochs else -1
@@ -212,7 +212,7 @@ def _gap(topic: str, error: Corrupt, damaged: Sequence[Corrupt]) -> Corrupt:
 
 
 def _behind(topic: str, partition: TopicPartition, last: PlacedRun | None, damaged: Sequence[Corrupt]) -> Corrupt | None:
-    """The first damaged segment that may hold records behind the last run: none that a later one follows."""
+    """Returns the first damaged segment that may hold records behind the last run; None if a later run follows each."""
     for error in damaged:
         place = parse_wal_key(str(error.details.get("key", "")))
         if place is None or place.seq is None or last is None or (place.session, place.seq) > (last.session, last.seq):

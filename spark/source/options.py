@@ -177,7 +177,7 @@ class GivenOptions:
 
 
 def _recased(name: str, known: Sequence[str]) -> str:
-    """The name as its writer most likely has it, by the nearest known one: Spark hands all names over in lower case."""
+    """Restores the case of a name from the nearest known one: Spark passes all names in lower case."""
     spelled = {each.lower(): each for each in known}
     letters = list(name)
     for near in difflib.get_close_matches(name, spelled, n=1):
@@ -266,7 +266,7 @@ def _assigned(json: str) -> dict[str, tuple[int, ...]]:
 
 
 def _position(options: GivenOptions, which: str) -> Position | None:
-    """The most exact one that is given; all of them are checked."""
+    """Returns the most exact of the given positions; checks all of them."""
     is_end = which == "ending"
     offsets_wanted = '"latest", or JSON as {"orders":{"0":23,"1":-1}}'
     if not is_end:

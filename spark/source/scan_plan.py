@@ -98,7 +98,7 @@ def plan_tasks(
 
 
 def places_in(snapshot: PartitionSnapshot, offsets: OffsetRange) -> Iterator[GroupPlace | RunPlace]:
-    """The row groups and runs that hold records of the range, in offset order."""
+    """Yields the row groups and runs that hold records of the range, in offset order."""
     start, end = max(offsets.start, snapshot.start_offset), min(offsets.end, snapshot.end_offset)
     yield from snapshot.history.between(start, end)
     yield from snapshot.runs.between(max(start, snapshot.manifest.compacted_to), end)
@@ -124,7 +124,7 @@ def _grouped(places: Sequence[GroupPlace | RunPlace], task_bytes: int) -> list[l
 
 
 def _joined(places: Iterable[GroupPlace | RunPlace]) -> Iterator[FilePart | RunGroup]:
-    """Row groups of one file that follow each other as one part, and runs as well: a file is named once, however many it has."""
+    """Joins adjacent row groups of a file to one part, and adjacent runs as well: each file is named once."""
     held: FilePart | RunGroup | None = None
     for place in places:
         if isinstance(place, GroupPlace):

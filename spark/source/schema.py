@@ -1,4 +1,4 @@
-"""The columns that Spark gets, those of its Kafka source, and decoded records as such columns. Pure.
+"""Defines the columns of Spark's Kafka source, and converts decoded records to them. Pure.
 
     key, value             binary, null where the record has none
     topic, partition       the same in every row of a batch
@@ -50,7 +50,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def decoded_columns(columns: Sequence[str]) -> list[str]:
-    """Those of record_columns.SCHEMA that make these, and the offset, which tells the rows apart."""
+    """Returns the columns of record_columns.SCHEMA that these need, and the offset, which identifies rows."""
     wanted = [_DECODED.get(name, name) for name in columns if name not in {"topic", "partition"}]
     return wanted if "offset" in wanted else [*wanted, "offset"]
 

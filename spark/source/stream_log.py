@@ -1,4 +1,4 @@
-"""The log as a stream on the driver follows it: where it begins, how far each batch goes, and what tasks it has.
+"""Follows the log for a stream on the driver: finds its start, and the end and the tasks of each batch.
 
     each batch        footers of new segments; nothing at all LOOK_PAUSE_S after the last look
     every TOPICS_S    which topics and partitions there are, and the manifests that changed: log starts, and what is Parquet by now
@@ -75,7 +75,7 @@ class StreamLog:
         self._bucket.run(self._end_here)
 
     def batch_end(self, start: StreamOffsets, offsets_max: int) -> StreamOffsets:
-        """Up to where a batch goes that begins at `start`: `start` itself where there is nothing more. `offsets_max`: 0 for all."""
+        """Returns the end of a batch that begins at `start`; `start` itself if there is nothing more. `offsets_max` 0: no limit."""
         return self._bucket.run(lambda store: self._batch_end(store, start, offsets_max))
 
     def tasks(self, start: StreamOffsets, end: StreamOffsets) -> list[Task]:

@@ -1,4 +1,4 @@
-"""Offsets of a stream as its checkpoint holds them, and how much of what there is a batch takes. Pure.
+"""Defines the offsets in a stream's checkpoint, and bounds what a batch takes. Pure.
 
     {"version": 1, "topics": {"orders": {"id": "1f…", "offsets": {"0": 23, "1": 40}}}}
 
@@ -84,7 +84,7 @@ def offsets_of(snapshots: Mapping[TopicPartition, PartitionSnapshot], next_offse
 def admitted(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], offsets_max: int = 0
 ) -> dict[TopicPartition, int]:
-    """Up to where a batch reads each partition: about `offsets_max` offsets together, 0 for all, each in proportion to what it has.
+    """Returns the end of a batch in each partition: about `offsets_max` offsets in total (0: all), in proportion to the backlog.
 
     A partition that has anything gets one at least, so that none starves behind larger ones: where there are more
     partitions than `offsets_max`, a batch has so many. Offsets that key compaction left without a record count.

@@ -65,7 +65,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [TaskPartition(task) for task in self._log.tasks(parse_offsets(start), parse_offsets(end))]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """The checkpoint is what remembers."""
+        """Does nothing: Spark's checkpoint holds the offsets."""
 
     def stop(self) -> None:
         if self._opened is not None:

@@ -101,7 +101,7 @@ _Read = _Footer | _Group | _Runs
 def read_task(
     bucket: BucketThread, task: Task, columns: Sequence[str], *, fail_on_data_loss: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in offset order, as batches of `arrow_schema(columns)`.
+    """Yields the rows of a task, in offset order, as batches of `arrow_schema(columns)`.
 
     Looks up again what was collected since the plan. Raises OutOfRange where it is nowhere any more, Corrupt for what is
     damaged, and what the store raises. Without `fail_on_data_loss` what is gone or damaged is left out, and logged.
@@ -221,7 +221,7 @@ def _read_ahead(bucket: BucketThread, reads: Iterator[_Read]) -> Iterator[tuple[
 
 
 def _sound(places: Sequence[RunPlace], bodies: Sequence[bytes], fail_on_data_loss: bool) -> list[Buffer]:
-    """Their batches. Raises Corrupt, or leaves out those that are damaged."""
+    """Returns the batches. Raises Corrupt, or leaves out damaged ones."""
     batches: list[Buffer] = []
     for place, body in zip(places, bodies, strict=True):
         run = open_run(body, place)
@@ -236,7 +236,7 @@ def _sound(places: Sequence[RunPlace], bodies: Sequence[bytes], fail_on_data_los
 
 
 def decoded_in_parts(batches: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
-    """Their records, in order, as columns: what some MiB of batches become is never in memory at once."""
+    """Decodes batches to columns in order, some MiB at a time, so that memory stays bounded."""
     for opened in open_in_parts(batches, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX, part_bytes=OPENED_BYTES):
         yield decode_opened(opened)
 

@@ -21,7 +21,7 @@ READS_MAX: Final = 32
 
 
 async def find_partitions(store: ObjectStore, wanted: Topics, *, absent_ok: bool = False) -> dict[TopicPartition, str]:
-    """The partitions that the options name, in order, with the name of the topic of each.
+    """Finds the partitions that the options name, in order, with the name of the topic of each.
 
     Raises UnknownTopic and UnknownPartition for what is named and not there, and what the store raises. `absent_ok`: topics that
     are not there are passed over.
@@ -65,7 +65,7 @@ async def _named(store: ObjectStore, names: tuple[str, ...], *, absent_ok: bool)
 
 
 async def _topics_under(store: ObjectStore, prefix: str, pattern: re.Pattern[str] | None = None) -> list[Topic]:
-    """Those that live, one for each name. Nothing is read of topics whose names do not match the pattern."""
+    """Lists the live topics, one for each name. Reads nothing of topics whose names do not match the pattern."""
     turns = asyncio.Semaphore(READS_MAX)
     found = [topic async for topic in incarnations(store, prefix) if pattern is None or pattern.fullmatch(topic.name)]
     topics = await gather_all(_topic(store, topic, turns) for topic in found)
@@ -76,7 +76,7 @@ async def _topics_under(store: ObjectStore, prefix: str, pattern: re.Pattern[str
 
 
 async def _topic(store: ObjectStore, named: TopicIncarnation, turns: asyncio.Semaphore) -> Topic | None:
-    """None where this life of the topic is over, or was not mirrored yet: then it has no records."""
+    """Reads a topic; None if it is deleted or not mirrored yet: then it has no records."""
     async with turns:
         records = await read_records(store, named)
         if records.deleted or not records.registered:

@@ -124,7 +124,7 @@ class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def skipped(self) -> int | None:
-        """Records that will not be read; below 0, so many are read again. None where nothing was committed."""
+        """Returns how many records the seek skips; negative if it re-reads them. None if nothing was committed."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups as an operator sees and moves them: `log.groups`. Members themselves are `log.consume(…, group=…)`.
+"""Lists, describes and seeks consumer groups: `log.groups`. Members themselves are `log.consume(…, group=…)`.
 
 Any broker answers: it asks the group's coordinator where that is another. How `to` and `topics` are written:
 
@@ -108,7 +108,7 @@ class Groups:
         return sorted(map(committed_offset, answer.deleted), key=_place)
 
     async def list(self, *, states: Iterable[str] = ()) -> list[ListedGroup]:
-        """All groups by name, or those in these states (Empty, CompletingRebalance, Stable), as they were stored last."""
+        """Lists all groups by name, or those in these states (Empty, CompletingRebalance, Stable), as last stored."""
         found: list[ListedGroup] = []
         request = groups_pb2.ListGroupsRequest(page_size=PAGE_SIZE, states=[states] if isinstance(states, str) else list(states))
         while True:
@@ -157,7 +157,7 @@ def _is_whole(number: object) -> TypeGuard[int]:
 
 
 def _parts(topics: PartsLike | None) -> list[groups_pb2.TopicPartitions]:
-    """None: all that the group has committed. Raises InvalidArgument for nothing at all, which would mean all on the wire."""
+    """Converts partitions for the request; None selects all. Raises InvalidArgument for an empty choice, which would mean all."""
     if topics is None:
         return []
     named: Mapping[str, Iterable[int] | None]

@@ -37,7 +37,7 @@ class Topics:
         return await self._change("CreateTopic", request)
 
     async def list(self) -> list[TopicInfo]:
-        """All topics by name, without their partitions' offsets."""
+        """Lists all topics by name, without the offsets of their partitions."""
         found: list[TopicInfo] = []
         page_token = ""
         while True:
@@ -49,7 +49,7 @@ class Topics:
                 return found
 
     async def describe(self, name: str) -> TopicInfo:
-        """The topic with its partitions' leaders and offsets. Raises UnknownTopic."""
+        """Describes the topic with its partitions' leaders and offsets. Raises UnknownTopic."""
         request = admin_pb2.GetTopicRequest(name=name)
         topic: Any = await self._connection.call(lambda to, timeout_s: to.topics.GetTopic(request, timeout=timeout_s), writes=False)
         return topic_info(topic)

@@ -1,4 +1,4 @@
-"""The blocking twin: the same client, driven from a background thread with an event loop of its own.
+"""Provides the blocking client: the asynchronous one, driven by an event loop in a background thread.
 
     with tidelog.connect_sync("http://localhost:8080") as log:
         log.produce("orders", {"id": 7}, key="c-7")
@@ -178,12 +178,12 @@ class BlockingClient:
 
     @property
     def throttled(self) -> Throttled | None:
-        """Why the cluster takes no more of this client just now; None where nothing is known. The client waits by itself."""
+        """Returns the quota or limit that throttles this client; None if none does. The client waits by itself."""
         return self._original.throttled
 
     @property
     def outcomes(self) -> Outcomes:
-        """How many of the records that were sent are acknowledged, failed for certain, or unknown. Final once the block is left."""
+        """Counts the acknowledged, failed and unknown records. The counts are final once the block is left."""
         return self._original.outcomes
 
     cluster = blocking(Client.cluster)

@@ -1,4 +1,4 @@
-"""The blocking twins of what `log.consume` answers: they hand out in the caller's thread what is read in the client's.
+"""Provides the blocking readers: they hand out in the caller's thread what the client's thread reads.
 
 Callbacks of a member of a group run in threads of their own, so that they may use the client, too.
 """

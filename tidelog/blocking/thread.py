@@ -1,4 +1,4 @@
-"""The thread in which a blocking client lives, and how its methods are made from the asynchronous ones.
+"""Runs a blocking client's event loop in a thread, and wraps asynchronous methods as blocking ones.
 
 Nothing is written twice: each method is made from its counterpart, signature and documentation included.
 """
@@ -127,7 +127,7 @@ class ClientThread:
 
 
 def blocking(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]) -> Callable[Concatenate[Any, _P], _Answer]:
-    """The method's twin, for a class with `_thread` and `_original`."""
+    """Wraps a method as a blocking one, for a class with `_thread` and `_original`."""
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
         return self._thread.wait_for(lambda: method(self._original, *args, **kwargs))  # type: ignore[no-any-return]  # `self` is any class that has twins
@@ -150,7 +150,7 @@ def wrapping(
 
 
 def in_loop(method: Callable[Concatenate[Any, _P], _Answer]) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]:
-    """A method that does not wait, but belongs into the client's thread."""
+    """Wraps a method that does not wait, but must run in the client's thread."""
 
     async def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
         return method(self, *args, **kwargs)

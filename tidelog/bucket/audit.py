@@ -163,7 +163,7 @@ def of_other_size(info: ObjectInfo | None, footer: SegmentFooter, listing: Sessi
 
 
 def check_segment_bytes(body: bytes, footer: SegmentFooter, *, writer: str, key: str) -> list[Finding]:
-    """Each batch of a segment against its CRC-32C, its footer entry and its leader epoch; the header against the claim."""
+    """Checks each batch of a segment against its CRC-32C, footer entry and leader epoch, and the header against the claim."""
     findings: list[Finding] = []
     head = parse_head(body, key=key)
     if head.is_seal or (head.session, head.seq) != (footer.session, footer.seq):
@@ -218,7 +218,7 @@ async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId,
 
 
 async def _check_session(store: ObjectStore, look: SessionLook, listing: SessionListing, audit: Audit) -> str:
-    """Claim, seal, and what lies behind the end; answers the writer that the claim names, empty where it is not known."""
+    """Checks a session's claim, its seal, and objects behind its end. Returns the writer in the claim; empty if unknown."""
     places = sorted(look.places.items())
     trimmed = [info for seq, info in places if seq < listing.trimmed_to and info.size != SEAL_BYTES]
     audit.collectable(len(trimmed), sum(info.size for info in trimmed))

@@ -183,7 +183,7 @@ class _Reading:
         return []
 
     async def _read_all(self, file: HistoryFile, footer: ParquetFooter) -> None:
-        """Every byte of the file, some row groups at a time, but for the footer. Corrupt where it is not what the manifest says."""
+        """Reads every byte of the file but the footer, some row groups at a time. Raises Corrupt if it contradicts the manifest."""
         total, earliest, latest = 0, [], []
         for groups in neighbours_of(file.row_groups):
             start = groups[0].start
@@ -284,7 +284,7 @@ class _Reading:
 
 
 def _sum_up(data: Buffer, group: RowGroup, footer: ParquetFooter) -> tuple[int, int, int]:
-    """Checksum, first and last timestamp."""
+    """Returns the checksum, and the first and last timestamp."""
     records = read_row_group(data, group, footer)
     times = records.column("timestamp").view(pa.int64()).to_numpy()
     return checksum_of_columns(records), int(times.min()), int(times.max())
@@ -294,7 +294,7 @@ def _sum_up(data: Buffer, group: RowGroup, footer: ParquetFooter) -> tuple[int, 
 
 
 def check_manifest(manifest: Manifest, listed: ListedPartition, *, key: str) -> Iterator[Finding]:
-    """The newest manifest of a partition against the listing, and the offsets of its files."""
+    """Checks the newest manifest of a partition against the listing, and the offsets of its files."""
     sizes = {found.key.file_name: found.size_bytes for found in listed.files}
     for file in manifest.files:
         where = history_file_key(listed.topic, listed.partition, file.name)
@@ -316,7 +316,7 @@ def check_manifest(manifest: Manifest, listed: ListedPartition, *, key: str) -> 
 
 
 def _check_dense(manifest: Manifest, key: str) -> Iterator[Finding]:
-    """Until keys are compacted, no offset is missing from the log start on."""
+    """Checks that no offset is missing from the log start on, unless keys were compacted."""
     expected = manifest.log_start_offset
     for file in manifest.files:
         if file.base_offset > expected:

@@ -125,7 +125,7 @@ app.command(cls=CommandPage)(restore)
 
 
 async def _until_drained(log: Client, state: BrokerDrain, timeout_s: float) -> BrokerDrain:
-    """The state when nothing is led any more, or when the time is over. A broker that can't be asked meanwhile is asked again."""
+    """Waits until the broker leads nothing, or the time is over, and returns its state. Retries while it does not answer."""
     import asyncio
 
     clock = asyncio.get_running_loop().time

@@ -1,4 +1,4 @@
-"""How a cluster is, as a client finds it: each broker is asked itself, and all partitions are asked for at their leaders.
+"""Checks a cluster's health as a client: asks each broker itself, and all partitions at their leaders.
 
 A fault is what an operator has to look at; a broker that drains is none. Invariant: it only reads.
 """
@@ -107,7 +107,7 @@ async def _check_broker(log: Client, broker: BrokerInfo) -> BrokerHealth:
 
 
 def _faults_of(unserved: list[UnservedPartition]) -> list[str]:
-    """Damage one by one; of leaders that do not answer how much they lead."""
+    """Lists damaged partitions one by one, and counts those of each leader that does not answer."""
     damaged = [
         f"{one.leader} refuses {one.topic}/{one.partition}, which is damaged: {one.error}. {one.hint}"
         for one in unserved

@@ -1,4 +1,4 @@
-"""The commands of `tidelog`, and their order in its help.
+"""Registers the commands of `tidelog`, in the order of its help.
 
 Nothing heavy is imported here or at the top of the commands' modules: `tidelog --help` must answer at once.
 """

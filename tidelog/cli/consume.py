@@ -240,7 +240,7 @@ def _tell_assigned(group: str) -> Callable[[list[TopicPartitionName]], None]:
 
 
 async def _write_records(consumer: Consumer | TopicsConsumer | GroupConsumer, writer: RecordWriter, count: int | None) -> None:
-    """Until the end, or until `count` are written. However it ends, a member has processed what was written, and no more."""
+    """Writes records until the end, or until `count` are written. A member has processed exactly what was written."""
     from tidelog.group.consumer import GroupConsumer
 
     while chunk := await consumer.chunk():

@@ -56,7 +56,7 @@ def explain(
 
 
 def chosen_place(given: Sequence[int | None], partition: int | None, offset: int | None) -> tuple[int, int]:
-    """Partition and offset: those without an option stand in this order. InvalidArgument where one is missing, or there twice."""
+    """Returns partition and offset; arguments stand in this order. Raises InvalidArgument for a missing or repeated one."""
     rest = [number for number in given if number is not None]
     place = [number if number is not None else rest.pop(0) if rest else None for number in (partition, offset)]
     at, of = place

@@ -266,7 +266,7 @@ def delete(
 
 
 def parse_place(text: str) -> str:
-    """A place for `log.groups.seek`; a time ago becomes the time that it is now, so that it does not move while people think."""
+    """Parses a place for `log.groups.seek`. A time ago becomes an absolute time, so that it does not move until confirmed."""
     import time
 
     from tidelog.positions import LastRecords, SinceTimestamp, parse_start
@@ -282,7 +282,7 @@ def parse_place(text: str) -> str:
 
 
 def parse_parts(texts: Sequence[str] | None) -> dict[str, list[int] | None] | None:
-    """TOPIC or TOPIC:0,4-7 each; None where nothing is named. Raises InvalidArgument."""
+    """Parses TOPIC or TOPIC:0,4-7 each; None if nothing is named. Raises InvalidArgument."""
     parts: dict[str, list[int] | None] = {}
     for text in texts or ():
         topic, colon, numbers = text.partition(":")

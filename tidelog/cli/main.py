@@ -1,4 +1,4 @@
-"""The command `tidelog`: runs one command line (commands.py), and ends with its exit code (cli/app/errors.py).
+"""Runs one command line of `tidelog` (commands.py), and ends with its exit code (cli/app/errors.py).
 
 Nothing is imported at the top that takes time: Ctrl-C while the rest is loaded must end as quietly as it does later.
 """
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """A standard stream that the caller closed (`<&-`) leads nowhere; else the next socket would take its number."""
+    """Opens closed standard streams (`<&-`) on nothing; else the next socket would take their numbers."""
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(descriptor)

@@ -146,7 +146,7 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
 
 
 def _name_the_line(error: Rejected, line: int) -> None:
-    """The record itself is refused: the input says where it stands."""
+    """Adds the line of the input to the error of a refused record."""
     if line:
         error.message = f"line {line} of the input: {error.message}"
         error.details["line"] = line
@@ -212,5 +212,5 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def _unescaped(text: str) -> bytes:
-    """A separator as people type it: \\t is a tab."""
+    """Parses a separator as users type it: \\t is a tab."""
     return text.replace("\\t", "\t").encode()

@@ -192,7 +192,7 @@ def _is_agreed(what: str, question: str) -> bool:
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE each. Raises InvalidArgument."""
+    """Parses settings of the form NAME=VALUE. Raises InvalidArgument."""
     settings: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -203,7 +203,7 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
 
 
 def kept(chosen: Mapping[str, str]) -> str:
-    """How long a topic keeps its records, with the settings that say so, as they are or by default."""
+    """Describes how long a topic keeps its records, by its settings or their defaults."""
     from metadata.topics.settings import TopicSettings
 
     settings = TopicSettings.parse(chosen, skip_unknown=True)

@@ -1,4 +1,4 @@
-"""A fetched batch as records. Pure."""
+"""Decodes a fetched batch to records. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.records import Record
 
 
 def decode(fetched: Fetched, *, decompressed_bytes_max: int) -> list[Record]:
-    """Those that were asked for; of a batch of compacted or control records there may be none. Raises Corrupt."""
+    """Returns the requested records; a batch of compacted or control records may have none. Raises Corrupt."""
     topic, partition = fetched.partition
     start, end = fetched.start_offset, fetched.end_offset
     try:

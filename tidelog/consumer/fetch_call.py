@@ -71,7 +71,7 @@ def place(found: log_pb2.FetchedPartition) -> TopicPartitionName:
 
 
 def offset_behind(batches: bytes) -> int:
-    """The offset behind the last one of whole batches that follow each other; 0 where there are none. Raises InvalidRecord."""
+    """Returns the offset behind the last of adjacent whole batches; 0 if there are none. Raises InvalidRecord."""
     start = behind = 0
     while start < len(batches):
         header = parse_header(batches, start)

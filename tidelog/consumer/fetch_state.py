@@ -105,7 +105,7 @@ class FetchState:
         return [partition for partition, held in self._partitions.items() if held.is_paused]
 
     def end_at(self, partition: TopicPartitionName, ends: OffsetRange) -> OutOfRange | None:
-        """Reading ends at the partition's present end. Answers what is wrong where it can't even begin."""
+        """Ends reading at the partition's present end. Returns an error if its start is out of range."""
         held = self._partitions[partition]
         held.end_offset = ends.high_watermark
         if ends.log_start_offset <= held.next_offset <= ends.high_watermark:
@@ -145,7 +145,7 @@ class FetchState:
         return self._partitions[partition].end_offset
 
     def due(self, partitions: Iterable[TopicPartitionName], now_s: float) -> tuple[list[TopicPartitionName], float]:
-        """Those that may be asked for now, and when the next one of the others may be: at infinity where there is none."""
+        """Returns the partitions to fetch now, and when the next of the others is due; infinity if there is none."""
         due: list[TopicPartitionName] = []
         resumes_s = math.inf
         for partition in partitions:
@@ -228,7 +228,6 @@ class FetchState:
         return troubled, ended
 
     def end(self, partition: TopicPartitionName, error: TidelogError) -> None:
-        """Ends a partition with an error."""
         self._partitions[partition].error = error
 
     def begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> int:
@@ -265,7 +264,7 @@ def shown(partition: TopicPartitionName) -> str:
 
 
 def named(error: TidelogError, partition: TopicPartitionName) -> TidelogError:
-    """A copy that says which partition it is of, where it does not yet."""
+    """Copies the error and adds the partition, unless the error names it."""
     place = shown(partition)
     told = copy(error)
     if place not in error.message:

@@ -76,7 +76,7 @@ class ReadWatcher(TopicWatcher, Protocol):
     """Follows what becomes of the topics and partitions that are read. No call waits."""
 
     def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
-        """The partition is read from this offset on, since the one before is not in its log."""
+        """Reports that a partition is read from this offset on, since the one before is not in its log."""
 
 
 class Fetcher:
@@ -122,7 +122,7 @@ class Fetcher:
         return partition in self._progress
 
     def follow(self, route: TopicRoute) -> None:
-        """Partitions of this topic are to be read: this comes before them."""
+        """Follows the topic's route. The caller does so before it reads partitions of it."""
         self._routes.follow(route)
 
     def follows(self, topic: str) -> bool:
@@ -150,7 +150,7 @@ class Fetcher:
         return None if gone is None else self._begin_anew(partition, gone).get(partition)
 
     def drop(self, partitions: Collection[TopicPartitionName]) -> None:
-        """They are read no more: nothing of them is handed out once this has returned."""
+        """Stops reading the partitions: nothing of them is handed out once this has returned."""
         held = [partition for partition in partitions if partition in self._progress]
         self._alter(held)
         for partition in held:
@@ -181,20 +181,20 @@ class Fetcher:
         return self._progress.unfinished()
 
     def end(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
-        """They can't be read any further; the others go on."""
+        """Ends partitions with errors; the others go on."""
         for partition, error in errors.items():
             self._progress.end(partition, error)
         self._tell_of_ends(errors)
 
     def end_when_read(self) -> None:
-        """Nothing will be added any more: it ends with what it has."""
+        """Ends the reading once all partitions are read."""
         self._ends_when_read = True
         self._changed.set()
 
     # ── what is handed out ──
 
     async def chunk(self) -> Chunk | None:
-        """The next records; None at the end. Raises what ended the fetching, after what arrived before it was taken."""
+        """Returns the next records; None at the end. Raises the error of the fetching, after what arrived before it."""
         while (fetched := await self._ahead.take()) is not None:
             topic = fetched.partition[0]
             told = self._routes[topic].decompressed_bytes_max if topic in self._routes else 0

@@ -18,7 +18,7 @@ from tidelog.transport.routes import NO_LEADER_EPOCH, TopicRoute
 
 
 async def offset_ranges(connection: Connection, route: TopicRoute) -> dict[int, OffsetRange]:
-    """The ends of each partition. Raises what the first partition met that failed."""
+    """Returns the ends of each partition. Raises the error of the first partition that failed."""
     ranges: dict[int, OffsetRange] = {}
     for partition, found in (await ranges_or_errors(connection, route, range(route.partition_count))).items():
         if isinstance(found, TidelogError):
@@ -30,7 +30,7 @@ async def offset_ranges(connection: Connection, route: TopicRoute) -> dict[int, 
 async def ranges_or_errors(
     connection: Connection, route: TopicRoute, partitions: Iterable[int]
 ) -> dict[int, OffsetRange | TidelogError]:
-    """The ends of each partition, or what is wrong with it for good."""
+    """Returns the ends of each partition, or its permanent error."""
     wanted = list(partitions)
     earliest = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, earliest=True) for p in wanted])
     latest = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, latest=True) for p in wanted])

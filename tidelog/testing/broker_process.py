@@ -87,13 +87,13 @@ class BrokerProcess:
         self._let_go_of_ports()
 
     def kill(self) -> None:
-        """SIGKILL: it has no time for anything."""
+        """Kills the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._end(None)
 
     def stop(self) -> None:
-        """SIGTERM: it flushes and seals. Unavailable, with what it said, if it does not end by itself, or not well."""
+        """Stops the broker with SIGTERM: it flushes and seals. Raises Unavailable, with its output, unless it ends cleanly."""
         assert self._process is not None, "the broker was never started"
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -134,7 +134,7 @@ class BrokerProcess:
             self._kept.pop().close()
 
     def said(self) -> str:
-        """The end of its log, since it was started last."""
+        """Returns the end of its log since the last start."""
         return self.log_path.read_bytes()[self._log_start :][-LOG_BYTES_SHOWN:].decode(errors="replace").strip() or "(nothing)"
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ def surroundings() -> dict[str, str]:
 
 
 def _first_line(process: subprocess.Popen[bytes], *, timeout_s: float) -> bytes:
-    """The first line of its output; empty when it ended, or said nothing in time."""
+    """Returns the first line of the process's output; empty if it ended or printed nothing in time."""
     assert process.stdout is not None
     ends_s = time.monotonic() + timeout_s
     said = b""

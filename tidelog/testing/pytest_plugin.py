@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tidelog_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A running broker: `http_url` and `grpc_address` say where."""
+    """Runs a broker for the test session: `http_url` and `grpc_address` say where."""
     from tidelog.import_check import ALL, check_packages
 
     check_packages(*ALL)

@@ -61,7 +61,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(texts: Iterable[str]) -> list[Address]:
-    """Every address of every text, in order; a text may hold several, separated by commas. Raises InvalidArgument."""
+    """Parses all addresses in order; a text may hold several, separated by commas. Raises InvalidArgument."""
     found = [parse_address(part) for text in texts for part in text.split(",") if part.strip()]
     if len({address.tls for address in found}) > 1:
         raise InvalidArgument(

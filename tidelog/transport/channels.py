@@ -90,7 +90,7 @@ class Channels:
 
     @contextmanager
     def held(self, address: str, *, writes: bool = False) -> Iterator[Stubs]:
-        """The services at a gRPC address; the connection is made at the first call, and again whenever it broke.
+        """Yields the stubs of a gRPC address; the connection is made at the first call, and again whenever it broke.
 
         Raises Rejected once the channels are closed, and for a call that this cut off; that is OutcomeUnknown where it `writes`.
         """
@@ -162,7 +162,7 @@ class Channels:
                 self._retired.append(self._stubs.pop(address))
 
     async def _unconnected(self, address: str) -> Unavailable:
-        """Why no connection was made; of TLS more than gRPC tells."""
+        """Explains why no connection was made; for TLS in more detail than gRPC."""
         if self._credentials.tls:
             found_s, trouble = self._troubles.get(address, (float("-inf"), None))
             if time.monotonic() - found_s > TROUBLE_S:

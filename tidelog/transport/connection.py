@@ -157,7 +157,7 @@ class Connection:
     # ── one broker ──
 
     def held(self, address: str) -> AbstractContextManager[Stubs]:
-        """The services at a gRPC address, whose channel stays for the block."""
+        """Yields the stubs of a gRPC address, whose channel stays open for the block."""
         return self._channels.held(address)
 
     async def until_connected(self, address: str) -> None:
@@ -250,7 +250,7 @@ class Connection:
     async def ask_once(
         self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, at: str, writes: bool, timeout_s: float
     ) -> _Answer:
-        """A unary call at this address. It is not tried again; where it can't be connected, that is known before it is sent."""
+        """Makes one unary call at this address, without a retry. A failed connection is known before the call is sent."""
         await self.until_connected(at)
         return await self._attempt(attempt, address=at, writes=writes, timeout_s=timeout_s)
 
@@ -270,7 +270,7 @@ class Connection:
         return self._grpc_address_of.get(broker_id) or grpc_target(grpc_address, reached=self._reached)
 
     def other_than(self, address: str) -> str:
-        """The address of a broker that forwards to one that gives no answer; the same where there is no other."""
+        """Returns the address of a broker that forwards to a silent one; the same address if there is no other."""
         others = [seed for seed in self._seeds if seed != address]
         return self._reachability.choose(others) if others else address
 

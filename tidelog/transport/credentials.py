@@ -48,11 +48,11 @@ class Credentials:
 
     @property
     def server_name(self) -> str:
-        """The name to look for in brokers' certificates; empty: the host of each."""
+        """Returns the name to look for in brokers' certificates; empty for the host of each."""
         return self._settings.tls_server_name
 
     def authorization(self) -> str | None:
-        """The header. A file is read again where that was not done lately; while it can't be read, what it held counts."""
+        """Returns the header. Reads the key's file again now and then; an unreadable file leaves the last key in force."""
         if isinstance(self._settings.api_key, Secret):
             return f"Bearer {self._settings.api_key.reveal()}"
         path = self._settings.api_key_file

@@ -1,4 +1,4 @@
-"""Which brokers answer, as one client finds them: whom to ask next, and which leaders are reached through another broker. Pure.
+"""Tracks which brokers answer: selects the one to ask next, and the leaders reached through another one. Pure.
 
     a broker did not answer             it is asked last, until it answers again: `choose`
     it says no more than that it can't  the same, but it is not silent
@@ -52,7 +52,7 @@ class Reachability:
         self._doubted_s[address] = now_s
 
     def connected(self, address: str) -> bool:
-        """A connection stands. Answers whether its partitions went by a detour until now."""
+        """Notes a connection. Returns whether the broker's partitions used a detour until now."""
         self._unconnected.discard(address)
         return self._detours.pop(address, None) is not None
 
@@ -61,7 +61,7 @@ class Reachability:
         self._unconnected.add(address)
 
     def keep(self, addresses: Collection[str]) -> None:
-        """There are no others any more."""
+        """Forgets all brokers but these."""
         self._failed_s = {address: at_s for address, at_s in self._failed_s.items() if address in addresses}
         self._doubted_s = {address: at_s for address, at_s in self._doubted_s.items() if address in addresses}
         self._silent.intersection_update(addresses)

@@ -26,7 +26,7 @@ def retry_pauses(settings: ClientSettings) -> RetryPauses:
 
 
 def worth_telling(met: _Error | None, error: _Error, *, is_cut_short: bool) -> _Error:
-    """The newer one, unless it is the silence of an attempt that had less than its time: so little says nothing."""
+    """Returns the newer error, unless it is the silence of an attempt that was cut short."""
     return met if met is not None and is_cut_short and is_timeout(error) else error
 
 
@@ -54,7 +54,7 @@ class OutageLog:
         self._failing: dict[str, _Failing] = {}
 
     def met(self, what: str, error: Exception, *, began_s: float) -> None:
-        """An attempt failed, and another one follows. `began_s`, by `clock`: since when it had tried."""
+        """Notes a failed attempt that will be retried. `began_s`: when it began, by `clock`."""
         now_s = self.clock()
         failing = self._failing.get(what)
         if failing is None or began_s - failing.last_s > FORGOTTEN_AFTER_S:

@@ -40,7 +40,7 @@ class BrokerLimits:
 
     @property
     def batch_bytes_max(self) -> int:
-        """The largest record batch that can get there."""
+        """Returns the size of the largest record batch that the broker accepts, in bytes."""
         return max(0, min(self.message_bytes_max, self.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""The one place where what a broker, or the way to it, answers becomes an error of metadata/errors.py. No I/O.
+"""Translates the errors of gRPC calls to those of metadata/errors.py; no other module does. No I/O.
 
     google.rpc.Status with ErrorInfo      gateway/proto/status.py decodes it: the same errors as between brokers
     a gRPC code alone                     by what may have happened before it was lost:
@@ -33,7 +33,7 @@ class NotImplementedHere(Rejected):
 
 
 def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> TidelogError:
-    """How a call ended that did not succeed. `writes`: whether it would have changed anything."""
+    """Returns the error of a failed call. `writes`: whether the call would have changed anything."""
     if (status := status_in(error.trailing_metadata())) is not None:
         return from_status(status, address=address)
     code, said = error.code(), error.details() or error.code().name

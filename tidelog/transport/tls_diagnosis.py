@@ -1,4 +1,4 @@
-"""Why a connection with TLS did not come about, in words: gRPC says no more than that it failed.
+"""Explains in words why a TLS connection failed: gRPC reports only that it did.
 
 It is asked by a handshake of our own, whose errors are precise. What each means, and what to do:
 
@@ -134,7 +134,7 @@ def _names(host: str, port: int, credentials: Credentials) -> list[str]:
 
 
 def peer_certificate(host: str, port: int, credentials: Credentials, *, timeout_s: float) -> bytes | None:
-    """The certificate that is shown there, unverified; None where there is no TLS. For looking at it alone. Blocks."""
+    """Returns the peer's certificate, unverified; None without TLS. Only for diagnosis. Blocks."""
     try:
         with connected(credentials.ssl_context(verify=False), host, port, timeout_s=timeout_s) as connection:
             return connection.getpeercert(binary_form=True)

@@ -1,4 +1,4 @@
-"""How many bytes records, batches and requests take on the wire, at most. Pure.
+"""Bounds the bytes that records, batches and requests take on the wire. Pure.
 
     record    36 bytes of lengths, timestamp and offset, key, value, and of each header 10 bytes, name, value
     batch     its header (BATCH_OVERHEAD_BYTES of segments/records/batch.py), its records

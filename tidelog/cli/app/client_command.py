@@ -1,4 +1,4 @@
-"""How a command talks to a cluster: one client, one event loop, ended however the command ends.
+"""Connects a command to a cluster: one client and one event loop, both closed however the command ends.
 
 What can't be taken back is shown and asked first on a terminal; where there is none, it needs --yes.
 """

@@ -1,4 +1,4 @@
-"""Which cluster a command talks to, and as whom: contexts, named addresses in a file of the user.
+"""Selects a command's cluster and credentials: contexts are named addresses in a file of the user.
 
     $TIDELOG_CONFIG, or $XDG_CONFIG_HOME/tidelog/contexts.toml, or ~/.config/tidelog/contexts.toml
 
@@ -105,15 +105,12 @@ def render_contexts(contexts: Contexts) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string; its quoting is that of JSON, save for one character."""
+    """Quotes a TOML string; the quoting is that of JSON, save for one character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def cluster_access(given: str, environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Endpoint:
-    """The address to talk to, and the credentials for it; `flags`: those of the command line.
-
-    Raises NotFound for a context that is not there.
-    """
+    """Returns the address and its credentials; `flags`: those of the command line. Raises NotFound for an unknown context."""
     if given or (given := environ.get("TIDELOG_URL", "")):
         return Endpoint(given, _credentials(flags or {}, environ, {}, given))
     asked = environ.get("TIDELOG_CONTEXT", "")
@@ -148,7 +145,7 @@ def _read(path: Path) -> Contexts:
 
 
 def _write(path: Path, contexts: Contexts) -> None:
-    """The whole file at once: a reader sees the old or the new one."""
+    """Replaces the file atomically: a reader sees the old or the new one."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

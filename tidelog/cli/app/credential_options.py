@@ -1,4 +1,4 @@
-"""The options of every command that talks to a cluster which say who asks, and which brokers are believed.
+"""Defines the options for credentials and for trusted brokers, for every command that talks to a cluster.
 
 They stand beside --url wherever that is (help_page.py adds them), so that no command names them itself. A key has no option of its
 own: what stands on a command line shows in the list of processes.
@@ -20,7 +20,7 @@ _given: ContextVar[dict[str, str]] = ContextVar("credentials on the command line
 
 
 def given_credentials() -> dict[str, str]:
-    """Those that this command line names."""
+    """Returns the credentials that this command line names."""
     return {name: value for name, value in _given.get({}).items() if value}
 
 

@@ -1,4 +1,4 @@
-"""How the command line fails: one message on stderr, and an exit code that tells what kind of failure it was.
+"""Reports failures of the command line: one message on stderr, and an exit code for the kind of failure.
 
     0    done
     1    failed
@@ -95,7 +95,7 @@ def _drop_what_stdout_refuses() -> None:
 
 
 def _leave_stdout() -> None:
-    """The interpreter flushes it at its end, and would tell once more, in its own words, that this fails."""
+    """Redirects stdout, since the interpreter would flush it at its end and report the same failure in its own words."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
 
 
@@ -118,7 +118,7 @@ def say_error(message: str, remedies: list[str]) -> None:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """A message may have several lines, and each keeps its own."""
+    """Wraps a message, and keeps its own line breaks."""
     return [
         piece
         for part in line.split("\n")

@@ -1,4 +1,4 @@
-"""The help pages: those of typer without panels, so that they fit 80 columns, are copied from, and load nothing.
+"""Formats typer's help pages without panels: they fit 80 columns, can be copied from, and load nothing.
 
 Added to them: commands stand under headings, a value is named by its metavar or by its option, choices are listed although there is
 a metavar, the exit codes stand at the end. typer takes the colours away if no terminal shows them.

@@ -85,14 +85,14 @@ def show_one(row: Row, output: Output) -> None:
 
 
 def show_done(row: Row, output: Output, talk: str) -> None:
-    """A change that needs no more than a sentence; `row` is for programs."""
+    """Prints a change: one sentence for people, or `row` for programs."""
     say(talk)
     if output is not Output.TABLE:
         show_one(row, output)
 
 
 def write_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, styles: Styles = MappingProxyType({})) -> None:
-    """Aligned columns: wrapped to the window on a terminal, never cut or wrapped elsewhere. A cell may have several lines.
+    """Prints aligned columns: wrapped to the window on a terminal, never cut or wrapped elsewhere. A cell may have several lines.
 
     `styles`: by a cell's whole text, how a terminal shows it.
     """
@@ -146,7 +146,7 @@ def cell(value: object, name: str = "") -> str:
 
 
 def say(text: str = "") -> None:
-    """Talk: to people, on stderr."""
+    """Prints a message for people on stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -168,7 +168,7 @@ def _write_document(document: Any, output: Output) -> None:
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
-    """Save where there is none ("-")."""
+    """Returns whether all cells are numbers or "-"."""
     told = [text for text in cells if text != "-"]
     return bool(told) and all(map(_is_number, told))
 

@@ -1,4 +1,4 @@
-"""The root of every command line: its page, and the options before the name of a command.
+"""Creates the root of every command line: its help page, and the options before a command's name.
 
 cli/commands.py puts all commands under it. A broker's alone stand under one of their own (cli/broker/serve.py): what is done for
 the others would be a sixth of the start of a broker.
@@ -17,7 +17,7 @@ from tidelog.cli.app.help_page import GroupPage
 
 
 def new_root() -> typer.Typer:
-    """Without commands."""
+    """Creates a root without commands."""
     app = typer.Typer(
         cls=_RootPage,
         name="tidelog",

@@ -205,7 +205,7 @@ def warn_of_little_memory(settings: BrokerSettings) -> None:
 
 
 async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], tell: Callable[[str], None]) -> None:
-    """A broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, as a crash does."""
+    """Runs a broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, like a crash."""
     import asyncio
 
     from gateway.process.broker_process import serve as serve_broker
@@ -222,7 +222,7 @@ async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], t
 
 
 def interrupted(broker: Broker) -> None:
-    """Ctrl-C: the first asks for a clean end; a second does not wait for it. What was acknowledged is safe either way."""
+    """Handles Ctrl-C: the first asks for a clean end; a second does not wait for it. Acknowledged records are safe either way."""
     if broker.stopping.is_set():
         os._exit(INTERRUPTED)
     broker.stop()
@@ -244,7 +244,7 @@ async def _tell_of_the_end(broker: Broker, tell: Callable[[str], None]) -> None:
 
 
 def _say_on_a_line(text: str) -> None:
-    """Over the ^C that a terminal shows."""
+    """Prints a line over the ^C that a terminal shows."""
     say(f"\r{text}" if sys.stderr.isatty() else text)
 
 
@@ -295,7 +295,7 @@ def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
 
 
 def reached_here(address: str) -> str:
-    """The HOST:PORT by which this machine reaches what listens at the address: every interface is no place to go to. Pure."""
+    """Returns the HOST:PORT by which this machine reaches a listener; a wildcard address becomes the loopback. Pure."""
     host, _, port = address.rpartition(":")
     return f"localhost:{port}" if host in {"0.0.0.0", "[::]"} else address
 

@@ -1,4 +1,4 @@
-"""Every setting of a broker as people look it up: its value here, its default here, and what it does.
+"""Lists every setting of a broker: its value here, its default here, and its meaning.
 
 They are ordered by what people change first, then the parts of memory_bytes_max, then by area.
 
@@ -93,7 +93,7 @@ def setting_rows(
 
 
 def shown(name: str, value: object) -> str:
-    """A value as it may be typed: 8MiB, 5, 127.0.0.1:8080; empty where there is none."""
+    """Formats a value as a user types it: 8MiB, 5, 127.0.0.1:8080; empty for None."""
     if isinstance(value, float):
         return f"{value:g}" if value != int(value) else str(int(value))
     if isinstance(value, int) and "bytes" in name:
@@ -127,7 +127,7 @@ def _load(
 
 
 def _settings_of(settings: Any) -> Iterator[tuple[str, object, str]]:
-    """Name, value and description of each, those of its sections at their place."""
+    """Yields the name, value and description of each setting, including those of sections."""
     docs = field_docs(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

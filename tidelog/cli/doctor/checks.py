@@ -125,7 +125,7 @@ def check_kernel() -> Diagnosis:
 
 
 def check_data_directory(data_dir: Path) -> Diagnosis:
-    """A directory that is missing is fine where it could be made; one that a broker uses is looked at no further."""
+    """Checks the data directory. A missing one passes if it can be made; one in use is not checked further."""
     from metadata.store.data_directory import DataDirectory
 
     name = "data directory"
@@ -214,7 +214,7 @@ async def check_create_only(store: ObjectStore) -> Diagnosis:
 
 
 def check_clock(settings: BrokerSettings) -> Diagnosis:
-    """Our clock against the Date of the store's answer, which is at most half a round trip off.
+    """Checks our clock against the Date of the store's answer, which is at most half a round trip off.
 
     Asked without a signature: a refusal has a Date as well, and signed requests are refused when the clock is wrong.
     """
@@ -257,7 +257,7 @@ def check_clock(settings: BrokerSettings) -> Diagnosis:
 
 
 def skew(date: str, *, before_s: float, after_s: float) -> float:
-    """How far our clock is ahead of an HTTP Date, in seconds; a Date has whole seconds. Raises ValueError where it is none."""
+    """Returns how far our clock is ahead of an HTTP Date, in seconds; a Date has whole seconds. Raises ValueError for no Date."""
     from segments.object_store.clock_reading import difference_ms
     from segments.object_store.store_clock import http_date_ms
 

@@ -21,6 +21,6 @@ class Diagnosis:
 
 
 def failed(check: str, error: TidelogError) -> Diagnosis:
-    """The error, with a remedy for people: to retry with back-off is none."""
+    """Returns a failed diagnosis of the error, with a remedy for people in place of the advice to retry with back-off."""
     hint = _UNREACHABLE if error.hint == Unavailable.default_hint else error.hint
     return Diagnosis(check, "failed", error.message, hint)

@@ -34,7 +34,7 @@ SPACE = "Compact and defragment it, or raise --quota-backend-bytes, then: etcdct
 
 
 async def check_etcd(settings: BrokerSettings, *, bucket_named: bool) -> list[Diagnosis]:
-    """All of them; what needs a member that answers is skipped where none does."""
+    """Runs all checks of etcd; skips those that need a member that answers if none does."""
     etcd = settings.metadata
     asked = await asyncio.gather(*(_ask_member(etcd, address) for address in etcd.addresses))
     found = [diagnosis for diagnosis, _ in asked]
@@ -80,7 +80,7 @@ async def _ask_member(etcd: EtcdSettings, address: EtcdAddress) -> tuple[Diagnos
 
 
 def judge_member(name: str, status: Any, took_ms: float) -> Diagnosis:
-    """A member's StatusResponse, and how long it took, in milliseconds. Pure."""
+    """Judges a member by its StatusResponse, and by the time that it took, in milliseconds. Pure."""
     from metadata.store.etcd.client import VERSION_MIN, parse_version
 
     detail = f"version {status.version}, {status.dbSize / (1 << 20):.1f} MiB, answers in {took_ms:.1f} ms"

@@ -1,4 +1,4 @@
-"""Consumer groups as people read them in a terminal: rows of tables, and sentences under them. Pure.
+"""Formats consumer groups for a terminal: rows of tables, and sentences under them. Pure.
 
 MEMBER            HOST       PARTITIONS  ASSIGNMENT            a static member by its instance id, others by as much of their
 worker-6fb0c7a0…  10.0.0.7   5           orders: 0-3, 7        member id as tells them apart
@@ -136,7 +136,7 @@ def effect(moved: Iterable[MovedOffset]) -> str:
 
 
 def misses(moved: Sequence[MovedOffset]) -> str:
-    """How many partitions have not what was asked for; empty where all have it."""
+    """Describes how many partitions missed the requested place; empty if none did."""
     missed = sum(bool(offset.reason) for offset in moved if not offset.error)
     if not missed:
         return ""

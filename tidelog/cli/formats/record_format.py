@@ -1,4 +1,4 @@
-"""A record as text: lines of a table, JSON, or a format in the manner of kcat. Pure.
+"""Formats records as text: lines of a table, JSON, or a format in the manner of kcat. Pure.
 
     %t topic   %p partition   %o offset   %T timestamp in ms   %k key   %s value   %h headers, name=value,…
     %K and %S  length of key and value in bytes, -1 for null   %%  a per cent sign   \\n \\t \\r \\0 \\xNN as in C
@@ -37,7 +37,7 @@ _SHOWN_MAX: Final = 200
 
 
 def parse_format(text: str) -> list[bytes | TextOf]:
-    """The parts of a format. Raises InvalidArgument for a directive that there is not."""
+    """Parses a format into its parts. Raises InvalidArgument for an unknown directive."""
     parts: list[bytes | TextOf] = []
     for directive, hexadecimal, escape, plain in _PART.findall(text):
         if plain:

@@ -101,11 +101,11 @@ class RecordInput:
 
     @property
     def line(self) -> int:
-        """Number of the line that ends the record which was given last; 0 where the input has no lines."""
+        """Returns the number of the line that ends the last record; 0 if the input has no lines."""
         return self._line
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The records that are whole by now. Raises InvalidArgument."""
+        """Yields the records that are complete. Raises InvalidArgument."""
         end = self._whole_until(data)
         if end:
             whole = b"".join([*self._rest, data[:end]])
@@ -128,7 +128,7 @@ class RecordInput:
             yield from self._records(whole)
 
     def _whole_until(self, data: bytes) -> int:
-        """Up to the last line break of `data`, in CSV to the last one outside of quotes; 0 where there is none."""
+        """Returns the end of the last line of `data`, in CSV outside of quotes; 0 if there is none."""
         match self._options.format:
             case InputFormat.RAW:
                 return 0

@@ -109,7 +109,7 @@ def pieces(lines: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
 
 
 def _put(lines: list[bytes]) -> None:
-    """Whole: unbuffered (PYTHONUNBUFFERED=1), a write may take a part, as when the reader of a pipe leaves meanwhile."""
+    """Writes all lines: an unbuffered write (PYTHONUNBUFFERED=1) may be partial, for example when the pipe's reader leaves."""
     rest = memoryview(b"".join(lines))
     while rest:
         taken = sys.stdout.buffer.write(rest)

@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             ) from error
 
     def text(self) -> str | None:
-        """The value as UTF-8 text; None for a null value. Raises InvalidRecord where it isn't text."""
+        """Returns the value as UTF-8 text; None for a null value. Raises InvalidRecord if it isn't text."""
         if self.value is None:
             return None
         try:
@@ -59,7 +59,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             raise InvalidRecord(f"the value of {self._place} is not UTF-8: {error}", hint="Use record.value.") from error
 
     def json(self) -> Any:
-        """The value decoded from JSON; None for a null value. Raises InvalidRecord where it isn't JSON."""
+        """Returns the value decoded from JSON; None for a null value. Raises InvalidRecord if it isn't JSON."""
         if self.value is None:
             return None
         try:
@@ -92,7 +92,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
 
 def datetime_of(timestamp_ms: int) -> datetime:
-    """Exact to the millisecond. Raises OverflowError outside of the years 1 to 9999."""
+    """Converts milliseconds exactly. Raises OverflowError outside of the years 1 to 9999."""
     return _EPOCH + timedelta(milliseconds=timestamp_ms)
 
 
@@ -107,7 +107,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def to_bytes(value: Any) -> bytes | None:
-    """The stored form of a key or a value, as the table above has it. Raises InvalidArgument for what has none."""
+    """Returns the stored form of a key or a value, by the table above. Raises InvalidArgument for a value without one."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -130,7 +130,7 @@ def to_bytes(value: Any) -> bytes | None:
 
 
 def _refuse_no_numbers(value: Any) -> None:
-    """NaN and the infinities, which have no JSON: the encoder writes null for them."""
+    """Refuses NaN and the infinities: JSON lacks them, and the encoder would write null."""
 
     def in_parts(part: Any) -> Any:
         return None if isinstance(part, msgspec.Raw) else _enc_hook(part)  # Raw is JSON already

@@ -1,4 +1,4 @@
-"""How a client behaves: every setting, its unit and its default. Pure; checked when it is made.
+"""Defines every setting of a client, its unit and its default. Pure; checked when it is made.
 
 Credentials are settings like others. What the program does not name, the process's environment may:
 
@@ -184,7 +184,7 @@ class SettingChanges(TypedDict, total=False):
 
 
 def settings_from(changes: dict[str, Any] | SettingChanges) -> ClientSettings:
-    """The defaults with these changes. Refuses names that are no settings, and names the nearest that is."""
+    """Returns the defaults with these changes. Refuses unknown names, and names the nearest setting."""
     known = {field.name for field in fields(ClientSettings)}
     for name in changes:
         if name not in known:

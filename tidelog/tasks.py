@@ -1,4 +1,4 @@
-"""A client's background tasks, and their one owner: a TaskGroup that ends them when the client is left.
+"""Owns a client's background tasks: a TaskGroup ends them when the client is left.
 
 body ends, or raises      every task is cancelled and awaited; what the body raised goes on as it was
 a task fails (our bug)    the body is cancelled, and the task's own error comes out instead, without an ExceptionGroup around it
@@ -63,7 +63,7 @@ async def first_of(*works: Coroutine[Any, Any, _Answer]) -> _Answer:
 
 
 async def all_of(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int) -> list[_Answer]:
-    """Their answers in order, so many of them at a time. Raises the first error; the others are cancelled and awaited."""
+    """Returns the answers in order, with bounded concurrency. Raises the first error; the others are cancelled and awaited."""
     turns, all_works = asyncio.Semaphore(at_once), list(works)
 
     async def in_turn(work: Coroutine[Any, Any, _Answer]) -> _Answer:
@@ -78,6 +78,6 @@ async def all_of(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int)
 
 
 def first_error(group: BaseExceptionGroup[Any]) -> Any:
-    """The first error of a group, however deep it lies."""
+    """Returns the first error of a group, however deep it lies."""
     error = group.exceptions[0]
     return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -56,7 +56,7 @@ class Reader(Generic[Place]):
             await self.aclose()
 
     async def chunk(self) -> list[Record]:
-        """The next records of one partition, at least one; empty at the end.
+        """Returns the next records of one partition, at least one; empty at the end.
 
         Raises what ended the reading. What ended one partition is raised when nothing is left of the others (see `errors`).
         """
@@ -106,7 +106,7 @@ class Reader(Generic[Place]):
         await self.aclose()
 
     def __del__(self) -> None:
-        """Forgotten without `aclose`: its task would hold what it has read ahead until the client is left."""
+        """Stops a reader that was dropped without `aclose`: its task would hold its read-ahead until the client is left."""
         self.close_soon()
 
     def _start(self) -> asyncio.Task[None]:

@@ -159,9 +159,9 @@ class FetchState:
         return due, resumes_s
 
     def answered(self, partition: TopicPartitionName, *, asked_offset: int, behind: int, next_offset: int) -> int | None:
-        """An answer arrived whole: its records end before `behind` (0: there are none), and it goes on at `next_offset`.
+        """Takes in a whole answer: its records end before `behind` (0: none), and reading goes on at `next_offset`.
 
-        Answers the offset of the first record that is new; None where there is none, or the answer is not wanted any more: the
+        Returns the offset of the first record that is new; None where there is none, or the answer is not wanted any more: the
         partition has ended meanwhile, was dropped or paused, or is read from elsewhere than the offset that was asked for.
         """
         held = self._partitions.get(partition)

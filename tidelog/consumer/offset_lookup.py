@@ -154,7 +154,7 @@ def _within(start: Earliest | Latest | LastRecords, ends: OffsetRange | TidelogE
 async def _since(
     connection: Connection, route: TopicRoute, partitions: list[int], timestamp_ms: int
 ) -> dict[int, int | TidelogError]:
-    """The first record at or after the time; the end where there is none so new yet, so that reading begins with what comes.
+    """Returns the first record at or after the time; the end if there is none, so that reading begins with later ones.
 
     The ends are asked for first: a record that comes between the two questions is found by the second one, or lies behind the end.
     """
@@ -229,6 +229,6 @@ def _name_epoch(connection: Connection, route: TopicRoute, query: log_pb2.Offset
 
 
 def _heeded(connection: Connection, route: TopicRoute, partition: int, error: TidelogError) -> TidelogError:
-    """The error; where it tells of a newer leader, the next question names that one."""
+    """Returns the error. A newer leader in it goes into the next question."""
     connection.epochs.heed(route.topic_id, partition, error)
     return error

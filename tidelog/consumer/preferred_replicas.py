@@ -63,7 +63,7 @@ class PreferredReplicas:
         self._elsewhere[partition] = _Elsewhere(place, now_s + self._age_s)
 
     def avoid(self, partitions: Iterable[TopicPartitionName], now_s: float) -> list[TopicPartitionName]:
-        """Those that were fetched elsewhere than at their leaders, which failed, and are fetched from these now."""
+        """Moves partitions that failed at another broker back to their leaders. Returns the moved ones."""
         moved = [partition for partition in partitions if self.is_elsewhere(partition)]
         self._elsewhere.update((partition, _Elsewhere(None, now_s + self._age_s)) for partition in moved)
         return moved

@@ -91,7 +91,7 @@ class PrefetchBuffer:
         self._arrived.set()
 
     async def take(self) -> Fetched | None:
-        """The next batch; None at the end. Raises what ended the fetching, after what arrived before it was taken."""
+        """Takes the next batch; None at the end. Raises the error of the fetching, after what arrived before it."""
         while not self._answers:
             if self._error is not None:
                 raise self._error.with_traceback(None)
@@ -113,7 +113,7 @@ class PrefetchBuffer:
             self._free(answer)
 
     def end(self, error: Exception | None) -> None:
-        """Nothing more will come. The first call counts."""
+        """Ends the buffer. Only the first call counts."""
         if not self._is_over:
             self._is_over, self._error = True, error
             self._arrived.set()

@@ -28,7 +28,7 @@ class TopicWatcher(Protocol):
     """Receives changes of the topics that are read. Its methods must not block."""
 
     def topic_changed(self, route: TopicRoute) -> None:
-        """Partitions may have been added."""
+        """Reports a changed topic: partitions may have been added."""
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
         """Reports a deleted topic. If it was recreated, `details` of the error hold its new_topic_id."""
@@ -53,7 +53,7 @@ class RouteWatcher:
         return self._routes[topic]
 
     def leader(self, partition: tuple[str, int]) -> str:
-        """The address to fetch it from."""
+        """Returns the address to fetch the partition from."""
         return self._routes[partition[0]].leaders[partition[1]]
 
     def follow(self, route: TopicRoute) -> None:
@@ -68,7 +68,7 @@ class RouteWatcher:
         self._doubted.discard(topic)
 
     def doubt(self, topics: Iterable[str]) -> None:
-        """Something failed: the routes may be others by now."""
+        """Doubts the routes of topics after a failure: they are asked for again."""
         self._doubted.update(topics)
         self._woken.set()
 

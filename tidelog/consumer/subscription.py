@@ -1,4 +1,4 @@
-"""Which topics a reader reads: those that it names, or all whose names match a pattern, also topics that are made later."""
+"""Defines which topics a reader reads: named ones, or all that match a pattern, including later ones."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class TopicReader:
     # ── where it begins ──
 
     async def _begin_of(self, topic: str) -> _Begin | None:
-        """None where a topic that matched is gone already. Raises UnknownTopic where it was named."""
+        """Looks up where a topic begins; None if a matched topic is gone. Raises UnknownTopic for a named one."""
         try:
             route = await self._connection.route(topic, fresh=True)
             if not names_known_partitions(route, self._start, self._partitions):  # they may have been added a moment ago
@@ -103,7 +103,7 @@ class TopicReader:
         return _Begin(route, starts, ends)
 
     def _begin(self, begins: list[_Begin]) -> None:
-        """All at once, so that the first fetch asks for all."""
+        """Begins all partitions together, so that the first fetch asks for all."""
         failed: dict[TopicPartitionName, TidelogError] = {}
         for route, starts, ends in begins:
             self.fetching.follow(route)

@@ -1,4 +1,4 @@
-"""The demo's look at the bucket, with no broker: what is committed there, and how many objects it took."""
+"""Counts what is committed on the demo's bucket, and in how many objects, without a broker."""
 
 from __future__ import annotations
 

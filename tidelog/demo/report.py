@@ -134,7 +134,7 @@ def show(console: Console, *parts: RenderableType) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """The first column names the row; the others are numbers."""
+    """Creates a table whose first column names the row; the others are numbers."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="", box=None, pad_edge=False)
     table.add_column("", style="bold cyan", no_wrap=True)
     for column in columns:
@@ -143,7 +143,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def delays_table(flights: pa.Table, airline_of: Mapping[str, str], *, width: int) -> Table:
-    """Has one line for each carrier, those with the longest delay first."""
+    """Creates a table with a line for each carrier, those with the longest delay first."""
     table = _table("The ten longest departure delays of each carrier, in hours:minutes", "flights", "longest")
     table.add_column("and the nine after it", no_wrap=True)
     if wide := width >= WIDE_LEAST:

@@ -1,4 +1,4 @@
-"""The demo: real rows over both listeners, a broker killed in the middle, everything read back and compared row by row.
+"""Runs the demo: real rows over both listeners, a broker killed in the middle, everything read back and compared row by row.
 
     rows ─▶ tidelog dev ◀─ half over HTTP, half over gRPC ─▶ kill -9 ─▶ look at the bucket ─▶ tidelog dev again
                              └──────── both go on over it ────────────────────────────────┘
@@ -131,7 +131,7 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, chart: Pa
 
 
 async def _produce(flights: Flights, broker: BrokerProcess, bucket: ObjectStore, watch: Watch) -> tuple[list[Half], Kill]:
-    """Each carrier goes through one listener, so that its rows are sent in one order."""
+    """Sends the rows, each carrier through one listener, so that its rows are sent in one order."""
     half_way = asyncio.Event()
     names = ("HTTP, JSON", "gRPC, SDK")
     sent = [Half(name, flights.of(own), half_way) for name, own in zip(names, spread(flights.carriers, 2), strict=True)]

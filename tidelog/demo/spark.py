@@ -63,7 +63,7 @@ def missing() -> str:
 
 
 async def compact_part(data_dir: Path, *, segment_bytes: int) -> int:
-    """Partitions of which the history is Parquet now. The small ones, and so the tail of the log, stay in segments."""
+    """Compacts the larger partitions and returns their number. The small ones, and the tail of the log, stay in segments."""
     due_bytes = max(1, int(segment_bytes * DUE_PART))
     command = [sys.executable, "-m", "tidelog.cli.main", "compact", "--data-dir", str(data_dir), "--once", "-o", "json"]
     ran = await _run([*command, "--compaction-due-bytes", str(due_bytes)], surroundings())

@@ -99,7 +99,7 @@ class OffsetCommitter:
             await self.of_processed(waits=True)
 
     def lost(self, partitions: Collection[TopicPartitionName]) -> None:
-        """They are others' by now, whatever of them was handed out."""
+        """Notes partitions that other members may own, with uncommitted records."""
         self._lost |= {partition for partition in partitions if self._positions.has_uncommitted(partition)}
 
     def tell_of_lost(self) -> None:
@@ -113,7 +113,7 @@ class OffsetCommitter:
             )
 
     async def committed(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, Offset]:
-        """Those of which something is committed, by whomever. Raises what the first one met."""
+        """Returns the committed offsets, whichever member committed them. Raises the first partition's error."""
         found = await self._calls.committed(self._group, partitions)
         for partition, offset in found.items():
             if isinstance(offset, TidelogError):

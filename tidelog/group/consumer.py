@@ -82,7 +82,7 @@ class GroupConsumer:
                 await self.aclose()
 
     async def chunk(self) -> list[Record]:
-        """The next records of one partition, at least one; empty at the end. What was handed out before is processed by that.
+        """Returns the next records of one partition, at least one; empty at the end. Earlier ones then count as processed.
 
         Raises what ended the reading: InstanceFenced, GroupFull, Denied, UnknownTopic, …, and what a callback raised. What ended
         one partition is raised when nothing is left of the others (see `errors`).
@@ -121,7 +121,7 @@ class GroupConsumer:
         return self._reading.generation
 
     def assignment(self) -> list[TopicPartitionName]:
-        """The partitions that this member owns now, as (topic, number)."""
+        """Returns the partitions that this member owns now, as (topic, number)."""
         return self._reading.assignment()
 
     @property
@@ -220,7 +220,7 @@ class GroupConsumer:
         await self.close(hand_is_processed=error is None)
 
     def __del__(self) -> None:
-        """Forgotten without `aclose`: the group would wait for its session to end."""
+        """Stops a consumer that was dropped without `aclose`: its group would wait for its session to end."""
         self.close_soon()
 
     def _start(self) -> None:

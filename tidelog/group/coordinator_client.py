@@ -240,7 +240,7 @@ def _to_commit(partition: TopicPartitionName, offset: Offset) -> groups_pb2.Comm
 
 
 def _committed(told: Iterable[groups_pb2.FetchedOffset], address: str) -> dict[TopicPartitionName, Offset | TidelogError]:
-    """Those that are committed, and those that can't be read."""
+    """Returns the committed offsets, and the errors of those that can't be read."""
     found: dict[TopicPartitionName, Offset | TidelogError] = {}
     for each in told:
         committed = wire.offset_fetched(each, address=address)

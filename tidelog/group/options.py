@@ -1,4 +1,4 @@
-"""How a member of a consumer group behaves: the options of `log.consume(…, group=…)`. Pure; checked when they are made."""
+"""Defines the options of a group member, `log.consume(…, group=…)`. Pure; checked when they are made."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class GroupOptions:
 
 
 def group_options(changes: dict[str, Any] | GroupOptionChanges) -> GroupOptions:
-    """The defaults with these changes. Refuses names that are no options, and names the nearest that is."""
+    """Returns the defaults with these changes. Refuses unknown names, and names the nearest option."""
     of_member = {field.name for field in fields(MemberSettings)}
     known = of_member | {field.name for field in fields(GroupOptions)} - {"member"}
     for name in changes:

@@ -1,4 +1,4 @@
-"""How far the member of a group is in each partition that it reads: what is processed, and what of that is committed. Pure.
+"""Tracks a group member's position in each partition: what is processed, and what of that is committed. Pure.
 
     handed out ── the caller asks for the next record ──▶ processed ── a commit was answered ──▶ committed
 
@@ -97,7 +97,7 @@ class GroupPositions:
             self._positions[partition] = _Position(held.topic_id, offset, offset, NO_EPOCH, None, asked=offset)
 
     def drop(self, partitions: Collection[TopicPartitionName]) -> None:
-        """They are read no more, and what of them is in the caller's hands does not count."""
+        """Forgets partitions that are not read any more; records of them that the caller holds do not count."""
         for partition in partitions:
             self._positions.pop(partition, None)
         if self.hand is not None and self.hand.partition in partitions:
@@ -113,7 +113,7 @@ class GroupPositions:
             self.hand = None
 
     def hand_is_processed(self) -> None:
-        """The caller asks for more, or says that it is done with what it has."""
+        """Counts the caller's chunk as processed: it asks for more, or is done."""
         if self.hand is not None:
             self._processed(self.hand, self.hand.next_offset)
             if not self.hand.rest():
@@ -160,7 +160,7 @@ class GroupPositions:
         }
 
     def named(self, partition: TopicPartitionName, offset: int) -> Offset:
-        """An offset that the caller wants to have committed. Raises StaleMember."""
+        """Returns an offset that the caller wants to commit. Raises StaleMember."""
         held = self._positions.get(partition)
         if held is None:
             raise StaleMember(

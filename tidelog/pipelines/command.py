@@ -124,7 +124,7 @@ def execute(spark: SparkSession, pipeline: Pipeline, arguments: argparse.Namespa
 
 
 def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> None:
-    """Before Spark is started, which takes a while."""
+    """Checks the arguments before the slow start of Spark."""
     if arguments.checkpoint is not None and arguments.into is None:
         raise InvalidArgument("--checkpoint is given without --into", hint="A stream is written: say where to, by --into DIR.")
     for argument, module in pipeline.modules.items():

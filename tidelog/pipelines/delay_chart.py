@@ -1,4 +1,4 @@
-"""The chart of delays by the hour of the day: a PNG of 2000 × 1120 pixels, which reads well at half of that."""
+"""Draws the delays by the hour of the day: a PNG of 2000 × 1120 pixels, which is legible at half that size."""
 
 from __future__ import annotations
 

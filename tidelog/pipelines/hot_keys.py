@@ -1,4 +1,4 @@
-"""Which keys have the most records and bytes, and how uneven the partitions are.
+"""Finds the keys with the most records and bytes, and how uneven the partitions are.
 
     python -m tidelog.pipelines.hot_keys --bucket URL --topic flights [--top 20]
 
@@ -23,7 +23,8 @@ def sized(records: DataFrame) -> DataFrame:
 
 
 def hot_keys(sized: DataFrame, top: int) -> DataFrame:
-    """The keys with the most records: records, bytes, and their percentage of the topic. A null key stands for all without one."""
+    """Returns the keys with the most records: records, bytes, and their percentage of the topic. A null key stands for all without
+    one."""
     counted = sized.groupBy("topic", "key").agg(F.count("*").alias("records"), F.sum("size").alias("bytes"))
     shares = [
         F.round(100 * F.col(name) / F.sum(name).over(Window.partitionBy("topic")), 1).alias(f"percent_of_{name}")

@@ -43,7 +43,7 @@ def hourly_delays(flights: DataFrame) -> DataFrame:
 
 
 def by_hour_of_day(hourly: DataFrame, *more: Column) -> DataFrame:
-    """Added up to the hours of a day, by the clocks of New York. `more`: what else is wanted of each."""
+    """Sums up by the hour of the day in New York's time. `more`: further columns."""
     sums = [F.sum(name).alias(name) for name in SUMS]
     return hourly.groupBy(F.hour(F.from_utc_timestamp("hour", PLACE)).alias("hour")).agg(*sums, *more).orderBy("hour")
 

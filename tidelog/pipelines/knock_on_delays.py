@@ -39,7 +39,7 @@ def departures(flights: DataFrame) -> DataFrame:
 
 
 def knock_on_delays(arrivals: DataFrame, departures: DataFrame) -> DataFrame:
-    """Each departure beside the late arrivals of the same aircraft, one to twelve hours before it."""
+    """Joins each departure with the late arrivals of the same aircraft, one to twelve hours before it."""
     same_aircraft_later = F.expr(
         "tailnum = arrived_tailnum and departed between landed + interval 1 hour and landed + interval 12 hours"
     )

@@ -17,7 +17,7 @@ from tidelog.pipelines.command import Pipeline, ordered_by, run_pipeline
 
 
 def latest_by_key(records: DataFrame) -> DataFrame:
-    """The columns of the source; a row for each topic and key.
+    """Returns the newest row for each topic and key, with the columns of the source.
 
     Within a partition the last offset counts, whatever the timestamps. Only where partitions were added does a key lie in two of
     them: then the later timestamp counts.

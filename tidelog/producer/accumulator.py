@@ -53,7 +53,7 @@ class RecordAccumulator:
         self._left: set[RoutePath] = set()
 
     def lane(self, topic: str, partition: int, *, way: RoutePath, topic_id: str) -> PartitionQueue:
-        """The lane of this partition, made at first use; a lane that is there keeps its way."""
+        """Returns the lane of this partition, made at first use; an existing lane keeps its way."""
         lane = self._lanes.get((topic, partition))
         if lane is None:
             lane = PartitionQueue(topic, partition, way=way, topic_id=topic_id, settings=self._settings)
@@ -64,7 +64,7 @@ class RecordAccumulator:
         return lane
 
     def lead(self, lane: PartitionQueue, way: RoutePath, *, leader_epoch: int) -> None:
-        """The partition's leader is reached this way now: the lane moves as soon as nothing of it is on the wire.
+        """Sets the way to the partition's leader: the lane moves as soon as nothing of it is on the wire.
 
         What a broker says that lags behind, of an older leader or of none, is not followed. A leader that follows another may
         still be taking over: until it has acknowledged something, its answers are awaited apart from those for what it leads.
@@ -78,7 +78,7 @@ class RecordAccumulator:
         self._place(lane)
 
     def made_anew(self, lane: PartitionQueue, topic_id: str, now_s: float) -> None:
-        """The topic was deleted and made again under its name."""
+        """Handles a topic that was deleted and recreated."""
         lane.made_anew(topic_id, now_s)
         self._collect((lane,))
 
@@ -153,7 +153,7 @@ class RecordAccumulator:
         self._place(lane)
 
     def close_open_batches(self) -> None:
-        """A flush: everything may leave now."""
+        """Closes all open batches for a flush: they may leave now."""
         for lane in self._all_busy():
             lane.close()
             self._place(lane)
@@ -161,7 +161,7 @@ class RecordAccumulator:
     # ── out ──
 
     def take(self, way: RoutePath, now_s: float, *, bytes_max: int) -> list[ProducerBatch]:
-        """The batches that leave this way now, at most one of each lane, together up to `bytes_max` or a single one.
+        """Takes the batches that leave this way now, at most one of each lane, together up to `bytes_max` or a single one.
 
         The lanes that were served go to the end of the line. Each batch counts as sent.
         """
@@ -201,11 +201,11 @@ class RecordAccumulator:
         self._producer = producer_id, producer_epoch
 
     def unsettled(self) -> list[ProducerBatch]:
-        """Every batch that has no outcome yet."""
+        """Lists every batch without an outcome."""
         return list(_unsettled(self._all_busy()))
 
     def unacknowledged_records(self, way: RoutePath) -> int:
-        """Records to go this way that have no outcome yet."""
+        """Counts the records on this way without an outcome."""
         return sum(batch.record_count for batch in _unsettled(self._in_line(way)))
 
     def in_flight(self, way: RoutePath) -> list[str]:
@@ -270,7 +270,7 @@ class RecordAccumulator:
             self._collect((lane,))
 
     def abandon_all(self, error: TidelogError) -> None:
-        """The client closes."""
+        """Fails all batches, since the client closes."""
         self.abandon(self._all_busy(), error)
 
     def take_failures(self) -> list[ProducerBatch]:

@@ -89,7 +89,7 @@ class PartitionQueue:
         return self.open
 
     def close(self) -> None:
-        """The open batch needs no more records: it may leave."""
+        """Closes the open batch: it may leave."""
         if self.open is not None:
             self.closed.append(self.open)
             self.open = None
@@ -101,7 +101,7 @@ class PartitionQueue:
     # ── onto the wire ──
 
     def next_batch(self, now_s: float) -> ProducerBatch | None:
-        """The batch that may leave now, numbered; None when there is none. It is answered again until `sent` is called."""
+        """Returns the batch that may leave now, numbered; None if there is none. Repeats it until `sent` is called."""
         if self.recovering or now_s < self.retry_at_s or self.producer is None:
             return None
         for batch in self.unanswered:
@@ -142,7 +142,7 @@ class PartitionQueue:
         return bool(self.unanswered) and self._next_place - self.unanswered[0].place >= BATCHES_IN_FLIGHT_MAX
 
     def sent(self, batch: ProducerBatch) -> None:
-        """Called before the first byte goes out."""
+        """Marks a batch as sent. The caller does so before the first byte goes out."""
         batch.on_wire, batch.refusal = True, None
         self.on_wire += 1
 
@@ -180,7 +180,7 @@ class PartitionQueue:
             self._recover_when_quiet(now_s)
 
     def refused(self, batch: ProducerBatch, error: TidelogError, now_s: float) -> None:
-        """An attempt failed, with what the broker answered or with how its stream broke."""
+        """Handles a failed attempt: an answer of the broker, or a broken stream."""
         if not batch.on_wire:
             return  # as above
         self._off_wire(batch)
@@ -210,7 +210,7 @@ class PartitionQueue:
             self._give_up(batch, self._timed_out(batch))
 
     def abandon(self, error: TidelogError) -> None:
-        """Nothing of it can be sent any more: fails everything that is left. Answers that still come for it are ignored."""
+        """Fails everything that is left. Later answers for it are ignored."""
         self.close()
         for batch in [*self.unanswered, *self.closed]:
             unknown = batch.on_wire or batch.maybe_written
@@ -265,7 +265,7 @@ class PartitionQueue:
             self._number(batch)
 
     def _mend_sequence(self, head: ProducerBatch, refusal: OutOfOrderSequence) -> None:
-        """The broker expects another sequence than the oldest batch has, or does not know the producer (any more)."""
+        """Mends the sequence when the broker expects another one than the oldest batch has, or does not know the producer."""
         forgotten = isinstance(refusal, UnknownProducer)
         proven_unwritten = self._gap_is_possible and not (forgotten and self._acknowledged_once)
         if proven_unwritten or self._settings.acks == "leader":

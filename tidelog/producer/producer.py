@@ -307,7 +307,7 @@ class Producer:
 
 
 def _plain(headers: Headers) -> Headers:
-    """The codec takes str itself: a member of an enumeration, say, becomes its text."""
+    """Converts names to plain str, which the codec takes: a member of an enumeration becomes its text."""
     if all(type(name) is str for name, _ in headers):
         return headers
     return tuple((str.__str__(name), value) for name, value in headers)

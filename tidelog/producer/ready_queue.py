@@ -1,4 +1,4 @@
-"""The lanes that go one way to their leader, kept apart by what they wait for. Pure: the caller brings the time.
+"""Keeps the lanes that go one way to their leader, apart by what they wait for. Pure: the caller brings the time.
 
     place(lane) ─▶ it waits for a time ──in that time──▶ ready, in the order of turns ──served──▶ behind all others
                 └▶ it waits for an answer, or for a producer id: not looked at until it is placed again
@@ -33,7 +33,7 @@ class ReadyQueue:
         self._placed = itertools.count()
 
     def place(self, lane: PartitionQueue) -> None:
-        """Something may have changed what it can send. One that is ready keeps its turn."""
+        """Places a lane after a change of what it can send. A ready lane keeps its turn."""
         self.lanes.setdefault(lane)
         if lane.producer is None:
             self.unidentified.setdefault(lane)

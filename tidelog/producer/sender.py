@@ -1,4 +1,4 @@
-"""The stream of batches that go one way to their leader, and of the answers back. It connects again whenever it breaks.
+"""Streams batches one way to their leader, and receives the answers. Reconnects whenever the stream breaks.
 
     accumulator ──take──▶ encode ──▶ ProduceRequest ═══▶ broker
          ▲                                                 │
@@ -113,11 +113,11 @@ class Sender:
         self._outage_told_s = 0.0
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Wakes the sender: there may be something to send."""
         self._work.set()
 
     def break_off(self) -> None:
-        """The broker owes an answer for too long: what is unanswered goes again over a new stream."""
+        """Breaks off the stream of a silent broker: unanswered batches go again over a new one."""
         self._overdue.set()
 
     async def run(self) -> None:
@@ -155,7 +155,7 @@ class Sender:
                 pause_s = min(2 * pause_s, pause_s_max)
 
     def _tell_outage(self, error: Unavailable) -> None:
-        """Once at its beginning, and then now and then with what waits for its end."""
+        """Logs an outage at its beginning, and then now and then with what waits for its end."""
         now_s = asyncio.get_running_loop().time()
         if self._away_since_s is None:
             self._away_since_s = self._outage_told_s = now_s

@@ -1,4 +1,4 @@
-"""The topics that a producer writes to, and when the cluster is asked about them.
+"""Learns the topics that a producer writes to, and decides when to ask the cluster about them.
 
     first record of a topic                                       the record waits for the answer
     a partition that is not known                                 the same, at most once in `retry_pause_ms`
@@ -75,7 +75,7 @@ class ProducerMetadata:
         self._is_stopped = True
 
     async def open(self, topic: str) -> TopicPartitions:
-        """The book of a topic that is not known yet, or not any more. Raises InvalidArgument, UnknownTopic, Unavailable."""
+        """Learns a topic that is not known. Raises InvalidArgument, UnknownTopic, Unavailable."""
         if not isinstance(topic, str):
             raise InvalidArgument(f"the topic is {topic!r}, which is not a name")
         self._forget_idle()
@@ -83,7 +83,7 @@ class ProducerMetadata:
         return self.books[topic]
 
     async def learn_once_more(self, book: TopicPartitions) -> None:
-        """Something does not fit what is known: asks, unless that was done a moment ago. Raises UnknownTopic, Unavailable."""
+        """Asks again after a mismatch, unless it asked a moment ago. Raises UnknownTopic, Unavailable."""
         if self.learnt_long_ago(book.name):
             await self._learn(book.name, fresh=True)
 

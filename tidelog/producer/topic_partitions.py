@@ -143,7 +143,7 @@ class TopicPartitions:
         return all(lane.is_idle for lane in self.lanes)
 
     def _keyless_lane(self, size: int) -> PartitionQueue:
-        """The present lane until its batch has left or is full; then the next."""
+        """Returns the present lane until its batch has left or is full; then the next."""
         lane = self.lanes[self._partitioning.keyless_partition]
         if lane.open is self.keyless_batch and (lane.open is None or lane.open.bytes + size <= self.fill_bytes_max):
             return lane
@@ -170,6 +170,6 @@ class Partitioner:
         return (partition + self._salt) % self.partition_count
 
     def next_keyless(self) -> int:
-        """The batch of the keyless partition has left: moves on to the next."""
+        """Moves on to the next partition, since the batch of the present one has left."""
         self.keyless_partition = (self.keyless_partition + 1) % self.partition_count
         return self.keyless_partition

@@ -1,7 +1,7 @@
-"""The trace of who sends a record, in the record's own header `traceparent` (W3C Trace Context), for those who read it.
+"""Adds the sender's trace to records, in the header `traceparent` (W3C Trace Context).
 
 With `trace_headers=True`, and the program's own OpenTelemetry: the header names the span in which `send` or `produce` was called. A
-record that has such a header already keeps it, and without a span there is none. Who consumes reads it with any propagator:
+record that has such a header already keeps it, and without a span there is none. Consumers read it with any propagator:
 
     context = TraceContextTextMapPropagator().extract({name: value.decode() for name, value in record.headers})
 """

@@ -1,4 +1,4 @@
-"""A broker as a child process: `tidelog dev` (or `serve`) on a data directory, to be killed and started again on the same ports.
+"""Runs a broker as a child: `tidelog dev` (or `serve`) on a data directory, to be killed and started again on the same ports.
 
 For the demo and the benchmarks. However the block round it ends, the child is ended, by its process id. It has a process group of
 its own: Ctrl-C reaches the parent alone, which then ends it.

@@ -141,9 +141,7 @@ def check_scope(scope: Scope) -> Scope:
 
 
 class Rights:
-    """Decides what one principal may do by a fixed set of bindings, and caches its decisions. Make a new one when bindings
-    change.
-    """
+    """Decides what one principal may do by a fixed set of bindings, and caches its decisions. Make a new one after changes."""
 
     __slots__ = ("_allowed", "_named", "_wide")
 

@@ -74,9 +74,7 @@ class AccessCache:
         self._subscribers.append(changed)
 
     def key(self, key_id: str) -> ApiKey | None:
-        """Returns the key, the same object until it changes; None where there is none. Raises Unavailable before the first
-        reading.
-        """
+        """Returns the key, the same object until it changes; None if missing. Raises Unavailable before the first reading."""
         key = self._keys.by_name.get(key_id)
         if key is None:
             self._check_read()

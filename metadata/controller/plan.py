@@ -40,9 +40,7 @@ class Steps(NamedTuple):
 
 
 def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
-    """Plans the next steps. `candidates`: the registered brokers; `sealed`: sessions confirmed to have no broker, and sealed
-    since.
-    """
+    """Plans the next steps. `candidates`: the registered brokers; `sealed`: unregistered sessions that were sealed."""
     look = _Look(ledger, candidates, sealed)
     decisions = [_decided(ledger, partition, session) for partition, session in look.inherited]
     if look.leaderless or not is_balanced(look.loads, candidates):

@@ -41,9 +41,7 @@ from metadata.groups.settings import GroupSettings
 def join(
     group: Group, request: JoinRequest, waiter: Waiter, *, new_member_id: MemberId, now_ms: int, settings: GroupSettings
 ) -> Step:
-    """Returns the group with the join. Raises what refuses it, with the group unchanged. MemberIdRequired is an answer, since it
-    keeps its id.
-    """
+    """Returns the group with the join. Raises what refuses it, with the group unchanged; MemberIdRequired is an answer."""
     step = _join(group, request, waiter, new_member_id=new_member_id, now_ms=now_ms, settings=settings)
     if step.group.members is not group.members:
         check_group_size(step.group, settings)

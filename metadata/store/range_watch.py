@@ -34,9 +34,7 @@ class RecordWatch(Generic[Record]):
     def __init__(
         self, store: MetadataStore, prefix: str, decode: Callable[[KeyValue], Record], changed: Callable[[], None]
     ) -> None:
-        """`decode` raises TidelogError where a value can't be read. `changed` is called after each change; it must not block or
-        raise.
-        """
+        """`decode` raises TidelogError for an unreadable value. `changed` follows each change; must not block, nor raise."""
         self.by_name: dict[str, Record] = {}
         self.damaged: set[str] = set()
         # The revision that wrote each record, also of damaged ones.

@@ -1,12 +1,12 @@
-"""The loop of the compactor: looks at the bucket, compacts what is due, then everything that keeps history in shape.
+"""Runs the loop of the compactor: it reads the bucket, compacts what is due, then maintains history.
 
     look at wal/ ─▶ newest manifests of what is new ─▶ units, while something is due ─▶ retention, merges, keys ─▶ trim ─▶ collect
          ▲                                                                                                           │
-         └───────────────────────────────────── pause ◀── brokers are told ◀─────────────────────────────────────────┘
+         └───────────────────────────────── pause ◀── brokers are notified ◀─────────────────────────────────────────┘
 
-It decides from the bucket alone; of the metadata it wants the topics, the other compactors, and a key to tell brokers by. A step
-that fails is told in the log, and the others go on: everything is planned anew from the bucket at the next look. It may be ended at
-any moment, and any number of them may be at work.
+It decides from the bucket alone; of the metadata it uses the topics, the other compactors, and a key for notices. A failed
+step is logged, and the others go on: the next look plans everything again from the bucket. The loop may be ended at
+any moment, and any number of compactors may run.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from metadata.model import Offset, SessionId, TopicPartition
 from segments.history.manifest import Manifest
 from segments.object_store.clock_reading import doubt_for_people
 
-# A partition with damage is left alone for so long; then it is looked at again, since the object may have been restored.
+# A damaged partition is skipped for this time; its object may have been restored since.
 BLOCKED_MS = 600_000
-# After which all is looked at anew where something is damaged: footers that could not be read, and runs that were put aside.
+# Everything is read again after this time while something is damaged: unreadable footers, or runs that were put aside.
 ANEW_MS = 3_600_000
-# Each time it takes twice as long, up to this: what stays damaged makes it dearer from day to day.
+# Upper bound of that time, which doubles with each attempt: permanent damage costs less and less.
 ANEW_MS_MAX = 86_400_000
-# Manifests read together: all of them may be more than memory holds.
+# Manifests read together, so that not all are in memory at once.
 FLOORS_AT_ONCE = 256
-# Runs that wait: with fewer, a plan holds the event loop for a few milliseconds.
+# With more runs, planning goes to a thread; with fewer it holds the event loop for a few milliseconds.
 PLANNED_IN_A_THREAD = 20_000
 
-# Between two log lines about a clock that stays in doubt.
-DOUBT_TOLD_EACH_S = 600.0
+# Pause between two log lines about a clock that stays in doubt.
+DOUBT_LOGGED_EACH_S = 600.0
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -54,7 +54,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class TickReport:
-    """What one look led to."""
+    """Counts the manifests of one look, and holds its failures and damage."""
 
     manifests: int = 0
     failed: list[TidelogError] = field(default_factory=list)
@@ -62,7 +62,7 @@ class TickReport:
 
 
 class Compactor:
-    """Its owner runs `run()` as a task, or calls `tick` by itself."""
+    """Compacts and maintains the bucket. Its owner runs `run()` as a task, or calls `tick`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Compactor:
         *,
         told: Callable[[str], None] = lambda text: log.info("%s", text),
     ) -> None:
-        """`told` is given a line for people after each unit."""
+        """`told` is called with a line for people after each unit."""
         self._context = context
         self._notices = notices
         self._told = told
@@ -87,59 +87,59 @@ class Compactor:
         self._begun_ms: int | None = None
         self._anew_after_ms = ANEW_MS
         self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
-        self._doubt_told_s: float | None = None
+        self._doubt_logged_s: float | None = None
         self.metrics = CompactionState()
 
     @property
     def damaged(self) -> dict[TopicPartition, Corrupt]:
-        """Partitions that are not compacted, and why."""
+        """Returns the partitions that are not compacted, with the error of each."""
         return self.view.state.damaged | {where: error for where, (error, _) in self._blocked.items()}
 
     def hear(self, notices: Iterable[ManifestNotice]) -> None:
-        """What leaders have deleted is seen to at the next look. What other compactors did is theirs to look after."""
+        """Schedules deletions of leaders for the next look. Notices of other compactors are ignored."""
         self._deletions.hear(notices, now_ms=self._context.now_ms())
 
     async def run(self) -> None:
-        """Looks again and again, until cancelled. A mistake of ours is told in the log, and ends not the broker that it is in."""
+        """Looks repeatedly, until cancelled. An unexpected error is logged, and does not end the broker."""
         try:
             while True:
                 try:
                     await self.tick()
                 except Exception:
                     self._context.counters.failures += 1
-                    log.exception("the compactor met an error that was not foreseen; nothing is lost, and it looks again")
+                    log.exception("compactor failed with an unexpected error; retrying at the next look")
                 await asyncio.sleep(self._context.settings.compaction_interval_ms / 1000)
         finally:
             self._keeping.close()
             self._collector.close()
 
     async def tick(self, *, everything: bool = False) -> TickReport:
-        """One look, and all that is due then; `everything`: all that waits. What fails is in the report, and in the log.
+        """Runs one look and all that is due then; `everything`: all that waits. Failures are in the report, and in the log.
 
-        ExceptionGroup of the errors that were not foreseen: the steps behind them were done all the same.
+        Raises an ExceptionGroup of unexpected errors, after all steps have run.
         """
         report, unforeseen = TickReport(), list[Exception]()
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("segments are not looked at", self._look),
-            ("the clock is not checked", self._check_clock),
-            ("deleted topics are not looked for", self._deleted.look),
-            ("deleted records are not seen to", self._take_in_deletions),
-            ("manifests are not read", self._read_floors),
-            ("nothing is compacted", lambda: self._compact(report, everything=everything)),
-            ("history is not kept in shape", self._keep),
-            ("segments are not trimmed", self._trim),
-            ("garbage is not collected", self._collect),
-            ("nothing is measured", self._measure),
-            ("brokers are not told", self._tell_brokers),
+            ("looking at segments", self._look),
+            ("checking the clock", self._check_clock),
+            ("looking for deleted topics", self._deleted.look),
+            ("taking in deleted records", self._take_in_deletions),
+            ("reading manifests", self._read_floors),
+            ("compacting", lambda: self._compact(report, everything=everything)),
+            ("maintaining history", self._keep),
+            ("trimming segments", self._trim),
+            ("collecting garbage", self._collect),
+            ("measuring", self._measure),
+            ("notifying brokers", self._tell_brokers),
         ]
         for what, step in steps:
             try:
                 await step()
             except TidelogError as error:
                 self._context.counters.failures += 1
-                log.warning("%s for now: %s", what, error)
+                log.warning("%s failed: %s; retrying at the next look", what, error)
                 report.failed.append(error)
-            except Exception as error:  # noqa: BLE001  # a mistake of ours in one step must not leave the others undone
+            except Exception as error:  # noqa: BLE001  # a bug in one step must not stop the others
                 unforeseen.append(error)
         if unforeseen:
             raise ExceptionGroup("steps of the compactor", unforeseen)
@@ -147,7 +147,7 @@ class Compactor:
         return report
 
     async def _aside(self, work: Callable[[], Answer]) -> Answer:
-        """In a thread where it would hold the event loop; nobody changes what is known of the bucket meanwhile."""
+        """Runs `work` in a thread if it would hold the event loop; nothing else changes the view of the bucket meanwhile."""
         return await asyncio.to_thread(work) if self.view.state.run_count > PLANNED_IN_A_THREAD else work()
 
     async def _look(self) -> None:
@@ -156,7 +156,7 @@ class Compactor:
         if self._begun_ms is None or not (has_damage or self._blocked):
             self._begun_ms, self._anew_after_ms = now_ms, ANEW_MS
         elif has_damage and now_ms - self._begun_ms >= self._anew_after_ms:
-            self.view.begin_anew()
+            self.view.begin_again()
             self._blocked.clear()
             self._begun_ms, self._anew_after_ms = now_ms, min(2 * self._anew_after_ms, ANEW_MS_MAX)
         try:
@@ -167,19 +167,19 @@ class Compactor:
         self.metrics.looked_at_ms, self.metrics.failing_since_ms = self._context.now_ms(), 0
 
     async def _check_clock(self) -> None:
-        """Logs that the clock is in doubt, now and then, and that it no longer is. What may expire is decided where it expires."""
+        """Logs when the clock is in doubt, repeatedly, and when it no longer is. Each expiry checks the doubt itself."""
         clock = self._context.clock
         reading, now_s = clock.reading(), clock.steady_s()
         if not reading.is_doubted:
-            if self._doubt_told_s is not None:
+            if self._doubt_logged_s is not None:
                 log.warning("the clock of this machine agrees with that of %s again", self._context.store.url)
-            self._doubt_told_s = None
-        elif self._doubt_told_s is None or now_s - self._doubt_told_s >= DOUBT_TOLD_EACH_S:
-            self._doubt_told_s = now_s
+            self._doubt_logged_s = None
+        elif self._doubt_logged_s is None or now_s - self._doubt_logged_s >= DOUBT_LOGGED_EACH_S:
+            self._doubt_logged_s = now_s
             log.error("clock in doubt: %s", doubt_for_people(reading, self._context.store.url))
 
     async def _take_in_deletions(self) -> None:
-        """So that manifests are read anew: of runs that wait here (then they are due), and of history that is looked after here."""
+        """Makes manifests be read again: of runs that wait here, which are due then, and of history maintained here."""
         state, manifests = self.view.state, self._context.manifests
         for where, version in self._deletions.due(now_ms=self._context.now_ms()):
             kept = manifests.kept(where)
@@ -192,7 +192,7 @@ class Compactor:
             self._keeping.look_again(where)
 
     async def _read_floors(self) -> None:
-        """The newest manifests of partitions that were not seen before, or that another compactor went on with."""
+        """Reads the newest manifests of partitions that are new, or that another compactor continued."""
         state = self.view.state
         names: dict[TopicPartition, str] = {}
         for where in state.without_floor():
@@ -215,7 +215,7 @@ class Compactor:
             raise ExceptionGroup("partitions that were compacted", unforeseen)
 
     async def _compact_units(self, report: TickReport, unforeseen: list[Exception], *, everything: bool) -> None:
-        """Adds to `unforeseen` what was wrong with one partition alone."""
+        """Compacts while units are due, and adds errors of single partitions to `unforeseen`."""
         now_ms = self._context.now_ms()
         self._blocked = {where: held for where, held in self._blocked.items() if held[1] > now_ms}
         state = self.view.state
@@ -244,7 +244,7 @@ class Compactor:
                 return self._make_room()  # others were faster, or all of it is damaged: look again first
 
     def _make_room(self) -> None:
-        """Where runs take all the room there is for them, those that wait behind damage give way: or no others would be read."""
+        """Puts aside runs behind damage where memory for runs is full: otherwise no other segments would be read."""
         state = self.view.state
         if state.run_count < self._rule.runs_max:
             return
@@ -253,15 +253,15 @@ class Compactor:
         if stuck:
             count = sum(state.put_runs_aside(where) for where in stuck)
             log.error(
-                "%d runs of %d partitions wait behind damage, or for segments that were not seen; there is no room to keep them in "
-                "mind, so that others go on. They stay on the bucket, and are looked at again later: %s",
+                "%d runs of %d partitions wait behind damage or missing segments; they are dropped from memory to make room. "
+                "They stay on the bucket, and are read again later: %s",
                 count,
                 len(stuck),
                 ", ".join(map(str, stuck[:10])),
             )
 
     async def _look_for(self, done: UnitReport) -> None:
-        """Segments that were planned with and are gone: another compactor has trimmed them, or somebody has deleted them."""
+        """Looks for trim markers of planned segments that are gone: another compactor trimmed them, or they were deleted."""
         for session in sorted({segment.session for segment in done.gone}):
             if (held := self.view.state.sessions.get(session)) is not None:
                 await self.view.look_at_marker(held)
@@ -276,7 +276,7 @@ class Compactor:
         await self._collector.run()
 
     def _may(self, where: TopicPartition, session: SessionId) -> bool:
-        """Sharing by session keeps each segment with one compactor."""
+        """Returns whether this compactor owns the run; sharing by session keeps each segment with one compactor."""
         return self._context.topic(where.topic_id) is not None and self._context.is_mine(session_name(session))
 
     def _pending_bytes(self, where: TopicPartition, from_offset: Offset) -> int:
@@ -285,7 +285,7 @@ class Compactor:
 
     def _block(self, where: TopicPartition, error: Corrupt) -> None:
         if where not in self._blocked:
-            log.error("%s is not compacted for now: %s", where, error)
+            log.error("partition not compacted partition=%s: %s; retrying later", where, error)
         self._blocked[where] = error, self._context.now_ms() + BLOCKED_MS
 
     def _tell(self, unit: CompactionUnit, done: UnitReport, bytes_in: int, bytes_out: int) -> None:

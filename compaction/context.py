@@ -1,4 +1,4 @@
-"""What all background work is given: the bucket, the topics, the newest manifests, the time, and its share of the work."""
+"""Provides all background work with the bucket, the topics, the newest manifests, the time, and its share of the work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 
 class KnownTopics(Protocol):
-    """The topics that there are, as metadata/topics/cache.py tells them."""
+    """Looks up topics; metadata/topics/cache.py implements it."""
 
     def by_id(self, topic_id: TopicId) -> Topic: ...
 
@@ -37,26 +37,27 @@ class KnownTopics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompactionContext:
+    """Bundles what background work needs."""
+
     store: ObjectStore
     topics: KnownTopics
     manifests: ManifestCache
     settings: CompactionSettings
-    # The time by which things are due: `clock.now_ms`, or the wall clock where the store tells no time.
+    # The time for deadlines: `clock.now_ms`, or the wall clock where the store gives no time.
     now_ms: Callable[[], int]
-    # Hex digits of so many random bytes: 16 for the writer of a manifest, 8 for the name of a file.
+    # Returns the hex digits of that many random bytes: 16 for the writer of a manifest, 8 for the name of a file.
     new_nonce: Callable[[int], str]
-    # Whether this compactor, of all that are at work, is to do what has this name. It shares the work, and no more: what another
-    # does at the same time does no harm.
+    # Whether this compactor, of all that run, has the work of this name. It only shares the work: two may do the same
+    # without harm.
     is_mine: Callable[[str], bool]
-    # What brokers bound batches and producers by.
+    # Bounds that brokers set on batches and producers.
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     counters: CompactionCounters = field(default_factory=CompactionCounters)
-    # Where none is given, `now_ms` alone counts.
+    # If absent, `now_ms` alone counts.
     store_clock: InitVar[StoreClock | None] = None
-    # What the store tells of the time. While it `is_doubted`, nothing expires and nothing is deleted; what is written is dated by
-    # `stamp_ms`.
+    # The store's time. While it `is_doubted`, nothing expires and nothing is deleted; writes are dated by `stamp_ms`.
     clock: StoreClock = field(init=False)
-    # The one way to delete objects: what the bucket denies is told once, whoever wanted it.
+    # Deletes all objects, so that a denial of the bucket is logged once.
     deletions: ObjectDeleter = field(init=False)
 
     def __post_init__(self, store_clock: StoreClock | None) -> None:
@@ -68,7 +69,7 @@ class CompactionContext:
         return await retry_unavailable(call, for_s=self.settings.bucket_retry_ms / 1000)
 
     def topic(self, topic_id: TopicId) -> Topic | None:
-        """None: there is no topic with this id any more, or not yet, as far as the metadata have told."""
+        """Returns the topic; None where the metadata do not know its id any more, or not yet."""
         try:
             return self.topics.by_id(topic_id)
         except UnknownTopic:

@@ -1,6 +1,6 @@
-"""Deletes objects that nobody needs, some at a time; a bucket that denies it is told once, and everything else goes on.
+"""Deletes unneeded objects, some at a time; a denial of the bucket is logged once, and everything else goes on.
 
-What could not be deleted is still found by whoever planned it, so it is tried again. Denied deletes are not tried for an hour, and
+The planner finds what could not be deleted again, so it is retried. Denied deletes are not tried for an hour, and
 none are while this machine's clock and the store's contradict each other (segments/object_store/clock_reading.py).
 """
 
@@ -23,27 +23,29 @@ log = logging.getLogger(__name__)
 
 
 class ObjectDeleter:
+    """Deletes objects for all background work of one compactor."""
+
     def __init__(self, store: ObjectStore, *, now_ms: Callable[[], int], clock: StoreClock | None = None) -> None:
-        """`clock`: where a doubt of it puts deletes off; left out by those who delete nothing for its age."""
+        """`clock`: while it is in doubt, deletes wait; left out by callers whose deletes do not depend on age."""
         self._store = store
         self._clock = clock or StoreClock(now_ms)
         self._now_ms = now_ms
         self._denied_at_ms: int | None = None
+        # Objects deleted since the start.
         self.deleted = 0
-        """Objects, since the start."""
 
     @property
     def are_denied(self) -> bool:
-        """Whether the bucket refused a delete within the last hour."""
+        """Returns whether the bucket refused a delete within the last hour."""
         return self._denied_at_ms is not None and self._now_ms() - self._denied_at_ms < DENIED_PAUSE_MS
 
     @property
     def are_on_hold(self) -> bool:
-        """Whether nothing is deleted for now: it is denied, or the clock is in doubt."""
+        """Returns whether deletes wait: they are denied, or the clock is in doubt."""
         return self.are_denied or self._clock.is_doubted
 
     async def delete(self, keys: Iterable[str]) -> set[str]:
-        """Those that are gone now, in the order given as far as AT_ONCE allows. What stays is told in the log, and left."""
+        """Deletes the objects, AT_ONCE at a time in the given order, and returns those that are gone. Failures are logged."""
         gone: set[str] = set()
         left = iter(keys)
         while not self.are_on_hold and (part := list(islice(left, AT_ONCE))):
@@ -71,12 +73,12 @@ class ObjectDeleter:
             self._denied_at_ms = self._now_ms()
             return False
         except (Unavailable, OutcomeUnknown) as error:
-            log.warning("%s was not deleted, and is tried again later: %s", key, error)
+            log.warning("delete failed key=%s: %s; retrying later", key, error)
             return False
         except TidelogError as error:
-            log.error("%s could not be deleted: %s", key, error)
+            log.error("delete failed key=%s: %s", key, error)
             return False
         if self._denied_at_ms is not None:
-            log.warning("%s lets us delete again", self._store.url)
+            log.warning("%s allows deletes again", self._store.url)
             self._denied_at_ms = None
         return True

@@ -1,18 +1,18 @@
-"""What may be deleted, and when. Pure. Below topics/:
+"""Decides what may be deleted, and when. Pure. Below topics/:
 
     retired files, superseded versions      the manifest names them; when their grace is over
     an orphan: a file that no manifest names and that was to be named first by version v
-        newest manifest >= v                at once: nobody can name it any more
-        newest manifest == v - 1            its writer may be at work. After the grace version v is made, with nothing new in it,
-                                            so that whoever still wants to name the file loses the create; then it goes
-        newest manifest <  v - 1            left alone: manifests are missing, and somebody should look
+        newest manifest >= v                at once: no writer can name it any more
+        newest manifest == v - 1            its writer may still run. After the grace an unchanged version v is created,
+                                            so that a writer which still wants to name the file loses the create; then it goes
+        newest manifest <  v - 1            left alone: manifests are missing, and an operator should look
     a manifest below the newest that it does not list as superseded      at once: a leftover
-    everything of a topic that is marked as deleted, but the marker      after the grace; whatever comes later, too
+    everything of a topic that is marked as deleted, but the marker      after the grace; later objects, too
 
-And below spark/: staged rows a week after their task wrote them, when brokers have forgotten their producer long ago. What became
-of a batch (chosen, done) stays: so nobody writes one again, however late he comes.
+And below spark/: staged rows a week after their task wrote them, long after brokers have forgotten their producer. The records
+of a batch (chosen, done) stay: so a late task can't write it again.
 
-Invariant: nothing goes that a manifest names, or that a writer can still have named by the next one.
+Invariant: no object goes that a manifest names, or that a writer can still have named by the next one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from segments.bucket.layout import HistoryKey, StagedKey
 from segments.history.manifest import Manifest
 
 STAGED_ROWS_KEPT_MS: Final = 7 * 24 * 3_600_000
-# Versions whose grace is over before it is worth a new version to take them off: that one supersedes another.
+# Superseded versions past their grace that are worth a new version: that one supersedes another.
 SUPERSEDED_MIN: Final = 8
 
 Fate = Literal["named", "delete", "wait", "odd"]
 
 
 def due_for_collection(manifest: Manifest, *, grace_ms: float, now_ms: int) -> tuple[list[str], list[int]]:
-    """Names of retired files and numbers of superseded versions whose grace is over."""
+    """Returns the names of retired files and the numbers of superseded versions whose grace is over."""
     files = [one.name for one in manifest.retired if one.at_ms + grace_ms <= now_ms]
     versions = [one.version for one in manifest.superseded if one.at_ms + grace_ms <= now_ms]
     return files, versions
@@ -42,7 +42,7 @@ def collection_due(manifest: Manifest, *, grace_ms: float, now_ms: int) -> bool:
 
 
 def next_collection_ms(manifest: Manifest, *, grace_ms: float) -> float | None:
-    """When `collection_due` will be, though the manifest stays the same."""
+    """Returns when `collection_due` becomes true for this manifest; None for never."""
     ends_ms = [min(one.at_ms for one in manifest.retired) + grace_ms] if manifest.retired else []
     if len(manifest.superseded) >= SUPERSEDED_MIN:
         ends_ms.append(sorted(one.at_ms for one in manifest.superseded)[SUPERSEDED_MIN - 1] + grace_ms)
@@ -50,7 +50,7 @@ def next_collection_ms(manifest: Manifest, *, grace_ms: float) -> float | None:
 
 
 def fate_of_file(found: HistoryKey, newest: Manifest | None) -> Fate:
-    """`newest`: a manifest that was read from the bucket, the newest then; `found` may have been listed before or after."""
+    """Decides about a listed file. `newest`: the newest manifest when it was read; the listing may be older or newer."""
     version = newest.version if newest is not None else 0
     if newest is not None and (
         any(file.name == found.file_name for file in newest.files) or any(one.name == found.file_name for one in newest.retired)
@@ -62,10 +62,10 @@ def fate_of_file(found: HistoryKey, newest: Manifest | None) -> Fate:
 
 
 def is_stale(staged: StagedKey, *, now_ms: int) -> bool:
-    """Whether it is of rows that no driver will send any more."""
+    """Returns whether the rows are too old for any driver to send them."""
     return staged.created_ms is not None and staged.created_ms + STAGED_ROWS_KEPT_MS <= now_ms
 
 
 def is_leftover_version(version: int, newest: Manifest) -> bool:
-    """Whether nobody looks for this version of the manifest any more."""
+    """Returns whether this version of the manifest is superseded without being listed as such."""
     return version < newest.version and all(one.version != version for one in newest.superseded)

@@ -1,7 +1,7 @@
-"""The newest manifests, as they were read from the bucket, and the one way to create the next.
+"""Caches the newest manifests that were read, and is the one way to create the next.
 
-A manifest that is kept here may be old by the time it is asked for: then the create of the next version loses, it is forgotten, and
-whoever planned from it plans again. Bounded in bytes; who was asked for longest ago goes first.
+A cached manifest may be outdated: then the create of the next version loses, the manifest is dropped, and
+its caller plans again. Bounded in bytes; the least recently used goes first.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _PRODUCER_BYTES: Final = 600
 
 
 class ManifestCache:
+    """Reads, caches and commits manifests."""
+
     def __init__(self, store: ObjectStore, *, bytes_max: int, reads_max: int = 16, timeout_s: float = 60.0) -> None:
         self._store = store
         self._bytes_max = bytes_max
@@ -37,17 +39,19 @@ class ManifestCache:
         self._subscribers: list[OnNewest] = []
 
     def subscribe(self, on_newest: OnNewest) -> Callable[[], None]:
-        """Calls `on_newest` for each manifest that is read or committed here and is newer than what was kept: with the name of the
-        topic, the manifest, and whether it was committed here. Returns what ends that."""
+        """Calls `on_newest` for each manifest read or committed here that is newer than the cached one.
+
+        Its arguments: the topic's name, the manifest, and whether it was committed here. Returns a function that ends that.
+        """
         self._subscribers.append(on_newest)
         return lambda: self._subscribers.remove(on_newest)
 
     def kept(self, partition: TopicPartition) -> Manifest | None:
-        """As it was read last, where it is still in mind."""
+        """Returns the cached manifest; None where there is none."""
         return self._kept.get(partition)
 
     async def newest(self, topic: str, partition: TopicPartition) -> Manifest:
-        """Kept, or read; version 0 where there is none. Raises Corrupt, and what the store raises."""
+        """Returns the cached manifest, or reads it; version 0 where there is none. Raises Corrupt, and what the store raises."""
         manifest = self._kept.get(partition)
         if manifest is None:
             manifest = await self.read_one(topic, partition)
@@ -56,13 +60,13 @@ class ManifestCache:
         return manifest
 
     async def read_one(self, topic: str, partition: TopicPartition) -> Manifest:
-        """The same, past what is kept."""
+        """Reads the newest manifest past the cache; version 0 where there is none. Raises as `newest`."""
         manifest = await newest_manifest(self._store, topic, partition) or no_manifest(partition)
         self._keep(topic, manifest)
         return manifest
 
     async def read(self, topics: Mapping[TopicPartition, str]) -> dict[TopicPartition, Manifest | Corrupt]:
-        """Of many, past what is kept; a damaged one stands as Corrupt in its place. Raises what the store raises."""
+        """Reads many past the cache; a damaged one is returned as Corrupt. Raises what the store raises."""
         read = await newest_manifests(self._store, topics, reads_max=self._reads_max)
         found = {partition: manifest or no_manifest(partition) for partition, manifest in read.items()}
         for partition, manifest in found.items():
@@ -71,7 +75,7 @@ class ManifestCache:
         return found
 
     async def commit(self, topic: str, manifest: Manifest) -> bool:
-        """Whether it counts. False: another was first; it is forgotten here, so that `newest` reads it."""
+        """Creates the manifest, and returns whether this writer was first; else drops the cached one."""
         try:
             won = await commit_manifest(self._store, topic, manifest, timeout_s=self._timeout_s)
         except BaseException:
@@ -90,7 +94,7 @@ class ManifestCache:
             self._bytes -= _size_of(manifest)
 
     def changed(self) -> list[ManifestNotice]:
-        """What was committed since the last call, for whom it concerns."""
+        """Returns notices of what was committed since the last call."""
         changed, self._changed = self._changed, {}
         return [ManifestNotice(where.topic_id, where.partition, version) for where, version in changed.items()]
 

@@ -1,4 +1,4 @@
-"""What compaction tells Prometheus: how much waits, for how long, what was done, and what failed. Nothing by topic or partition."""
+"""Declares the metrics of compaction: how much waits, for how long, what was done, and what failed. None by topic or partition."""
 
 from __future__ import annotations
 

@@ -22,12 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class ManifestNotifier:
+    """Writes notices of newer manifests under a lease."""
+
     def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
         self._store = store
         self._layout = layout
 
     async def tell(self, unit: str, changed: Sequence[ManifestNotice]) -> bool:
-        """Whether all of it was told. `unit` names it, once and for all."""
+        """Writes the notices, and returns whether all were written. `unit` is a name that is never used again."""
         if not changed:
             return True
         try:
@@ -36,8 +38,6 @@ class ManifestNotifier:
                 for number, value in enumerate(encode_notices(changed)):
                     await self._store.transact([], [Put(self._layout.compaction(f"{unit}-{number}"), value, lease)])
         except (TidelogError, LeaseLost, TimeoutError) as error:
-            log.warning(
-                "%d partitions have newer manifests, of which nobody was told: %s", len(changed), error or "no answer in time"
-            )
+            log.warning("notices of newer manifests failed partitions=%d: %s", len(changed), error or "no answer in time")
             return False
         return True

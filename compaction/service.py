@@ -1,4 +1,4 @@
-"""A compactor with all its parts, as a broker or a process of its own runs it: its place among the compactors, then the loop."""
+"""Assembles a compactor with all its parts, as a broker or a process of its own runs it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class CompactionService:
-    """Its owner runs `run()` as a task, or `once`. `topics` and `notices` are fed by somebody else; `topics` was read once."""
+    """Runs a compactor. Its owner runs `run()` as a task, or `once`, feeds `topics` and `notices`, and has read `topics`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class CompactionService:
         clock: StoreClock | None = None,
         told: Callable[[str], None] = lambda text: log.info("%s", text),
     ) -> None:
-        """`now_ms` is the wall clock; `clock` is fed by `store`, where it tells the time."""
+        """`now_ms` is the wall clock; `clock` is fed by `store`, where it gives the time."""
         clock = clock or StoreClock(now_ms)
         self._ttl_s = settings.compactor_ttl_ms / 1000
         self._membership = CompactorMembership(metadata, layout, compactor_id, version=version, ttl_s=self._ttl_s)
@@ -72,7 +72,7 @@ class CompactionService:
         return self._counters, self.compactor.metrics, times(self.compactor.metrics, self._clock)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Joins the other compactors, then compacts until cancelled."""
         unsubscribe = self._heard.subscribe(self.compactor.hear)
         async with asyncio.TaskGroup() as tasks:
             joining = tasks.create_task(self._membership.run(), name="compactors")
@@ -84,14 +84,16 @@ class CompactionService:
                 joining.cancel()
 
     async def once(self, *, everything: bool) -> TickReport:
-        """One look, and what is due; `everything`: all that waits. It does not join the others, so nothing is left to them: they
-        would have to share with somebody who is gone at once."""
+        """Runs one look and what is due; `everything`: all that waits.
+
+        It does not join the others: they would leave it a share of the work, though it ends at once.
+        """
         return await self.compactor.tick(everything=everything)
 
     async def _joined(self) -> None:
-        """Until others are known; they are only to share with, so that not for ever."""
+        """Waits until the others are known, for at most the time of a lease: they only share the work."""
         try:
             async with asyncio.timeout(self._ttl_s):
                 await self._membership.joined.wait()
         except TimeoutError:
-            log.warning("the other compactors are not known yet; this one begins without them")
+            log.warning("joining the other compactors timed out; starting without them")

@@ -1,4 +1,4 @@
-"""Settings of background work: when it is due, how much it takes at once, how long what is replaced stays. Pure."""
+"""Holds the settings of background work: when it is due, its size, how long replaced objects stay. Pure."""
 
 from __future__ import annotations
 

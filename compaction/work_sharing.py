@@ -1,8 +1,8 @@
-"""The compactors that are at work, and how they share what is to be done: each keeps a key under its lease, and follows all.
+"""Shares the work among the compactors: each keeps a key under its lease, and follows all keys.
 
-A name (of a session, a partition) belongs to one of them by rendezvous hashing. While somebody comes or goes, two may take the same
-for theirs: the manifests decide, and the loser has worked in vain. So whatever fails here costs time, never a record: without the
-metadata, everyone goes on with those that it knew.
+A name (of a session, a partition) belongs to one of them by rendezvous hashing. While one comes or goes, two may take the same
+name: the manifests decide, and the loser's work is wasted. So a failure here costs time, never a record: without the
+metadata, each goes on with the compactors that it knew.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class CompactorMembership:
-    """Its owner runs `run()` as a task."""
+    """Registers one compactor and follows the others. Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, layout: KeyLayout, compactor_id: str, *, version: str, ttl_s: float) -> None:
         self._store = store
@@ -36,8 +36,8 @@ class CompactorMembership:
         self._others: set[str] = set()
         self._rendezvous = Rendezvous([compactor_id])
         self._lease = NO_LEASE
+        # Set once the others know of this one, and it knows of them.
         self.joined = asyncio.Event()
-        """Set once the others know of this one, and it knows of them."""
         self._watched = RangeWatch(store, layout.compactors, replace=self._replace, apply=self._apply)
 
     @property
@@ -48,7 +48,7 @@ class CompactorMembership:
         return self._rendezvous.highest(name) == self._id
 
     async def run(self) -> None:
-        """Until cancelled; then the registration is ended, so that the others need not wait for its lease."""
+        """Keeps the registration until cancelled, then ends it, so that the others need not wait for its lease."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watched.run(), name="compactors")
@@ -66,7 +66,7 @@ class CompactorMembership:
             except LeaseLost:
                 self._lease, pause_s = NO_LEASE, 0.0
             except TidelogError as error:
-                log.warning("the other compactors do not hear of this one; it goes on: %s", error)
+                log.warning("renewing the compactor's registration failed: %s; going on", error)
                 pause_s = min(pause_s, PAUSE_S)
             await asyncio.sleep(pause_s)
 

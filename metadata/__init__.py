@@ -1,4 +1,4 @@
-"""What the cluster agrees on: topics, sessions, leadership, consumer groups and access, in etcd or SQLite.
+"""Stores what the cluster agrees on: topics, sessions, leadership, consumer groups and access, in etcd or SQLite.
 
     group_member/ | controller/ ─▶ groups/ access/ topics/ cluster/ backup/ ─▶ store/ ─▶ errors.py, model.py
 

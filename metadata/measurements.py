@@ -1,4 +1,4 @@
-"""Measurements as plain numbers, and the declarations of the metrics that they are. Pure.
+"""Defines measurements as plain numbers, and declares the metrics that they form. Pure.
 
     @dataclass(slots=True)
     class Counts:
@@ -24,14 +24,14 @@ BYTES: Final = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 2
 
 
 class Histogram:
-    """`observe` costs a third of a microsecond."""
+    """Counts observations by bounds; `observe` takes a third of a microsecond."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
         self.bounds = bounds
+        # Observations up to each bound and above the one before; the last entry: above all bounds.
         self.counts = [0] * (len(bounds) + 1)
-        """Of those up to each bound, and above that before it; the last: of those above all bounds."""
         self.total = 0.0
 
     def observe(self, value: float) -> None:
@@ -48,7 +48,7 @@ DECLARED: Final = "metric"
 
 
 class Declaration(NamedTuple):
-    """The metric that a field of a dataclass is, or a part of."""
+    """Declares the metric that a field of a dataclass is, or is a part of."""
 
     kind: Literal["counter", "gauge", "histogram"]
     # As Prometheus names the family: a counter without `_total`.
@@ -62,7 +62,7 @@ class Declaration(NamedTuple):
 
 
 class ByLabel(NamedTuple):
-    """Several dataclasses of one type, whose series a label tells apart."""
+    """Holds several dataclasses of one type, whose series a label tells apart."""
 
     label: str
     measured: Mapping[str, object]

@@ -1,9 +1,4 @@
-"""The nouns that every part shares: ids, offsets, topics and their names. Pure.
-
-Invariant: a value that was built here is valid; who holds a `Topic` need not check its name again.
-
-Where a broker or a reader is, such as an availability zone: any text that brokers and readers agree on. Pure.
-"""
+"""Defines the nouns that every package shares: ids, offsets, topics and their names, racks. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +10,17 @@ from metadata.plain_names import why_not_plain
 
 # Position of a record in its partition, from 0, dense until key compaction.
 Offset = NewType("Offset", int)
-# 32 lowercase hex digits (a UUID without dashes). A topic that is deleted and made again has another id.
+# 32 lowercase hex digits (a UUID without dashes). A topic that is deleted and created again has another id.
 TopicId = NewType("TopicId", str)
 Partition = NewType("Partition", int)
 # Raised with every change of a partition's leader; stamped into each batch.
 LeaderEpoch = NewType("LeaderEpoch", int)
-# A broker process's life on the bucket. Never used twice.
+# Numbers one run of a broker process on the bucket. Never used twice.
 SessionId = NewType("SessionId", int)
 # Place of a segment in its session: 0, 1, 2, …
 SegmentSeq = NewType("SegmentSeq", int)
 ProducerId = NewType("ProducerId", int)
-# etcd's: one number for the whole store, raised by every transaction that writes.
+# etcd's revision: one number for the whole store, raised by every transaction that writes.
 Revision = NewType("Revision", int)
 
 NO_PRODUCER = ProducerId(-1)
@@ -35,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one life of a topic: the key of everything that a broker leads."""
+    """Names one partition of one life of a topic: the key of everything that a broker leads."""
 
     topic_id: TopicId
     partition: Partition
@@ -45,7 +40,7 @@ class TopicPartition(NamedTuple):
 
 
 def check_topic_name(name: str) -> str:
-    """The name itself when it is a legal topic name (Kafka's rule), else InvalidName."""
+    """Returns the name if it is a legal topic name (Kafka's rule). Raises InvalidName."""
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         shown = name if len(name) <= 60 else name[:57] + "…"
         raise InvalidName(f"{shown!r} is not a topic name ({len(name)} characters)")
@@ -56,7 +51,7 @@ RACK_CHARACTERS_MAX: Final = 255
 
 
 def check_client_rack(client_rack: str, *, field: str = "client_rack") -> str:
-    """The rack that a reader names, else InvalidArgument. One that no broker is in is no error."""
+    """Returns the rack that a reader names, even one without brokers. Raises InvalidArgument."""
     if len(client_rack) > RACK_CHARACTERS_MAX:
         raise InvalidArgument(
             f"{field} has {len(client_rack)} characters; a rack has at most {RACK_CHARACTERS_MAX}",

@@ -1,8 +1,8 @@
-"""Where a list goes on: a token that holds the last name of a page. Pure.
+"""Encodes page tokens, which hold the last name of a page. Pure.
 
     base64url( version 1 · CRC-32 of the name, big-endian · name )
 
-It names a place in the order, not a moment, so it stays good for ever.
+A token names a place in the order, not a moment, so it never expires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def token_after(name: str) -> str:
 
 
 def name_in(token: str, *, of: str) -> str:
-    """The name in a token that a list of `of` gave; InvalidArgument for anything else."""
+    """Returns the name in a token that a list of `of` gave. Raises InvalidArgument for any other text."""
     try:
         name = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))[5:].decode()
         if token == token_after(name):
@@ -33,7 +33,7 @@ def name_in(token: str, *, of: str) -> str:
 
 
 def checked_page_size(page_size: int) -> int:
-    """How many a page has: 0 is PAGE_SIZE. InvalidArgument below 0 and above PAGE_SIZE_MAX."""
+    """Returns the size of a page; 0 is PAGE_SIZE. Raises InvalidArgument below 0 and above PAGE_SIZE_MAX."""
     if not 0 <= page_size <= PAGE_SIZE_MAX:
         raise InvalidArgument(f"page_size {page_size} is not between 0 and {PAGE_SIZE_MAX}", page_size=page_size)
     return page_size or PAGE_SIZE

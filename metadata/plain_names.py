@@ -1,8 +1,8 @@
-"""Which characters no name may have that reaches logs, terminals or URLs. Pure.
+"""Refuses characters that no name in logs, on terminals or in URLs may have. Pure.
 
 Refused are Unicode's control (Cc), format (Cf) and surrogate (Cs) characters and its line and paragraph separators (Zl, Zp). Format
-characters include those that turn the direction of text, so that a terminal shows another name than the one that is there
-(https://trojansource.codes), and those that nothing shows at all.
+characters include those that turn the direction of text, so that a terminal shows another name than the real one
+(https://trojansource.codes), and invisible ones.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _REFUSED: Final = {
 
 
 def why_not_plain(name: str) -> str | None:
-    """Says which character spoils the name, and where: "character 4 is U+202E, a format character (RIGHT-TO-LEFT OVERRIDE)". None
-    where none does. Characters count from 1."""
+    """Returns which character spoils the name, and where, counted from 1; None for a plain name.
+
+    For example: "character 4 is U+202E, a format character (RIGHT-TO-LEFT OVERRIDE)".
+    """
     if name.isprintable():
         return None
     for at, character in enumerate(name, start=1):

@@ -1,7 +1,7 @@
-"""Which broker a name belongs to, without asking anybody: rendezvous hashing. Pure.
+"""Chooses the broker that a name belongs to, without communication: rendezvous hashing. Pure.
 
-Each broker scores each name; the highest score has it. Invariant: when a broker goes, only its names move, and when one comes it
-takes names only for itself. Source: Thaler and Ravishankar, "A Name-Based Mapping Scheme for Rendezvous" (1996).
+Each broker scores each name; the highest score has it. Invariant: when a broker goes, only its names move; a new broker takes
+names only for itself. Source: Thaler and Ravishankar, "A Name-Based Mapping Scheme for Rendezvous" (1996).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 
 class Rendezvous:
-    """Among these candidates. It keeps what a score needs of each, so that thousands of names take some ten milliseconds."""
+    """Scores names for fixed candidates. It keeps a hash state of each, so that thousands of names take some ten milliseconds."""
 
     def __init__(self, candidates: Iterable[str]) -> None:
         self._scores = [(candidate, _score_of(candidate)) for candidate in sorted(candidates, reverse=True)]
 
     def highest(self, name: str) -> str | None:
-        """The candidate that `name` belongs to; None where there is none."""
+        """Returns the candidate that `name` belongs to; None where there is none."""
         encoded, best, found = name.encode(), b"", None
         for candidate, score in self._scores:
             scored = score.copy()
@@ -28,7 +28,7 @@ class Rendezvous:
 
 
 def highest(name: str, candidates: Iterable[str]) -> str | None:
-    """The same of one name."""
+    """Returns the candidate that one name belongs to; None where there is none."""
     return Rendezvous(candidates).highest(name)
 
 

@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 
 from metadata.errors import OutcomeUnknown, Throttled, Unavailable
 
-# Between two attempts of `retry_unavailable`.
+# First and largest pause between two attempts of `retry_unavailable`.
 PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 10.0
-# An outage that ends sooner is not logged.
+# Outages that are shorter are not logged.
 LOGGED_AFTER_S: Final = 5.0
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
-"""A text that must not be seen: passwords and keys on their way from the settings to where they are used. Pure.
+"""Wraps passwords and keys on their way from the settings to where they are used. Pure.
 
-Invariant: nothing that shows, logs, compares or formats a Secret tells its text. Only `reveal` does, so that a search for that word
-finds every place where a secret leaves.
+Invariant: showing, logging, comparing or formatting a Secret does not reveal its text. Only `reveal` does, so that a search for
+that
+word finds every place where a secret leaves.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 
 class Secret:
+    """Holds a text that logs and messages must not show."""
+
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
@@ -26,11 +29,11 @@ class Secret:
         return bool(self._text)
 
     def __eq__(self, other: object) -> bool:
-        """In constant time: how long it takes does not tell how much of a guess was right."""
+        """Compares in constant time, so that the duration does not show how much of a guess was right."""
         return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other._text.encode())
 
     def __hash__(self) -> int:
         return hash((Secret, self._text))
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Secret is not written down")
+        raise TypeError("a Secret can't be serialized")

@@ -1,4 +1,4 @@
-"""What the classes of settings share: which fields are constants, and the check of numbers. Pure."""
+"""Declares settings that are constants, and checks numbers in settings. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A URL as messages, logs and listings may show it: without credentials. Pure.
+"""Redacts credentials in URLs for messages, logs and listings. Pure.
 
     s3://KEY:SECRET@bucket/prefix?endpoint=http%3A%2F%2FU%3AP%40host%3A9000&region=eu-west-1&token=T
     s3://***@bucket/prefix?endpoint=http://***@host:9000&region=eu-west-1&token=***
 
-Credentials have no place in these URLs, and a broker refuses to start with them. This is for what is shown before, or of what was
-refused. Query parameters are shown by a list of names that hold none, because nobody can list the names of those that do.
+Credentials have no place in these URLs, and a broker refuses to start with them. This serves what is shown before that, or of
+refused URLs. Only listed query parameters are shown, because names of secret parameters can't be listed completely.
 
-Invariant: a URL without any of these is shown as it is; what was shown once is shown the same way again.
+Invariant: a URL without any of these is shown unchanged; a redacted URL is redacted to itself.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SHOWN_PARAMETERS: Final = frozenset({"endpoint", "region", "path_style"})
 # How often a value is percent-decoded in search of a URL; one that is encoded more often is hidden.
 DECODED_MAX: Final = 8
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+|(?:s3|https?):", re.IGNORECASE)
-# A directory, in whose path nothing is a credential.
+# A URL of a directory, whose path holds no credentials.
 _DIRECTORY: Final = re.compile(r"file:(?!//[^/])", re.IGNORECASE)
-# Schemes of URLs that were written as they should be.
+# Schemes of well-formed URLs.
 _WHOLE: Final = frozenset({"s3://", "http://", "https://"})
 _NEXT_OF_LIST: Final = re.compile(r",(?=[A-Za-z]+://)")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z_-]{0,39}", re.ASCII)
@@ -31,7 +31,7 @@ _NO_PORT: Final = re.compile(r":(?![0-9]*\Z).*", re.DOTALL)
 
 
 def shown_url(text: str) -> str:
-    """The URL, path or list of URLs with *** in the place of every credential."""
+    """Returns the URL, path or list of URLs with *** in the place of every credential."""
     return ",".join(map(_shown, _NEXT_OF_LIST.split(text)))
 
 
@@ -50,13 +50,13 @@ def _shown(url: str) -> str:
 
 
 def _forgot_its_scheme(url: str) -> bool:
-    """Whether a text without a scheme looks like KEY:SECRET@…, and not like a directory."""
+    """Returns whether a text without a scheme looks like KEY:SECRET@…, and not like a directory."""
     name, colon, after = url.partition(":")
     return bool(colon) and "/" not in name and "@" in after
 
 
 def _place(place: str, *, at_in_path: bool) -> str:
-    """`place`: authority and path. `at_in_path`: whether an @ in the path may be part of a name."""
+    """Redacts `place`: authority and path. `at_in_path`: whether an @ in the path may be part of a name."""
     authority, slash, path = place.partition("/")
     if "@" in path and (":" in authority or not at_in_path):  # a password with a slash
         return f"{HIDDEN}@{place.rpartition('@')[2]}"

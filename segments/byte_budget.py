@@ -1,7 +1,7 @@
-"""Back-pressure in bytes: one bound on everything that is buffered or in flight.
+"""Applies back-pressure in bytes: one bound on everything that is buffered or in flight.
 
-Invariant: the bytes that were asked for and granted never exceed `bytes_max` (what an admitted request grows by while it is
-encoded comes on top); whoever waits is served in order of arrival, so that a large request is not starved by small ones.
+Invariant: the bytes that were requested and granted never exceed `bytes_max` (what an admitted request grows by while it is
+encoded comes on top); waiters are served in order of arrival, so that small requests do not starve a large one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _SMALLER = "Send smaller requests."
 
 
 class ByteBudget:
+    """Bounds bytes, and makes callers wait for room."""
+
     def __init__(self, bytes_max: int, *, of: str = "records that are not yet on the bucket") -> None:
         """`of` says in errors what the bytes belong to."""
         self.bytes_max = bytes_max
@@ -28,7 +30,7 @@ class ByteBudget:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """Returns how many callers wait for room."""
         return len(self._waiting)
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
@@ -62,7 +64,7 @@ class ByteBudget:
             )
 
     def has_room(self, bytes_count: int) -> bool:
-        """Whether `acquire` would not have to wait."""
+        """Returns whether `acquire` would not have to wait."""
         return not self._waiting and self.bytes_used + bytes_count <= self.bytes_max
 
     def release(self, bytes_count: int) -> None:
@@ -109,9 +111,9 @@ class Admission:
         self._bytes_left = 0
 
     def grow(self, bytes_count: int) -> None:
-        """Takes more, for a body whose length was not known in advance. Throttled at once when there is no room.
+        """Takes more bytes, for a body of unknown length. Raises Throttled at once when there is no room.
 
-        It does not wait: whoever waits for bytes while it holds some can stop another that does the same.
+        It does not wait: two callers that each hold bytes and wait for more would block each other.
         """
         if self._bytes_left + bytes_count > self._budget.bytes_max:
             raise TooLarge(f"the request does not fit the buffer of {self._budget.bytes_max} bytes", hint=_SMALLER)

@@ -15,9 +15,9 @@ _Result = TypeVar("_Result")
 
 
 async def gather_all(works: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
-    """Their results, in order. The first that fails ends the others, and its error is raised as it is, without a group around it.
+    """Returns the results, in order. The first failure cancels the others and is raised itself, without a group around it.
 
-    Where whoever waits is cancelled, that goes before any error. All have ended when it returns, or raises.
+    A cancellation of the caller goes before any error. All have ended when it returns, or raises.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     if not tasks:

@@ -1,4 +1,4 @@
-"""What the logs of a broker did, one session after the other, as plain numbers that /metrics tells. Pure."""
+"""Counts what the logs of a broker did, over all its sessions; /metrics shows the numbers. Pure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Deadline(NamedTuple):
 
     @property
     def began_s(self) -> float:
-        """When the request began, on the clock of the event loop."""
+        """Returns when the request began, on the clock of the event loop."""
         return self.at_s - self.timeout_s
 
     def left_s(self) -> float:

@@ -1,7 +1,7 @@
-"""One error that several wait for: each of them raises a copy of its own; and the one of a group that is told. Pure.
+"""Copies an error that several callers wait for, and picks one error of a group. Pure.
 
-An instance that is raised twice carries the traceback of both, takes the context of whoever raises it, and what one of them notes
-on it or changes is seen by all.
+An instance that is raised twice carries the traceback of both and takes the context of each raise, and all callers see what one of
+them notes on it or changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _Error = TypeVar("_Error", bound=TidelogError)
 
 
 def copy_of(error: _Error) -> _Error:
-    """The same class, message, hint, details and cause; no traceback, no context, no notes."""
+    """Returns an error with the same class, message, hint, details and cause; no traceback, no context, no notes."""
     own = copy(error)
     own.details = dict(error.details)
     own.__cause__ = error.__cause__
@@ -24,6 +24,6 @@ def copy_of(error: _Error) -> _Error:
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Of what a TaskGroup raises: who asked is told one error, not a tree of them."""
+    """Returns the first error of a TaskGroup, so that callers get one error, not a tree."""
     first = group.exceptions[0]
     return first_error(first) if isinstance(first, BaseExceptionGroup) else first

@@ -6,6 +6,6 @@ Entry: `compact_unit` in compact_unit.py.
 
 Invariants:
 - Each segment of a unit is read once.
-- A file is checked against the batches that it was made of before it is uploaded.
+- A file is checked against the batches behind it before the upload.
 - A damaged run stops its own partition only.
 """

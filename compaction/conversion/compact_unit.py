@@ -4,11 +4,11 @@
                                                                ▲                                      │
                                                                └── next file ◀── committed ◀── create manifest n+1
                                                                                                       │ lost
-                                                                               the newest one is read, and planned from anew
+                                                                          the newest one is read, and planning begins again
 
-What is damaged is told with its object and range and stays where it is, and so do the runs behind it; all others go on. Work on a
-partition may end at any await, by a crash or by being cancelled: what is left is a file that no manifest names, which the collector
-finds, and everything is where it was.
+Damage is logged with its object and range and stays where it is, and so do the runs behind it; all others go on. Work on a
+partition may end at any await, by a crash or by being cancelled: it leaves at most a file that no manifest names, which the
+collector deletes.
 
 Invariants: a manifest names only files that were read back and are on the bucket; a file is written under the number of the version
 that is to name it first.
@@ -35,7 +35,7 @@ from segments.concurrency import gather_all
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import compacted
 
-# To be the one who creates the next version of a manifest. Each begins with the newest.
+# Attempts to create the next version of a manifest. Each begins with the newest.
 ATTEMPTS_MAX: Final = 4
 
 log = logging.getLogger(__name__)
@@ -43,18 +43,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class UnitReport:
-    """What became of a unit."""
+    """Reports the outcome of a unit."""
 
     manifests: int = 0
     damaged: dict[TopicPartition, Corrupt] = field(default_factory=dict)
-    # Mistakes of ours: each with a partition, which counts as damaged. The others went on.
+    # Bugs that concern one partition each, which counts as damaged. The others went on.
     unforeseen: list[Exception] = field(default_factory=list)
-    # Segments that are not there any more: another compactor was faster, or they were deleted by hand.
+    # Missing segments: another compactor was faster, or they were deleted by hand.
     gone: list[UnitSegment] = field(default_factory=list)
 
 
 async def compact_unit(context: CompactionContext, state: WalState, unit: CompactionUnit) -> UnitReport:
-    """Raises what the store raises when it does not answer for `bucket_retry_ms`; what was committed until then stays."""
+    """Compacts the unit. Raises what the store raises after `bucket_retry_ms` without an answer; committed work stays."""
     report = UnitReport()
     unreadable: dict[UnitSegment, Corrupt] = {}
     async with unit_read(context, unit, report.gone, unreadable) as scratch:
@@ -83,10 +83,12 @@ async def _compact_partitions(
             report.damaged[partition.partition] = error
             continue
         except TidelogError:
-            raise  # of the bucket: the next partition would meet it as well
-        except Exception as error:  # noqa: BLE001  # a mistake of ours with one partition must not keep all others in segments
-            told = f"{partition.partition} of {topic.name} met an error that was not foreseen: {type(error).__name__}: {error}"
-            report.damaged[partition.partition] = Corrupt(told, hint="Its records are where they were. Tell the makers of Tidelog.")
+            raise  # of the bucket: the next partition would fail as well
+        except Exception as error:  # noqa: BLE001  # a bug with one partition must not keep all others in segments
+            what = f"{partition.partition} of {topic.name} failed with an unexpected error: {type(error).__name__}: {error}"
+            report.damaged[partition.partition] = Corrupt(
+                what, hint="Its records stay in segments. Report this to the makers of Tidelog."
+            )
             report.unforeseen.append(error)
             continue
         missing = _missing(state, partition)
@@ -97,7 +99,7 @@ async def _compact_partitions(
 
 
 def _missing(state: WalState, partition: UnitPartition) -> tuple[int, int] | None:
-    """Session and place of the first run of the unit that still waits."""
+    """Returns session and place of the first run of the unit that still waits."""
     runs = state.pending.get(partition.partition)
     if not runs or runs.first.base_offset >= partition.end_offset:
         return None
@@ -107,8 +109,10 @@ def _missing(state: WalState, partition: UnitPartition) -> tuple[int, int] | Non
 async def _compact_partition(
     context: CompactionContext, state: WalState, scratch: ScratchFile, topic: Topic, partition: UnitPartition
 ) -> int:
-    """File after file, each committed by a manifest of its own; answers how many. Raises Corrupt where something is damaged, after
-    what lies before it was committed."""
+    """Makes file after file, each committed by a manifest of its own; returns their number.
+
+    Raises Corrupt where something is damaged, after what lies before it was committed.
+    """
     where = partition.partition
     runs = list(without_gap(scratch.runs(where), partition.base_offset))
     committed = 0
@@ -124,7 +128,9 @@ async def _compact_partition(
             made = await encoded(context, scratch, topic, manifest, runs)
         except DamagedRun as found:
             damage = found.error
-            log.error("%s of topic %s stays in segments from offset %s on: %s", where, topic.name, runs[found.before][0], damage)
+            log.error(
+                "partition stays in segments partition=%s topic=%s from=%s: %s", where, topic.name, runs[found.before][0], damage
+            )
             runs = runs[: found.before]
             continue
         attempts += 1
@@ -140,14 +146,14 @@ async def _compact_partition(
 
 
 async def _commit(context: CompactionContext, state: WalState, topic: Topic, manifest: Manifest, made: CompactedRuns) -> bool:
-    """Whether what was made is history now. Else its file, which nobody can name any more, is deleted again."""
+    """Returns whether the file is history now. Otherwise deletes it, as no manifest can name it any more."""
     if made.written is not None:
         await upload(context, topic.name, manifest.place, made.written.file.name, made.written.body)
     return await commit_history(context, state, topic, manifest, made_history(manifest, [made]))
 
 
 async def commit_history(context: CompactionContext, state: WalState, topic: Topic, manifest: Manifest, made: MadeHistory) -> bool:
-    """Whether what was made from `manifest` is history now. Else its files, which nobody can name any more, are deleted again."""
+    """Returns whether what was made from `manifest` is history now. Otherwise deletes its files, which can't be named any more."""
     if context.topic(manifest.topic_id) is None:
         log.info("topic %s was deleted while it was compacted", topic.name)
         for file in made.files:

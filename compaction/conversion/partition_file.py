@@ -1,13 +1,13 @@
-"""From the runs of one partition to one Parquet file of history, checked against the batches that it was made of. Pure: the
-caller opens the scratch file that is read; CPU work, for a thread.
+"""Converts runs of one partition into one Parquet file of history, checked against its batches. Pure: the caller opens the scratch
+file. CPU work, for a thread.
 
     run ─▶ batches: CRC-32C, offsets, epoch ─▶ columns ─▶ row groups ─▶ file ─▶ read back: the same records, by count and checksum
-                └─ checksum of their records ────────────────────────────────────────┘
+                └─ checksum of their records ───────────────────────────────────────────────▲
 
-A file ends where it has `file_bytes_max`, behind a whole run; what follows is for the next one. Records below the log start are
-left out, though the batches that held them go on telling what their producers have sent.
+A file ends where it has `file_bytes_max`, behind a whole run; the next file continues. Records below the log start are
+left out, though their batches still count for the states of producers.
 
-Invariant: what is answered was read back, and has the records of the batches, no more, no fewer and no other.
+Invariant: a returned file was read back, and has exactly the records of the batches.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from segments.records.columns import OpenBatch, decode_opened, open_in_parts
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 
-# Bytes of batches, those that are compressed counted as LIKELY_RATIO times as large. It bounds for how long other threads wait for
-# the interpreter, some milliseconds, and the memory that is decompressed into.
+# Bytes of batches decoded together; compressed ones count LIKELY_RATIO times. Bounds how long other threads wait for the
+# interpreter, some milliseconds, and the memory for decompression.
 DECODED_AT_ONCE: Final = 2 << 20
 LIKELY_RATIO: Final = 4
-# A time by which no producer is forgotten.
+# As an expiry time it forgets no producer.
 NEVER_MS: Final = 0
-# Bytes of batches when they are decompressed: those that shrank a thousandfold, and would take GiB, go a few at a time.
+# Bound on decompressed bytes: batches that shrank a thousandfold, and would take GiB, are decoded a few at a time.
 OPENED_AT_ONCE: Final = 4 * DECODED_AT_ONCE
 
 
 class EncodingSettings(NamedTuple):
+    """Bounds the conversion to Parquet."""
+
     parquet: ParquetSettings
     file_bytes_max: int
     decompressed_bytes_max: int
@@ -50,7 +52,7 @@ class EncodingSettings(NamedTuple):
 
 
 class CompactedRuns(NamedTuple):
-    """What becomes of the first runs of a partition."""
+    """Holds what the first runs of a partition became."""
 
     # None where all their records lie below the log start.
     written: WrittenFile | None
@@ -58,13 +60,13 @@ class CompactedRuns(NamedTuple):
     epochs: tuple[EpochStart, ...]
     producers: tuple[RememberedProducer, ...]
     record_count: int
-    # Of the runs, as they lay in segments.
+    # Bytes of the runs in their segments.
     bytes_in: int
     run_count: int
 
 
 class DamagedRun(Exception):
-    """A run can't be compacted. `before`: the runs before it, where there are any."""
+    """Reports a run that can't be compacted. `before`: the number of runs before it."""
 
     def __init__(self, error: Corrupt, before: int) -> None:
         super().__init__(str(error))
@@ -83,9 +85,12 @@ def compact_runs(
     now_ms: int,
     expiry_ms: int | None = None,
 ) -> CompactedRuns:
-    """`runs` go on at `manifest.compacted_to`. `name`: of the file that holds these offsets. `now_ms`: a time after the runs were
-    read, so all their records had been appended. `expiry_ms`: the time by which producers are forgotten, `now_ms` where it is left
-    out. Raises Damage, and Corrupt where the file does not hold what it was made of."""
+    """Converts runs that continue at `manifest.compacted_to`, up to one file.
+
+    `name` returns the name of the file with these offsets. `now_ms`: a time after the runs were read, so all their records had been
+    appended. `expiry_ms`: the time by which producers expire; `now_ms` by default. Raises DamagedRun, and Corrupt where the file
+    differs from its batches.
+    """
     encoder = _Encoder(manifest, topic, settings)
     for at, run in enumerate(runs):
         try:
@@ -98,7 +103,7 @@ def compact_runs(
 
 
 class _Waiting(NamedTuple):
-    """A checked batch that is not decoded yet."""
+    """Holds a checked batch that is not decoded yet."""
 
     at: int
     run: StoredRun
@@ -106,7 +111,7 @@ class _Waiting(NamedTuple):
 
 
 class _Encoder:
-    """Behind an error it is of no use any more."""
+    """Encodes runs into one file. Unusable after an error."""
 
     def __init__(self, manifest: Manifest, topic: str, settings: EncodingSettings) -> None:
         self._partition = manifest.place
@@ -146,7 +151,7 @@ class _Encoder:
         self._runs += 1
 
     def _decode(self) -> None:
-        """Many small batches together: they are columns then that are worth their overhead."""
+        """Decodes the waiting batches together, as columns of many records are worth their overhead."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if not waiting:
             return
@@ -169,7 +174,7 @@ class _Encoder:
         return open_in_parts(batches, decompressed_bytes_max=self._settings.decompressed_bytes_max, part_bytes=OPENED_AT_ONCE)
 
     def _decoded(self, opened: Sequence[OpenBatch]) -> tuple[pa.RecordBatch, int, int]:
-        """The records at or above the log start, how many they are, and their checksum: as the batches say, not the columns."""
+        """Returns the records at or above the log start, their number, and their checksum by the batches, not the columns."""
         records, checksum = checksum_of_opened(opened)
         columns = decode_opened(opened)
         gone = int(columns.column("offset").to_numpy().searchsorted(self._log_start_offset))
@@ -188,7 +193,7 @@ class _Encoder:
                 raise Corrupt(
                     f"{written.file.name} of {self._partition} holds {written.file.record_count} records; its batches have "
                     f"{self._records}",
-                    hint="Nothing was committed. If it happens again, tell the makers of Tidelog; and check this machine's memory.",
+                    hint="Nothing was committed. If it repeats, report it, and check this machine's memory.",
                     key=written.file.name,
                 )
             verify_history(written.body, written.file, key=written.file.name)  # the checksum in it is that of the batches

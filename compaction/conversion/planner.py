@@ -1,14 +1,14 @@
-"""What is compacted next: which partitions, how far, and which segments are read for it. Pure.
+"""Plans what is compacted next: which partitions, how far, and which segments are read for it. Pure.
 
     due      a partition has `due_bytes` in segments · its oldest batch there is `due_age_ms` old · records below its log start
              wait · all that may be compacted now is more than there is room for
     along    a quarter of these bytes, or half of this age, in a session that is read anyway: so segments can be trimmed sooner,
-             and a partition that gets little is not written as a file of its own each time another one is due
+             and a small partition does not get a file of its own each time another one is due
 
-Runs are taken whole, in offset order, without a gap, from `compacted_to` on; where something is missing, what lies behind it waits.
+Runs are taken whole, in offset order, without a gap, from `compacted_to` on; runs behind a gap wait.
 Where a unit would not fit the scratch space, it takes the segments that were written first.
 
-Invariants: of each partition a unit takes the runs [base_offset, end_offset), nothing twice and nothing skipped; `base_offset` is
+Invariants: of each partition a unit takes the runs [base_offset, end_offset), none twice and none skipped; `base_offset` is
 `compacted_to` of its manifest; every segment that holds one of them is read once.
 """
 
@@ -25,9 +25,9 @@ from compaction.wal.state import Floor, WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 
-# A partition goes along with this part of the bytes that would make it due,
+# A partition goes along from this fraction of the due bytes on,
 _ALONG_BYTES: Final = 4
-# or with this part of the age.
+# or from this fraction of the due age on.
 _ALONG_AGE: Final = 2
 _BEHIND_ALL: Final = np.iinfo(np.int64).max
 
@@ -35,12 +35,16 @@ Places = dict[SessionId, npt.NDArray[np.int64]]
 
 
 class UnitPartition(NamedTuple):
+    """Names the runs of a partition that a unit compacts."""
+
     partition: TopicPartition
     base_offset: Offset
     end_offset: Offset
 
 
 class UnitSegment(NamedTuple):
+    """Names a segment that a unit reads."""
+
     session: SessionId
     seq: SegmentSeq
     # The first byte that is needed; the footer at its end is needed as well.
@@ -49,14 +53,18 @@ class UnitSegment(NamedTuple):
 
 
 class CompactionUnit(NamedTuple):
+    """Holds the partitions that are compacted together, and the segments that are read for them."""
+
     partitions: tuple[UnitPartition, ...]
-    # As they were written.
+    # In the order of their writing.
     segments: tuple[UnitSegment, ...]
-    # Of the runs.
+    # Bytes of the runs.
     size_bytes: int
 
 
 class CompactionTrigger(NamedTuple):
+    """Bounds what may wait before it is due."""
+
     due_bytes: int
     due_age_ms: float
     scratch_bytes_max: int
@@ -72,15 +80,17 @@ def plan_unit(
     blocked: Collection[TopicPartition] = (),
     everything: bool = False,
 ) -> CompactionUnit | None:
-    """None where nothing is due. `may`: whether the partition, whose first run lies in that session, is this compactor's to do;
-    `everything`: whatever waits is due."""
+    """Returns the next unit; None where nothing is due.
+
+    `may`: whether this compactor owns the partition, whose first run lies in that session; `everything`: all that waits is due.
+    """
     candidates: dict[TopicPartition, tuple[PendingRuns, Floor]] = {}
     for where, runs in state.pending.items():
         if where in blocked or where in state.damaged or not (floor := state.floors.get(where)):
             continue
         if runs.base_offset == floor.compacted_to and may(where, runs.first_place[0]):
             candidates[where] = runs, floor
-    bytes_pending = sum(runs.bytes_pending for runs, _ in candidates.values())  # what waits behind damage makes nobody else's due
+    bytes_pending = sum(runs.bytes_pending for runs, _ in candidates.values())  # bytes behind damage make no other partition due
     everything = everything or bytes_pending >= rule.scratch_bytes_max or state.run_count >= rule.runs_max
     due: dict[TopicPartition, int] = {}
     along: dict[TopicPartition, int] = {}
@@ -103,7 +113,7 @@ def plan_unit(
 
 
 def straddling(state: WalState) -> Iterable[tuple[TopicPartition, Corrupt]]:
-    """Partitions with a run of which one part was compacted and the other was not: nobody writes such a manifest."""
+    """Yields partitions with a run that is compacted in part, which no compactor does."""
     for where, runs in state.pending.items():
         floor = state.floors.get(where)
         if floor is not None and runs.base_offset < floor.compacted_to:
@@ -126,7 +136,7 @@ def _sessions(runs: PendingRuns, count: int) -> set[SessionId]:
 
 
 def _within(state: WalState, counts: dict[TopicPartition, int], bytes_max: int) -> dict[TopicPartition, int]:
-    """How many runs of each fit: those in the segments that were written first."""
+    """Returns how many runs of each partition fit: those in the segments that were written first."""
     wanted: Places = {}
     for where, count in counts.items():
         table = state.pending[where].table(count)
@@ -150,7 +160,7 @@ def _within(state: WalState, counts: dict[TopicPartition, int], bytes_max: int) 
 
 
 def _written_first(state: WalState, wanted: Places, bytes_max: int) -> dict[SessionId, npt.NDArray[np.bool_]]:
-    """The segments that fit, at least one, in the order of their writing: in a session, that of their places."""
+    """Returns the segments that fit, at least one, in the order of their writing; within a session, in that of their places."""
     order = [
         (np.maximum.accumulate(np.frombuffer(state.sessions[session].written_ms, np.int64)), np.full(len(column), session), column)
         for session, column in sorted(wanted.items())

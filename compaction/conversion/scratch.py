@@ -1,7 +1,7 @@
-"""Where the runs of a unit lie between the one read of their segment and the writing of their partition's file.
+"""Keeps the runs of a unit between the one read of their segment and the writing of their partition's file.
 
-One file without a name: however its process ends, nothing is left of it. Segments arrive in any order, their runs are looked up by
-partition. Only what a unit needs is kept. Invariant: what is read back are the bytes that were taken in.
+The file has no name, so it vanishes however its process ends. Segments arrive in any order; runs are looked up by
+partition. Only what a unit needs is kept. Invariant: a read returns the bytes that were taken in.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ _BUFFERS_PER_WRITE: Final = 1_000
 
 
 class WantedRuns(NamedTuple):
-    """The runs of a partition that a unit takes."""
+    """Bounds the runs of a partition that a unit takes."""
 
     base_offset: Offset
     end_offset: Offset
 
 
 class StoredRun(NamedTuple):
+    """Locates a run in the scratch file and in its segment."""
+
     base_offset: Offset
     last_offset: Offset
-    # In the scratch file.
+    # First byte in the scratch file.
     position: int
     size_bytes: int
     leader_epoch: LeaderEpoch
-    # Of its segment.
+    # When its segment was written.
     written_at_ms: int
     session: SessionId
     seq: SegmentSeq
-    # Its first byte in the segment.
+    # First byte in the segment.
     start: int
 
     @property
@@ -48,7 +50,7 @@ class StoredRun(NamedTuple):
 
 
 class ScratchFile:
-    """`take_in` and `read` may be called in threads. Raises Unavailable where there is no room."""
+    """Stores runs. `take_in` and `read` may be called in threads. Raises Unavailable where there is no room."""
 
     def __init__(self, directory: str, wanted: dict[TopicPartition, WantedRuns]) -> None:
         self._wanted = wanted
@@ -63,8 +65,10 @@ class ScratchFile:
             raise self._no_room(error) from error
 
     def close(self) -> None:
-        """For a thread: giving gigabytes back takes its time. A thread that is still at work here, for somebody who was cancelled,
-        gets ValueError from now on: never a file that was opened since under the same number."""
+        """Closes the file, in a thread, since freeing gigabytes takes time.
+
+        A thread that still works for a cancelled caller gets ValueError from now on, never a newer file of the same number.
+        """
         with self._using:
             self._file.close()
 
@@ -73,7 +77,7 @@ class ScratchFile:
         return self._end
 
     def take_in(self, body: bytes, start: int, session: SessionId, seq: SegmentSeq) -> None:
-        """The end of a segment, from byte `start` on. Corrupt where its footer is damaged; then nothing of it is kept."""
+        """Takes the end of a segment, from byte `start` on. Raises Corrupt where its footer is damaged; then it keeps nothing."""
         key = segment_key(session, seq)
         footer = parse_footer(body, object_size=start + len(body), session=session, seq=seq, key=key)
         view = memoryview(body)
@@ -112,7 +116,7 @@ class ScratchFile:
                     column.append(value)
 
     def runs(self, partition: TopicPartition) -> list[StoredRun]:
-        """Those of the partition that were taken in, in offset order."""
+        """Returns the stored runs of the partition in offset order."""
         columns = self._runs.get(partition)
         if columns is None:
             return []
@@ -133,12 +137,12 @@ class ScratchFile:
     def _no_room(self, error: OSError) -> Unavailable:
         return Unavailable(
             f"segments can't be kept in {self._directory} while they are compacted: {error.strerror or error}",
-            hint="Free some space there, name another place with scratch_dir, or set scratch_bytes_max to what there is.",
+            hint="Free some space there, name another directory with scratch_dir, or lower scratch_bytes_max.",
         )
 
 
 def _joined(buffers: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Fewer writes: many small buffers are put together."""
+    """Joins many small buffers, for fewer writes."""
     held: list[memoryview] = []
     for buffer in buffers:
         held.append(buffer)

@@ -1,8 +1,8 @@
-"""From a unit's segments to files of history on the bucket, which no manifest names yet.
+"""Converts a unit's segments to files of history on the bucket, which no manifest names yet.
 
     segments ─GET─▶ scratch ─▶ partition after partition: batches ─▶ Parquet, read back ─▶ PUT
 
-`compact_unit` commits each file before it makes the next one. `make_history` makes all, for somebody else to commit: Spark's
+`compact_unit` commits each file before it makes the next one. `make_history` makes all, and another process commits: Spark's
 executors make, and its driver commits (spark/backfill/backfill.py).
 
 Invariant: a file is written under the number of the version that may name it first.
@@ -34,10 +34,10 @@ from segments.history.parquet_file import ParquetSettings
 
 
 class MadeHistory(NamedTuple):
-    """What becomes of runs of a partition: files on the bucket, and what the manifest that is to name them says beside."""
+    """Holds what runs of a partition became: files on the bucket, and what their manifest will say besides."""
 
     partition: TopicPartition
-    # Of the manifest that it goes on from: the next one may name the files.
+    # Version of the manifest that it continues: the next one may name the files.
     version: int
     files: tuple[HistoryFile, ...]
     compacted_to: Offset
@@ -48,7 +48,7 @@ class MadeHistory(NamedTuple):
 
 
 def made_history(manifest: Manifest, made: Sequence[CompactedRuns]) -> MadeHistory:
-    """Of runs that follow each other, from `manifest.compacted_to` on. Pure."""
+    """Combines consecutive runs, from `manifest.compacted_to` on. Pure."""
     return MadeHistory(
         manifest.place,
         manifest.version,
@@ -63,10 +63,10 @@ def made_history(manifest: Manifest, made: Sequence[CompactedRuns]) -> MadeHisto
 
 @dataclass(slots=True)
 class MadeUnit:
-    """What was made of a unit, for somebody else to commit."""
+    """Holds what a unit became, for another process to commit."""
 
     histories: list[MadeHistory] = field(default_factory=list)
-    # Why a partition, or what is left of it, stays in segments.
+    # Why a partition, or the rest of it, stays in segments.
     damaged: dict[TopicPartition, str] = field(default_factory=dict)
     # As in UnitReport.
     gone: list[UnitSegment] = field(default_factory=list)
@@ -77,7 +77,7 @@ class MadeUnit:
 async def unit_read(
     context: CompactionContext, unit: CompactionUnit, gone: list[UnitSegment], unreadable: dict[UnitSegment, Corrupt]
 ) -> AsyncIterator[ScratchFile]:
-    """What was read of its segments, each once. Takes in which are `gone`, and why some are `unreadable`.
+    """Yields the scratch file with the runs of the unit, each segment read once; fills `gone` and `unreadable`.
 
     Raises what the store raises.
     """
@@ -96,10 +96,10 @@ async def unit_read(
 
 
 async def make_history(context: CompactionContext, unit: CompactionUnit, manifests: Mapping[TopicPartition, Manifest]) -> MadeUnit:
-    """Reads a unit and uploads the files of its partitions, under the version after that of the manifest which is given. They are
-    history when `commit_history` says so; where it is never asked, the collector finds them.
+    """Reads a unit and uploads the files of its partitions, named for the version after that of the given manifest.
 
-    Raises what the store raises when it does not answer for `bucket_retry_ms`.
+    They are history after `commit_history`; files that it never gets are found by the collector.
+    Raises what the store raises after `bucket_retry_ms` without an answer.
     """
     made = MadeUnit()
     unreadable: dict[UnitSegment, Corrupt] = {}
@@ -116,8 +116,10 @@ async def make_history(context: CompactionContext, unit: CompactionUnit, manifes
 async def _make_partition(
     context: CompactionContext, scratch: ScratchFile, topic: Topic, manifest: Manifest, partition: UnitPartition, made: MadeUnit
 ) -> None:
-    """File after file, as `_compact_partition` does, but one manifest is to name them all: those behind it would be looked for in
-    vain where the first one is lost."""
+    """Makes file after file, as `_compact_partition` does, but one manifest names them all.
+
+    With a manifest each, files behind a lost one could not be committed.
+    """
     runs = list(without_gap(scratch.runs(partition.partition), partition.base_offset))
     reached, files = manifest, list[CompactedRuns]()
     while runs:
@@ -127,7 +129,7 @@ async def _make_partition(
             made.damaged[partition.partition] = str(found.error)
             runs = runs[: found.before]
             continue
-        except Corrupt as error:  # the file is not what it was made of: that of the next partition may be
+        except Corrupt as error:  # the file differs from its batches: that of the next partition may be right
             made.damaged[partition.partition] = str(error)
             break
         if one.written is not None:
@@ -161,7 +163,7 @@ async def _read_segments(
     gone: list[UnitSegment],
     unreadable: dict[UnitSegment, Corrupt],
 ) -> None:
-    """Until there are none left: several do it side by side. Those that are gone are told as unreadable, too."""
+    """Reads segments until there are none left; several tasks share the iterator. Missing ones also become unreadable."""
     for segment in segments:
         key = segment_key(segment.session, segment.seq)
 
@@ -182,7 +184,7 @@ async def _read_segments(
 
 
 def without_gap(runs: list[StoredRun], base_offset: Offset) -> Iterator[StoredRun]:
-    """Those that follow each other from this offset on."""
+    """Yields the runs that follow each other from this offset on."""
     expected = base_offset
     for run in runs:
         if run.base_offset != expected:
@@ -194,7 +196,7 @@ def without_gap(runs: list[StoredRun], base_offset: Offset) -> Iterator[StoredRu
 async def encoded(
     context: CompactionContext, scratch: ScratchFile, topic: Topic, manifest: Manifest, runs: list[StoredRun]
 ) -> CompactedRuns:
-    """The next file, in memory, of these runs or of the first of them. Raises Damage, and Corrupt."""
+    """Returns the next file, in memory, of these runs or of the first of them. Raises DamagedRun, and Corrupt."""
     settings = EncodingSettings(
         ParquetSettings(row_group_bytes=context.settings.row_group_bytes),
         context.settings.history_file_bytes_max,

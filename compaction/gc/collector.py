@@ -1,18 +1,19 @@
-"""Finds by listing what nobody needs any more, and deletes it: what crashes left, what topics leave when they are deleted.
+"""Deletes unneeded objects that listings show: what crashes left, and what deleted topics leave.
 
     at the start, once a day: LIST topics/ ──▶ partitions ──▶ newest manifests ──▶ orphans, leftover versions
                                          └──▶ lives that are marked as deleted, and left something ─┐
-    a topic is gone from the metadata ──▶ LIST its markers ─────────────────────────────────────────┴──▶ GET the newest marker
-        ──▶ swept after the grace, and once more after it
-    scratch of start-up proofs that two listings show; rows that Spark has staged and nobody sent
+    a topic is gone from the metadata ──▶ LIST its markers ─────────────────────────────────────────┤
+        ┌───────────────────────────────────────────────────────────────────────────────────────────┘
+        └──▶ swept after the grace, and once more after it
+    scratch of start-up proofs that two listings show; rows that Spark staged and never sent
 
-What is to go and when is decided in compaction/deletion_policy.py. The listing goes on where it stopped, some pages at each call,
-so that other work comes in between; it is never in memory. A topic that the metadata do not name is left alone unless it is marked
-as deleted on the bucket, and one that is marked so and registered is left alone, too: then somebody restored the metadata to a time
-before.
+compaction/deletion_policy.py decides what goes, and when. The listing continues where it stopped, some pages at each call,
+so that other work comes in between; it is never whole in memory. A topic that the metadata do not name is left alone unless it is
+marked as deleted on the bucket. A topic that is both marked and registered is left alone, too: the metadata were restored to an
+earlier time.
 
-The marker of a deleted topic stays for ever: a restore from a snapshot that is older than the deletion needs it. So there are ever
-more of them, and one that stands alone costs nothing. A topic that was restored and deleted again has several: the newest counts.
+The marker of a deleted topic is kept forever: a restore from a snapshot that is older than the deletion needs it. So their number
+grows, and one without other objects costs nothing. A topic that was restored and deleted again has several: the newest counts.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import collected
 
-# Of a listing, in one call.
+# Pages of a listing in one call.
 PAGES_AT_ONCE: Final = 20
 PARTITIONS_AT_ONCE: Final = 256
 FILES_AT_ONCE: Final = 20_000
-# Orphans in mind that are not old enough yet; more are found by the next listing.
+# Bound on orphans that wait in memory; the next listing finds more.
 WAITING_MAX: Final = 10_000
-# After a topic is gone from the metadata; later the daily listing finds its marker.
+# How long a marker is looked for after a topic left the metadata; later the daily listing finds it.
 MARKER_LOOKED_FOR_MS: Final = 3_600_000
-# In one call.
+# Markers read in one call.
 MARKERS_READ_AT_ONCE: Final = 50
 PROOFS_MAX: Final = 1_000
 
@@ -65,11 +66,11 @@ log = logging.getLogger(__name__)
 
 
 class _Marked(NamedTuple):
-    """What is known of a deletion before its marker is read."""
+    """Holds what is known of a deletion before its marker is read."""
 
-    # The key of the newest one that was seen.
+    # The key of the newest marker that was seen.
     marker: str
-    # When the metadata ceased to name the topic, if they did so under our eyes: some who read it may have begun then.
+    # When the metadata dropped the topic, if this process saw it: readers may have begun until then.
     gone_ms: float
 
 
@@ -81,7 +82,7 @@ class _Sweep:
 
 
 class GarbageCollector:
-    """Of one compactor. Its owner calls `run` from time to time, one call at a time."""
+    """Collects garbage for one compactor. Its owner calls `run` from time to time, one call at a time."""
 
     def __init__(self, context: CompactionContext) -> None:
         self._context = context
@@ -89,13 +90,13 @@ class GarbageCollector:
         self._listing: TopicListing | None = None
         self._listed_to = ""
         self._batch: list[ListedPartition] = []
+        # Orphans that a writer may still name, by topic and partition, with the time when they may go.
         self._waiting: dict[str, dict[TopicPartition, dict[HistoryKey, float]]] = {}
-        """By topic and partition, orphans that a writer may still name, and when they may go."""
         self._waiting_count = 0
+        # Topics that the metadata do not name any more, and since when.
         self._gone: dict[TopicIncarnation, float] = {}
-        """Topics that the metadata do not name any more, and since when."""
+        # Deleted topics whose markers are to be read.
         self._marked: dict[TopicIncarnation, _Marked] = {}
-        """Those whose markers are to be read."""
         self._sweeps: dict[TopicIncarnation, _Sweep] = {}
         self._proofs: set[str] = set()
         self._forget_topics = context.topics.subscribe(self._topic_changed)
@@ -104,8 +105,8 @@ class GarbageCollector:
         self._forget_topics()
 
     async def run(self) -> int:
-        """Deletes what is due, and answers how many objects went. What fails is told in the log, and tried again later."""
-        if self._context.clock.is_doubted:  # graces are not counted by it either
+        """Deletes what is due, and returns how many objects went. Failures are logged and retried later."""
+        if self._context.clock.is_doubted:  # graces can't be measured by it
             return 0
         before = self._context.deletions.deleted
         steps = self._go_on_listing, self._look_for_markers, self._read_markers, self._sweep_deleted, self._delete_orphans
@@ -114,7 +115,7 @@ class GarbageCollector:
                 await step()
             except TidelogError as error:
                 self._context.counters.failures += 1
-                log.warning("garbage on the bucket is looked for again later: %s", error)
+                log.warning("garbage collection failed: %s; retrying later", error)
         deleted = self._context.deletions.deleted - before
         self._context.counters.objects_collected += deleted
         return deleted
@@ -154,7 +155,7 @@ class GarbageCollector:
                 await self._judge()
 
     async def _judge(self) -> None:
-        """Of some partitions what their manifests do not need. Reading these also tells the rest of us about them."""
+        """Deletes what the manifests of the listed partitions do not need. Reading those also informs the other subscribers."""
         context = self._context
         batch, self._batch = self._batch, []
         old = {one.partition: one.topic for one in batch if _is_behind(context.manifests.kept(one.partition), one)}
@@ -162,9 +163,9 @@ class GarbageCollector:
         for listed in batch:
             manifest = read.get(listed.partition) or context.manifests.kept(listed.partition)
             if manifest is None:
-                continue  # it was let go of meanwhile; the next listing comes to it
+                continue  # it was evicted meanwhile; the next listing comes to it
             if isinstance(manifest, Corrupt):
-                log.error("nothing of %s of %s is deleted: %s", listed.partition, listed.topic, manifest)
+                log.error("garbage collection skips partition=%s topic=%s: %s", listed.partition, listed.topic, manifest)
                 continue
             if context.topic(listed.partition.topic_id) is not None:
                 await self._judge_one(listed, manifest)
@@ -186,11 +187,13 @@ class GarbageCollector:
                     of_partition[found] = context.now_ms() + context.settings.delete_grace_ms
                     self._waiting_count += 1
         if unneeded:
-            log.info("%s of %s: %d objects that crashes left are deleted", listed.partition, listed.topic, len(unneeded))
+            log.info(
+                "deleting leftovers of crashes partition=%s topic=%s objects=%d", listed.partition, listed.topic, len(unneeded)
+            )
             await context.deletions.delete(unneeded)
 
     async def _look_at_proofs(self) -> None:
-        """Those that a broker left which died while it proved what the bucket can do: two listings in a row show them."""
+        """Deletes objects of start-up checks whose broker died: those that two listings in a row show."""
         context = self._context
         page = await context.retry(lambda: context.store.list(PROOFS, limit=PROOFS_MAX))
         seen = {info.key for info in page.objects}
@@ -198,14 +201,14 @@ class GarbageCollector:
         self._proofs = seen
 
     async def _look_at_staged_rows(self) -> None:
-        """Those that a driver of Spark left which died, and whose query was never run again."""
+        """Deletes staged rows of Spark drivers that died, and whose query was never run again."""
         context, start_after = self._context, ""
         while True:
             page = await context.retry(partial(context.store.list, STAGED, start_after=start_after))
             parsed = [(info.key, parse_staged_key(info.key)) for info in page.objects]
             stale = [key for key, staged in parsed if staged is not None and is_stale(staged, now_ms=context.now_ms())]
             if stale:
-                log.info("%d files of rows that Spark has staged, and nobody sent, are deleted", len(stale))
+                log.info("deleting staged rows that Spark never sent files=%d", len(stale))
                 await context.deletions.delete(stale)
             if not page.more:
                 return
@@ -243,14 +246,14 @@ class GarbageCollector:
         for file in files:
             if fate_of_file(file, manifest) == "odd":
                 log.error(
-                    "%s was written for version %d of its manifest; the newest is %d. It stays. Were manifests deleted by hand?",
+                    "file stays key=%s version=%d: the newest manifest is %d. Were manifests deleted by hand?",
                     history_file_key(topic, partition, file.file_name),
                     file.version,
                     manifest.version,
                 )
         orphans = [file for file in files if fate_of_file(file, manifest) == "delete"]
         if orphans:
-            log.info("%s of %s: %d files of compactions that were cut short are deleted", partition, topic, len(orphans))
+            log.info("deleting files of interrupted compactions partition=%s topic=%s files=%d", partition, topic, len(orphans))
             await context.deletions.delete(history_file_key(topic, partition, file.file_name) for file in orphans)
 
     # ── topics that were deleted ──
@@ -259,7 +262,7 @@ class GarbageCollector:
         if old is not None and new is None:
             life = TopicIncarnation(old.name, old.id)
             self._gone[life] = self._context.now_ms()
-            self._sweeps.pop(life, None)  # of a deletion before, which was undone: this one has a grace of its own
+            self._sweeps.pop(life, None)  # planned for an earlier deletion, which was undone: this one has its own grace
 
     async def _look_for_markers(self) -> None:
         for life, since_ms in list(self._gone.items()):
@@ -270,7 +273,7 @@ class GarbageCollector:
                 self._gone.pop(life, None)
 
     def _is_marked(self, life: TopicIncarnation, marker: str) -> None:
-        """To be swept; what was planned for a marker before this one is not to be done until this one is read."""
+        """Schedules the topic to be swept; a plan for an earlier marker waits until this one is read."""
         planned = self._sweeps.get(life)
         if not self._context.is_mine(life.topic_id) or (planned is not None and planned.marker >= marker):
             return
@@ -279,7 +282,7 @@ class GarbageCollector:
         self._marked[life] = _Marked(max(known.marker, marker), max(known.gone_ms, self._gone.get(life, 0)))
 
     async def _read_markers(self) -> None:
-        """When the grace of each began. Some at each call, so that many topics that were deleted at once hold up nothing else."""
+        """Reads when each grace began. Some at each call, so that many deleted topics delay nothing else."""
         for life in list(islice(self._marked, MARKERS_READ_AT_ONCE)):
             found = self._marked.pop(life)
             try:
@@ -291,16 +294,16 @@ class GarbageCollector:
             self._sweeps[life] = _Sweep(since_ms + self._context.settings.delete_grace_ms, found.marker)
 
     async def _marked_at_ms(self, marker: str) -> int:
-        """As the marker says; where it does not, or its clock was ahead of ours, now."""
+        """Returns the marker's time; now where it has none, or lies in the future."""
         try:
-            told = parse_deleted_topic(await self._context.store.get(marker))
+            mark = parse_deleted_topic(await self._context.store.get(marker))
         except Unavailable:
             raise
         except TidelogError as error:
-            log.warning("%s can't be read, so the grace of its topic begins now: %s", marker, error)
-            told = None
+            log.warning("reading a deletion marker failed key=%s: %s; the grace of its topic begins now", marker, error)
+            mark = None
         now_ms = self._context.now_ms()
-        return now_ms if told is None or told.marked_at_ms is None else min(told.marked_at_ms, now_ms)
+        return now_ms if mark is None or mark.marked_at_ms is None else min(mark.marked_at_ms, now_ms)
 
     async def _sweep_deleted(self) -> None:
         context = self._context
@@ -308,18 +311,20 @@ class GarbageCollector:
             if sweep.at_ms > context.now_ms() or context.deletions.are_on_hold:
                 continue
             if context.topic(life.topic_id) is not None:
-                log.error("topic %s (%s) is registered, and marked as deleted on the bucket: nothing of it is deleted", *life)
+                log.error(
+                    "topic %s (%s) is registered, but marked as deleted on the bucket: none of its objects are deleted", *life
+                )
                 self._sweeps.pop(life, None)
                 continue
             left = await self._sweep(life)
-            if left or not sweep.is_last:  # what a compactor writes that had stalled comes after the first sweep
+            if left or not sweep.is_last:  # a stalled compactor may write after the first sweep
                 at_ms = context.now_ms() + context.settings.delete_grace_ms
                 self._sweeps[life] = _Sweep(at_ms, sweep.marker, is_last=not left)
             else:
                 self._sweeps.pop(life, None)
 
     async def _sweep(self, life: TopicIncarnation) -> int:
-        """Deletes all objects of this life of the topic but its marker; answers how many are left that could not be deleted."""
+        """Deletes all objects of this life of the topic but its marker; returns how many could not be deleted."""
         context = self._context
         prefix, start_after, left, gone = topic_prefix(*life), "", 0, 0
         while start_after < end_of_topic(*life):
@@ -332,7 +337,7 @@ class GarbageCollector:
                 break
             start_after = page.objects[-1].key
         if gone:
-            log.info("topic %s (%s) is deleted: %d objects of it are gone from the bucket", *life, gone)
+            log.info("topic %s (%s) is deleted: %d of its objects are gone from the bucket", *life, gone)
         return left
 
 

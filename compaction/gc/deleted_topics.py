@@ -1,7 +1,7 @@
-"""Finds which topics that have records in segments are deleted: their segments need not be compacted to be trimmed.
+"""Finds deleted topics among those with records in segments: these need not be compacted before segments are trimmed.
 
 The bucket decides: a topic is deleted where its mirror is marked so (gateway/controller/topic_mirror.py), which its controller does
-before it forgets who led it. One that the metadata do not name, and that is not marked, is left as it is: maybe the metadata are
+before it deletes the leaders' records. An unmarked topic that the metadata do not name is left as it is: the metadata may be
 wrong.
 """
 
@@ -16,13 +16,15 @@ from metadata.model import TopicId
 from segments.bucket.layout import TopicIncarnation
 from segments.bucket.topic_catalog import names_of, read_records
 
-# Between listings of all topics on the bucket, for one that was deleted before this process began.
+# Pause between listings of all topics on the bucket, for topics that were deleted before this process began.
 LOOKED_FOR_MS: Final = 600_000
 
 log = logging.getLogger(__name__)
 
 
 class DeletedTopics:
+    """Tells the WAL state which topics are deleted."""
+
     def __init__(self, context: CompactionContext, state: WalState) -> None:
         self._context = context
         self._state = state
@@ -30,7 +32,7 @@ class DeletedTopics:
         self._looked_ms: int | None = None
 
     async def look(self) -> None:
-        """Raises what the store raises."""
+        """Looks for deleted topics. Raises what the store raises."""
         self._names |= {topic.id: topic.name for topic in self._context.topics.topics()}
         unknown = {where.topic_id for where in self._state.pending if self._context.topic(where.topic_id) is None}
         if not unknown:

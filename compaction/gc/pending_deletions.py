@@ -1,9 +1,9 @@
-"""What leaders tell to have deleted, until the manifest that says so was found. Pure: the caller brings the time.
+"""Remembers deletions that leaders announced, until the manifest that holds them was found. Pure: the caller brings the time.
 
-    notice ─▶ due now ─▶ not there? due again, after a longer pause each time ─▶ found, or its notice stands no more: forgotten
+    notice ─▶ due now ─▶ not there? due again, after a longer pause each time ─▶ found, or its notice has expired: forgotten
 
-DeleteRecords tells of its manifest also where the bucket did not answer: it may land minutes later, or never. Bounded: one entry
-for each partition, for as long as a notice stands.
+DeleteRecords announces its manifest even if the bucket did not answer: it may land minutes later, or never. Bounded: one entry
+for each partition, until its notice expires.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from metadata.cluster.manifest_notice import NOTICE_KEPT_S, ManifestNotice
 from metadata.model import TopicPartition
 
 PAUSE_MS: Final = 5_000
-# Between two looks for the same manifest: each of them is a listing, and a GET of the one that is there.
+# Longest pause between two looks for the same manifest: each is a listing, and a GET of the one that is there.
 PAUSE_MS_MAX: Final = 60_000
 
 
 @dataclass(slots=True)
 class _Deletion:
-    # Of the manifest.
+    # Version of the manifest.
     version: int
     until_ms: float
     due_ms: float
@@ -30,11 +30,13 @@ class _Deletion:
 
 
 class PendingDeletions:
+    """Schedules the looks for manifests of DeleteRecords."""
+
     def __init__(self) -> None:
         self._heard: dict[TopicPartition, _Deletion] = {}
 
     def hear(self, notices: Iterable[ManifestNotice], *, now_ms: int) -> None:
-        """Notices of what others than leaders did are passed over."""
+        """Takes notices of leaders; those of compactors are ignored."""
         for notice in notices:
             if notice.is_deletion:
                 before = self._heard.get(notice.place)
@@ -42,7 +44,7 @@ class PendingDeletions:
                 self._heard[notice.place] = _Deletion(version, now_ms + NOTICE_KEPT_S * 1000, now_ms)
 
     def due(self, *, now_ms: int) -> list[tuple[TopicPartition, int]]:
-        """What to look for now, and which versions. Each is due again later, unless it is `found`."""
+        """Returns the partitions and versions to look for now. Each is due again later, unless it is `found`."""
         for partition in [partition for partition, deletion in self._heard.items() if deletion.until_ms <= now_ms]:
             del self._heard[partition]
         due = [(partition, deletion) for partition, deletion in self._heard.items() if deletion.due_ms <= now_ms]

@@ -1,10 +1,10 @@
-"""Deletes segments that are wholly in Parquet: first a marker says so, and when the grace is over, they go, in order.
+"""Deletes segments that are wholly in Parquet: first a marker records that, and after the grace they go, in order.
 
     0   1   2   3   4   5   6   seal   claim   index-0-4   trimmed-4                  all below 4 is in Parquet; it stays a while
-                    4   5   6   seal   claim               trimmed-4   trimmed-6      gone; the next marker stands already
+                    4   5   6   seal   claim               trimmed-4   trimmed-6      gone; the next marker is there already
 
-Whether a place is done follows from manifests that were read back from the bucket (wal/state.py). Of a session the seal, the claim
-and the newest marker stay for ever: the seal fences, and the marker says that the places before it were no gap.
+Whether a place is done follows from manifests that were read back from the bucket (wal/state.py). The seal, the claim
+and the newest marker of a session are kept forever: the seal fences, and the marker proves that the places before it were no gap.
 
 Invariants: a segment is deleted only before a marker that is `delete_grace_ms` old, the first ones first (a few at a time), and the
 marker before this one only when they are gone; no seal, no claim and no newest marker is ever deleted.
@@ -26,7 +26,7 @@ from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import index_key, segment_key, trimmed_key
 from segments.concurrency import gather_all
 
-# Of one session in one go; the rest follows at the next.
+# Segments of one session that one call deletes, at most.
 DELETES_MAX: Final = 1_000
 SESSIONS_AT_ONCE: Final = 4
 
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 
 class TrimRecord(msgspec.Struct, frozen=True):
-    """What a trimmed marker holds, as JSON."""
+    """Holds the content of a trimmed marker, as JSON."""
 
     trimmed_at_ms: int
 
 
 async def trim_wal(context: CompactionContext, state: WalState) -> int:
-    """Trims this compactor's sessions; answers how many segments were deleted. Raises what the store raises."""
+    """Trims this compactor's sessions; returns how many segments were deleted. Raises what the store raises."""
     mine = [session for session in state.sessions.values() if context.is_mine(session_name(session.session))]
     turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
 
@@ -53,7 +53,7 @@ async def trim_wal(context: CompactionContext, state: WalState) -> int:
 
 
 def session_name(session: SessionId) -> str:
-    """For `is_mine`."""
+    """Returns the name of the session for `is_mine`."""
     return f"session {session}"
 
 
@@ -61,9 +61,9 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
     to = session.done_to
     if to <= session.trimmed_to:
         return
-    with contextlib.suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
+    with contextlib.suppress(AlreadyExists):  # another compactor's marker, or ours after a lost answer
         await context.retry(lambda: _create_marker(context, session, to))
-    session.markers[to] = context.clock.stamp_ms()  # not when it was begun: it may have been on its way for long
+    session.markers[to] = context.clock.stamp_ms()  # not its begin: the create may have taken long
     state.trimmed(session.listed, to)
 
 
@@ -72,7 +72,7 @@ async def _create_marker(context: CompactionContext, session: SessionState, to: 
 
 
 async def _delete(context: CompactionContext, session: SessionState) -> int:
-    if context.clock.is_doubted:  # nor is the age of a marker taken in by it
+    if context.clock.is_doubted:  # the age of a marker can't be measured by it
         return 0
     ripe = await _ripe(context, session)
     if ripe is None:
@@ -93,7 +93,7 @@ async def _delete(context: CompactionContext, session: SessionState) -> int:
 
 
 async def _ripe(context: CompactionContext, session: SessionState) -> SegmentSeq | None:
-    """The newest marker that is older than the grace, where there is something to delete before it."""
+    """Returns the newest marker that is older than the grace, where there is something to delete before it."""
     settled_ms = context.now_ms() - context.settings.delete_grace_ms
     for marker in sorted(session.markers, reverse=True):
         older = (
@@ -103,17 +103,17 @@ async def _ripe(context: CompactionContext, session: SessionState) -> SegmentSeq
             return None
         if (made_ms := session.markers[marker]) is None:
             made_ms = await _made_ms(context, session, marker)
-        made_ms = session.markers[marker] = min(made_ms, context.now_ms())  # a clock was ahead, another's or ours
+        made_ms = session.markers[marker] = min(made_ms, context.now_ms())  # one of the clocks may have been ahead
         if made_ms <= settled_ms:
             return marker
     return None
 
 
 async def _made_ms(context: CompactionContext, session: SessionState, marker: SegmentSeq) -> int:
-    """One that can't be read counts from now on."""
+    """Returns when a marker was made; an unreadable one counts from now on."""
     key = trimmed_key(session.session, marker)
     try:
         return msgspec.json.decode(await context.store.get(key), type=TrimRecord).trimmed_at_ms
     except (msgspec.MsgspecError, NotFound) as error:
-        log.warning("%s does not tell when it was made: %s", key, error)
+        log.warning("reading the time of a marker failed key=%s: %s; it counts from now", key, error)
         return context.now_ms()

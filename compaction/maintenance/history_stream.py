@@ -24,7 +24,7 @@ READ_BYTES: Final = 16 << 20
 
 
 class HistoryStream:
-    """The files of one partition of `topic`."""
+    """Reads the files of one partition of `topic`."""
 
     def __init__(self, context: CompactionContext, topic: str, partition: TopicPartition) -> None:
         self._context = context
@@ -35,9 +35,9 @@ class HistoryStream:
     async def row_groups(
         self, file: HistoryFile, groups: Sequence[RowGroup] | None = None, *, columns: Sequence[str] | None = None
     ) -> AsyncIterator[tuple[RowGroup, pa.RecordBatch]]:
-        """These row groups of the file, or all, as columns of record_columns.SCHEMA, or these of them.
+        """Yields these row groups of the file, or all, as columns of record_columns.SCHEMA, or these of them.
 
-        Corrupt, NotFound, and what the store raises when it is away for too long.
+        Raises Corrupt, NotFound, and what the store raises when it is away for too long.
         """
         wanted = file.row_groups if groups is None else groups
         key = history_file_key(self._topic, self._partition, file.name)
@@ -65,7 +65,7 @@ async def _decoded(data: Buffer, group: RowGroup, footer: ParquetFooter, columns
 
 
 def neighbours_of(groups: Sequence[RowGroup]) -> Iterator[list[RowGroup]]:
-    """Row groups that one GET brings together."""
+    """Yields the row groups that one GET brings together."""
     together: list[RowGroup] = []
     for group in groups:
         if together and (group.end - together[0].start > READ_BYTES or group.start < together[-1].end):

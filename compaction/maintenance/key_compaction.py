@@ -1,4 +1,4 @@
-"""What key compaction does to a partition: which files, up to where, which tombstones go, and which records stay. Pure.
+"""Plans key compaction of a partition: which files, up to where, which tombstones go, and which records stay. Pure.
 
     ◀──────── clean: no key twice ────────▶◀──────── dirty ────────▶◀─ too young ─▶│ compacted_to
     [ file ][ file ][ file ][ file ][ file ][ file ][ file ][ file ][ file ][ file ]
@@ -9,9 +9,9 @@ As in Kafka: a pass is due when the dirty part is large enough (min.cleanable.di
 is younger than min.compaction.lag.ms ends the dirty part; offsets stay what they are. Unlike in Kafka, a record that is dated later
 than its append counts as young only since its append (record_dates.py): one that is dated in the year 2100 holds up nothing.
 
-A record without a key is kept for ever: producers may send them, where Kafka refuses them. A tombstone stays for
-delete.retention.ms from the pass that first saw it; the manifest remembers the passes, so this holds whoever compacts next. By then
-no older record of its key is left: that pass took them.
+A record without a key is kept forever: producers may send them, where Kafka refuses them. A tombstone stays for
+delete.retention.ms from the pass that first saw it; the manifest remembers the passes, so this holds for any compactor. By that
+time no older record of its key is left: that pass removed them.
 
 Invariant: for every key the newest record below the end of the pass stays, unless it is a tombstone whose time is over.
 """
@@ -32,28 +32,28 @@ from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile, KeyPass, Manifest
 
-# That a manifest remembers. Beyond, two become one, and the tombstones of the older one wait for the younger one's time.
+# Passes that a manifest remembers. Beyond, two become one, and the tombstones of the older one wait for the younger's time.
 PASSES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPassPlan:
-    """Records of [clean_to, dirty_to) go into the map; tombstones below `tombstones_to` go."""
+    """Plans a pass: records of [clean_to, dirty_to) go into the map; tombstones below `tombstones_to` go."""
 
     clean_to: Offset
-    # As far as keys may be compacted; the pass ends before it where the map is full.
+    # Upper bound of the pass, which ends before it where the map is full.
     dirty_to: Offset
     tombstones_from: Offset
     tombstones_to: Offset
 
     def files(self, manifest: Manifest, end: Offset) -> tuple[HistoryFile, ...]:
-        """Those that a pass up to `end` looks through: all below it, or only those whose tombstones may go."""
+        """Returns the files that a pass up to `end` reads: all below it, or only those whose tombstones may go."""
         first, end = (Offset(0), end) if end > self.clean_to else (self.tombstones_from, self.tombstones_to)
         return tuple(file for file in manifest.files if file.last_offset >= first and file.base_offset < end)
 
 
 def plan_key_pass(manifest: Manifest, settings: TopicSettings, *, dirty_ratio_min: float, now_ms: int) -> KeyPassPlan | None:
-    """None where nothing is due."""
+    """Returns the pass that is due; None where none is."""
     if not settings.compacts or not manifest.files:
         return None
     clean_to = manifest.key_passes[-1].end_offset if manifest.key_passes else Offset(0)
@@ -70,7 +70,7 @@ def plan_key_pass(manifest: Manifest, settings: TopicSettings, *, dirty_ratio_mi
 
 
 def next_key_pass_ms(manifest: Manifest, settings: TopicSettings, *, now_ms: int) -> int | None:
-    """When to look again though the manifest stays the same: the lag of a file, or the time of tombstones, is over."""
+    """Returns when this manifest may need a pass: the lag of a file, or the time of tombstones, is over. None for never."""
     if not settings.compacts:
         return None
     times = [kept.at_ms + settings.delete_retention_ms for kept in manifest.key_passes if kept.tombstones]
@@ -80,7 +80,7 @@ def next_key_pass_ms(manifest: Manifest, settings: TopicSettings, *, now_ms: int
 
 
 def passes_after(before: Sequence[KeyPass], plan: KeyPassPlan, end: Offset, *, tombstones: int, now_ms: int) -> tuple[KeyPass, ...]:
-    """What the manifest remembers when a pass up to `end` is over, which kept so many tombstones of [clean_to, end)."""
+    """Returns the passes to remember after a pass up to `end` that kept so many tombstones of [clean_to, end)."""
     passes = [KeyPass(one.end_offset, one.at_ms, 0 if one.end_offset <= plan.tombstones_to else one.tombstones) for one in before]
     if end > plan.clean_to:
         passes.append(KeyPass(end, now_ms, tombstones))
@@ -94,7 +94,7 @@ def passes_after(before: Sequence[KeyPass], plan: KeyPassPlan, end: Offset, *, t
 
 @dataclass(frozen=True, slots=True)
 class SortedRecords:
-    """The records of a row group: those that stay, those that go, and the new tombstones among those that stay."""
+    """Splits the records of a row group: those that stay, those that go, and the new tombstones among those that stay."""
 
     kept: pa.RecordBatch
     removed: pa.RecordBatch
@@ -102,7 +102,7 @@ class SortedRecords:
 
 
 def sort_records(columns: pa.RecordBatch, newest: KeyMap, plan: KeyPassPlan, end: Offset) -> SortedRecords:
-    """`columns` of record_columns.SCHEMA; `newest` knows the keys of [plan.clean_to, end), so what lies behind stays as it is."""
+    """Splits `columns` of record_columns.SCHEMA. `newest` knows the keys of [plan.clean_to, end): later records stay."""
     offsets: npt.NDArray[np.int64] = columns.column("offset").to_numpy()
     keys, values = columns.column("key"), columns.column("value")
     known = newest.newest(keys)
@@ -131,14 +131,14 @@ def _lag_over_ms(file: HistoryFile, lag_ms: int) -> int:
 
 
 def _bytes_within(file: HistoryFile, start: Offset, end: Offset) -> int:
-    """Stored bytes of the row groups that have offsets of [start, end)."""
+    """Returns the stored bytes of the row groups that have offsets of [start, end)."""
     if file.base_offset >= start and file.last_offset < end:
         return file.size_bytes
     return sum(group.end - group.start for group in file.row_groups if group.last_offset >= start and group.last_offset < end)
 
 
 def _over(passes: Sequence[KeyPass], settings: TopicSettings, now_ms: int) -> int:
-    """How many of the oldest passes are so long ago that their tombstones may go."""
+    """Returns how many of the oldest passes are old enough for their tombstones to go."""
     over = 0
     while over < len(passes) and passes[over].at_ms + settings.delete_retention_ms <= now_ms:
         over += 1
@@ -146,7 +146,7 @@ def _over(passes: Sequence[KeyPass], settings: TopicSettings, now_ms: int) -> in
 
 
 def _tombstone_range(passes: Sequence[KeyPass], over: int) -> tuple[Offset, Offset]:
-    """The offsets that tombstones may go from, as far as any are known to be there; an empty range where none are."""
+    """Returns the offsets between which tombstones may go; an empty range where none are known."""
     starts = [Offset(0), *(one.end_offset for one in passes)]
     ranges = [(start, one.end_offset) for start, one in zip(starts, passes[:over], strict=False) if one.tombstones]
     return (ranges[0][0], ranges[-1][1]) if ranges else (Offset(0), Offset(0))

@@ -1,9 +1,9 @@
-"""The newest offset of each key, in bounded memory: what key compaction asks of every record. Pure.
+"""Maps each key to its newest offset, in bounded memory. Pure.
 
     keys of a row group ─▶ one of each ─▶ SipHash-128 under the secret of this pass ─▶ rows (high, low, offset), 24 bytes a key
 
-A key is known by its hash. Under a secret drawn for each pass nobody can choose two keys that have the same, and by chance it takes
-2^64 keys in one pass. Memory counts the arrays and what sorting them takes for a moment. No step of Python is for a single key.
+A key is known by its hash. Under a secret drawn for each pass no client can choose two colliding keys, and by chance it takes
+2^64 keys in one pass. Memory counts the arrays and what sorting them takes for a moment. No step of Python handles a single key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from segments.records.columns import bytes_of, value_offsets
 from segments.records.key_hash_kernel import hash_values
 
-# Row, and its share of the arrays that sorting needs.
+# Memory of a row, with its share of the arrays that sorting needs.
 BYTES_PER_KEY: Final = 100
 ABSENT: Final = -1
 
@@ -27,6 +27,8 @@ _Offsets = npt.NDArray[np.int64]
 
 
 class KeyMap:
+    """Holds the newest offset of each key by the key's hash."""
+
     def __init__(self, *, bytes_max: int, secret: bytes) -> None:
         """`secret`: 16 bytes."""
         self._keys_max = max(1, bytes_max // BYTES_PER_KEY)
@@ -37,13 +39,13 @@ class KeyMap:
         self._fresh_keys = 0
 
     def __len__(self) -> int:
-        """Keys; those that came lately may be counted twice."""
+        """Returns the number of keys; recent ones may be counted twice."""
         return len(self._newest) + self._fresh_keys
 
     def add(self, keys: pa.Array, offsets: _Offsets) -> bool:
-        """Takes in the records of a row group, null keys left out. False, and nothing is taken, where they do not fit any more.
+        """Adds the records of a row group, null keys left out. Returns False, and adds nothing, where they do not fit.
 
-        The first ones always fit, so that a pass gets on.
+        The first ones always fit, so that a pass makes progress.
         """
         known = keys.is_valid()
         distinct, indices = _distinct(keys.filter(known))
@@ -61,7 +63,7 @@ class KeyMap:
         return True
 
     def newest(self, keys: pa.Array) -> _Offsets:
-        """Of each key the newest offset that was taken in; ABSENT for a null key, and for one that was not met."""
+        """Returns the newest offset of each key; ABSENT for a null key, and for an unknown one."""
         self._settle()
         found = np.full(len(keys), ABSENT, np.int64)
         known = keys.is_valid().to_numpy(zero_copy_only=False)
@@ -105,7 +107,7 @@ class KeyMap:
 
 
 def _distinct(keys: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Each key once, and for each of `keys`, none of them null, which it is."""
+    """Returns each key once, and for each of `keys`, none of them null, the index of its key."""
     encoded = pc.dictionary_encode(keys)
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

@@ -1,11 +1,11 @@
-"""Carries out a pass of key compaction: fills the map from the dirty part, then rewrites what has records that go.
+"""Runs a pass of key compaction: fills the map from the dirty part, then rewrites files that lose records.
 
     dirty row groups ─▶ KeyMap, as far as memory goes ─▶ groups of neighbouring files ─▶ one new file each, where anything goes
                                                                                              │
                                        when all are through: the manifest remembers the pass ◀┘
 
-Each group is committed by itself, so that a crash loses one group's work; records that went early had newer ones of their key,
-which stay. The pass is remembered only when every file was looked through and nobody changed them meanwhile: else it begins anew.
+Each group is committed by itself, so that a crash loses one group's work; removed records had newer ones of their key,
+which stay. The pass is remembered only when every file was read and no other writer changed them meanwhile: else it begins again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from segments.records.checksum import checksum_of_columns
 
 
 class PassOutcome(NamedTuple):
+    """Reports a pass."""
+
     # False: others changed the files meanwhile.
     is_over: bool
     end_offset: Offset
@@ -39,11 +41,11 @@ class PassOutcome(NamedTuple):
 async def run_key_pass(
     context: CompactionContext, topic: str, partition: TopicPartition, manifest: Manifest, plan: KeyPassPlan
 ) -> PassOutcome:
-    """`plan` was made of `manifest`. Raises Corrupt, NotFound, and what the store raises; then what was done so far stays."""
+    """Runs `plan`, which was made of `manifest`. Raises Corrupt, NotFound, and what the store raises; committed groups stay."""
     stream = HistoryStream(context, topic, partition)
     newest = KeyMap(bytes_max=context.settings.key_map_bytes_max, secret=bytes.fromhex(context.new_nonce(16)))
     end = await _fill(newest, stream, manifest, plan)
-    if not plan.files(manifest, end):  # retention has taken the tombstones meanwhile
+    if not plan.files(manifest, end):  # retention has removed the tombstones meanwhile
         forgotten = KeyPasses(
             manifest.key_passes, passes_after(manifest.key_passes, plan, end, tombstones=0, now_ms=context.clock.stamp_ms())
         )
@@ -69,7 +71,7 @@ async def run_key_pass(
 
 
 async def _remember(context: CompactionContext, topic: str, partition: TopicPartition, key_passes: KeyPasses) -> bool:
-    """That a pass is over, whose last files had nothing to lose. False where another compactor was through first."""
+    """Records in the manifest that a pass is over. Returns False where another compactor's pass was first."""
     for _ in range(ATTEMPTS_MAX):
         newest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         if newest.key_passes != key_passes.before:
@@ -81,7 +83,7 @@ async def _remember(context: CompactionContext, topic: str, partition: TopicPart
 
 
 async def _fill(newest: KeyMap, stream: HistoryStream, manifest: Manifest, plan: KeyPassPlan) -> Offset:
-    """Takes in the keys of [clean_to, dirty_to), or as many as fit; answers where those end, at best between two files."""
+    """Adds the keys of [clean_to, dirty_to), or as many as fit; returns where those end, at best between two files."""
     file_end = plan.clean_to
     if plan.dirty_to <= plan.clean_to:
         return plan.clean_to  # for tombstones alone: what follows is not due, though it may share a row group with what is clean
@@ -99,7 +101,7 @@ async def _fill(newest: KeyMap, stream: HistoryStream, manifest: Manifest, plan:
 
 
 def _together(files: Sequence[HistoryFile], bytes_max: int) -> Iterator[list[HistoryFile]]:
-    """Neighbours that become one file, where they have anything to lose."""
+    """Yields neighbours that become one file where they lose records."""
     together: list[HistoryFile] = []
     for file in files:
         if together and sum(one.size_bytes for one in together) + file.size_bytes > bytes_max:
@@ -156,8 +158,10 @@ async def _sift(
 async def _untouched(
     stream: HistoryStream, files: Sequence[HistoryFile], newest: KeyMap, plan: KeyPassPlan, end: Offset
 ) -> _Sifted | None:
-    """Where nothing of these files goes. It is looked for up to the first record that does, most often in the first row group:
-    encoding costs several times what reading does."""
+    """Returns the result where no record of these files goes; None at the first one that does.
+
+    It is often in the first row group: encoding costs several times what reading does.
+    """
     tombstones = 0
     for file in files:
         async for _, records in stream.row_groups(file):

@@ -1,13 +1,13 @@
-"""Looks after history that is there: retention, merges, key compaction, and the deletion of what manifests have retired.
+"""Maintains history: retention, merges, key compaction, and the deletion of what manifests have retired.
 
     a manifest was read or committed here ──▶ due now
     a look found nothing more to do ────────▶ due when a file expires, a grace ends, tombstones may go …, or never
     a topic's settings were changed ────────▶ all its partitions are due
-    a leader has deleted records ───────────▶ due now, by a manifest that is read anew
+    a leader has deleted records ───────────▶ due now, by a manifest that is read again
 
-So an idle cluster costs no request: time decides in memory which of the partitions has something due. What another compactor has
-changed is heard of when its manifest is read, at the latest by the daily listing (gc/collector.py); what a leader has deleted, by
-its notice. Every decision is made of a manifest that may be old by now: then its commit loses, and nothing has happened.
+So an idle cluster costs no request: time decides in memory which of the partitions has something due. Changes of another compactor
+are noticed when its manifest is read, at the latest by the daily listing (gc/collector.py); deletions of a leader, by
+its notice. A decision from an outdated manifest has no effect: its commit loses.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from segments.bucket.layout import history_file_key, manifest_key
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import collected, log_start_raised
 
-# Bytes that one call reads to merge and compact keys, about; what is left is due at the next.
+# Bytes that one call reads to merge and compact keys, about; the rest is due at the next.
 REWRITTEN_AT_ONCE: Final = 1 << 30
 # Versions of one manifest that one call writes.
 STEPS_MAX: Final = 64
 AFTER_FAILURE_MS: Final = 60_000
 AFTER_DAMAGE_MS: Final = 3_600_000
-TOLD_MAX: Final = 10_000
+HELD_BACK_LOGGED_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -48,20 +48,20 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Known:
     due_ms: float
-    # Whoever compacted it looks after it, as it hears of what it does itself; those of nobody are shared.
+    # The compactor that wrote its manifest maintains it, as it knows its own changes; other partitions are shared.
     is_ours: bool = False
 
 
 class HistoryMaintainer:
-    """Of one compactor, for as long as it runs. Its owner calls `run` from time to time, one call at a time."""
+    """Maintains history for one compactor, all its life. Its owner calls `run` from time to time, one call at a time."""
 
     def __init__(self, context: CompactionContext, *, pending_bytes: Callable[[TopicPartition, Offset], int]) -> None:
-        """`pending_bytes`: of a partition's runs in segments from an offset on, as far as they are known."""
+        """`pending_bytes` returns the known bytes of a partition's runs in segments from an offset on."""
         self._context = context
         self._pending_bytes = pending_bytes
         self._known: dict[TopicPartition, _Known] = {}
         self._altered: set[TopicId] = set()
-        self._told: set[tuple[TopicPartition, str]] = set()
+        self._logged: set[tuple[TopicPartition, str]] = set()
         self._rewritten = 0
         self._forget_manifests = context.manifests.subscribe(self._heard_of)
         self._forget_topics = context.topics.subscribe(self._topic_changed)
@@ -71,9 +71,9 @@ class HistoryMaintainer:
         self._forget_manifests()
 
     async def run(self) -> int:
-        """Does what is due, and answers how many manifests it wrote. What fails is told in the log, and due again later.
+        """Does what is due, and returns how many manifests it wrote. Failures are logged, and due again later.
 
-        ExceptionGroup of the errors that were not foreseen: the other partitions were looked after all the same.
+        Raises an ExceptionGroup of unexpected errors, after the other partitions were maintained.
         """
         context = self._context
         now_ms, self._rewritten = context.now_ms(), 0
@@ -88,20 +88,20 @@ class HistoryMaintainer:
                 break
             known = self._known[partition]
             if not known.is_ours and not context.is_mine(str(partition)):
-                known.due_ms = now_ms + AFTER_FAILURE_MS  # it may be ours by then
+                known.due_ms = now_ms + AFTER_FAILURE_MS  # it may be ours then
                 continue
             try:
                 written += await self._look_after(partition)
-            except Exception as error:  # noqa: BLE001  # a mistake of ours with one partition must not stop retention of all others
-                error.add_note(f"It was {partition} that was looked after; it is left as it is for now.")
+            except Exception as error:  # noqa: BLE001  # a bug with one partition must not stop retention of all others
+                error.add_note(f"It happened to {partition}, which is skipped for now.")
                 unforeseen.append(error)
                 known.due_ms = now_ms + AFTER_DAMAGE_MS
         if unforeseen:
-            raise ExceptionGroup("partitions that were looked after", unforeseen)
+            raise ExceptionGroup("partitions that were maintained", unforeseen)
         return written
 
     def look_again(self, partition: TopicPartition) -> None:
-        """There is a newer manifest than was heard of here. Whoever looks after the partition reads it at the next `run`."""
+        """Makes the compactor that maintains the partition read its manifest at the next `run`, as a newer one exists."""
         context = self._context
         known = self._known.get(partition)
         if (known is not None and known.is_ours) or context.is_mine(str(partition)):
@@ -113,7 +113,7 @@ class HistoryMaintainer:
         known = self._known[partition]
         topic = context.topic(partition.topic_id)
         if topic is None:
-            del self._known[partition]  # the collector sees to what is left of a topic that was deleted
+            del self._known[partition]  # the collector handles what is left of a deleted topic
             return 0
         steps = 0
         try:
@@ -128,19 +128,19 @@ class HistoryMaintainer:
                 elif context.manifests.kept(partition) is manifest:
                     known.due_ms = next_look_ms(manifest, settings, context)
                 else:
-                    known.due_ms = context.now_ms()  # another was faster: plan again at the next look
+                    known.due_ms = context.now_ms()  # another writer was faster: plan again at the next look
                 return steps
         except TidelogError as error:
             context.counters.failures += 1
             damaged = isinstance(error, Corrupt)
             level = logging.ERROR if damaged else logging.WARNING
-            log.log(level, "%s of %s is left as it is for now: %s", partition, topic.name, error)
+            log.log(level, "maintenance failed partition=%s topic=%s: %s; retrying later", partition, topic.name, error)
             context.manifests.forget(partition)
             known.due_ms = context.now_ms() + (AFTER_DAMAGE_MS if damaged else AFTER_FAILURE_MS)
         return steps
 
     async def _step(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
-        """Does the first thing that is due. False: nothing was, or another was faster."""
+        """Does the first thing that is due. Returns False where nothing was, or another writer was faster."""
         return manifest.version > 0 and (
             await self._expire(topic, manifest, settings)
             or await self._compact_keys(topic, manifest, settings)
@@ -153,7 +153,7 @@ class HistoryMaintainer:
         if context.clock.is_doubted:
             return False
         now_ms = context.now_ms()
-        pending_bytes = self._pending_bytes(manifest.place, manifest.compacted_to)  # what another has compacted is in its files
+        pending_bytes = self._pending_bytes(manifest.place, manifest.compacted_to)  # other compactors' work is in the files
         plan = plan_retention(manifest, settings, pending_bytes=pending_bytes, now_ms=now_ms)
         if plan.held_back is not None:
             self._tell_held_back(topic, manifest, plan.held_back)
@@ -167,7 +167,7 @@ class HistoryMaintainer:
             return False
         context.counters.files_expired += plan.files
         log.info(
-            "%s of %s begins at %d now: %d files of %d bytes are past its retention",
+            "%s of %s begins at %d now: retention removed %d files of %d bytes",
             manifest.place,
             topic,
             plan.log_start_offset,
@@ -178,7 +178,7 @@ class HistoryMaintainer:
 
     async def _compact_keys(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context
-        if context.clock.is_doubted:  # tombstones would go by it, and records younger than min.compaction.lag.ms
+        if context.clock.is_doubted:  # tombstones, and min.compaction.lag.ms, would be judged by it
             return False
         plan = plan_key_pass(manifest, settings, dirty_ratio_min=context.settings.dirty_ratio_min, now_ms=context.now_ms())
         if plan is None:
@@ -191,8 +191,8 @@ class HistoryMaintainer:
 
     async def _merge(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context
-        told = context.settings
-        bounds = MergeBounds(told.merge_bytes_min, told.merge_bytes_max, told.merge_files_min).for_topic(settings)
+        configured = context.settings
+        bounds = MergeBounds(configured.merge_bytes_min, configured.merge_bytes_max, configured.merge_files_min).for_topic(settings)
         files = plan_merge(manifest, bounds)
         if not files:
             return False
@@ -204,7 +204,7 @@ class HistoryMaintainer:
         return True
 
     async def _collect(self, topic: str, manifest: Manifest) -> bool:
-        """Deletes what the manifest has retired, and whose grace is over; and only then says so in the next version."""
+        """Deletes what the manifest has retired, and whose grace is over; then removes it from the next version."""
         context = self._context
         now_ms, grace_ms = context.now_ms(), context.settings.delete_grace_ms
         if context.deletions.are_on_hold or not collection_due(manifest, grace_ms=grace_ms, now_ms=now_ms):
@@ -233,17 +233,17 @@ class HistoryMaintainer:
 
     def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
         if old is not None:
-            self._altered.add(old.id)  # those of a topic that is gone are forgotten when they are looked at
+            self._altered.add(old.id)  # those of a deleted topic are dropped when they are looked at
 
     def _tell_held_back(self, topic: str, manifest: Manifest, held: HeldBack) -> None:
-        if (manifest.place, held.file.name) in self._told:
+        if (manifest.place, held.file.name) in self._logged:
             return
-        if len(self._told) >= TOLD_MAX:
-            self._told.clear()
-        self._told.add((manifest.place, held.file.name))
+        if len(self._logged) >= HELD_BACK_LOGGED_MAX:
+            self._logged.clear()
+        self._logged.add((manifest.place, held.file.name))
         log.warning(
-            "%s of %s keeps offsets %d to %d, and %d files behind them that are past retention.ms: their newest record counts as "
-            "dated %s (ms since 1970). They go when that is past, too; DeleteRecords lets them go at once",
+            "%s of %s keeps offsets %d to %d, and %d later files past retention.ms: their newest record counts as dated %s "
+            "(ms since 1970). They expire when that is past; DeleteRecords removes them at once",
             manifest.place,
             topic,
             held.file.base_offset,
@@ -254,14 +254,14 @@ class HistoryMaintainer:
 
 
 def next_look_ms(manifest: Manifest, settings: TopicSettings, context: CompactionContext) -> float:
-    """When a partition that has nothing to do now may have, though its manifest stays the same; infinity for never."""
+    """Returns when a partition without due work may have some, for the same manifest; infinity for never."""
     now_ms = context.now_ms()
-    told = (
+    times = (
         next_retention_ms(manifest, settings),
         next_key_pass_ms(manifest, settings, now_ms=now_ms),
         next_collection_ms(manifest, grace_ms=context.settings.delete_grace_ms),
     )
-    soonest = min((time_ms for time_ms in told if time_ms is not None), default=inf)
-    if context.clock.is_doubted:  # what was due was left undone
+    soonest = min((time_ms for time_ms in times if time_ms is not None), default=inf)
+    if context.clock.is_doubted:  # due work was not done
         soonest = min(soonest, now_ms + AFTER_FAILURE_MS)
     return soonest if soonest > now_ms else now_ms + AFTER_FAILURE_MS

@@ -1,7 +1,7 @@
-"""Carries out a merge: several small files of history become one, a row group at a time.
+"""Merges several small files of history into one, a row group at a time.
 
-Conserved: records, their checksum, and the range of offsets. What was written is read back before it is named (`verify_history`),
-and counted against what the manifest says of the files that it replaces. Memory: the new file as Parquet, what one GET brings, and
+Conserved: records, their checksum, and the range of offsets. The new file is read back before it is named (`verify_history`),
+and counted against the manifest's data of the files that it replaces. Memory: the new file as Parquet, what one GET brings, and
 one row group as columns.
 """
 
@@ -24,9 +24,9 @@ from segments.records.checksum import SUMS
 async def merge_files(
     context: CompactionContext, topic: str, partition: TopicPartition, files: Sequence[HistoryFile]
 ) -> Manifest | None:
-    """The manifest that names the merged file; None where another has changed these files meanwhile.
+    """Returns the manifest that names the merged file; None where another writer has changed these files meanwhile.
 
-    Corrupt where a file can't be read: then nothing is merged. NotFound where one is gone: the newest manifest tells why.
+    Raises Corrupt where a file can't be read: then nothing is merged. Raises NotFound where one is gone: see the newest manifest.
     """
     stream = HistoryStream(context, topic, partition)
     writer = HistoryWriter(topic, partition.partition, ParquetSettings(row_group_bytes=context.settings.row_group_bytes))
@@ -42,15 +42,15 @@ async def merge_files(
 def check_conserved(
     old: Sequence[HistoryFile], written: WrittenFile | None, *, key: str, removed_records: int = 0, removed_checksum: int = 0
 ) -> None:
-    """Corrupt where the new file, and what was left out on purpose, are not the records of the old ones."""
+    """Raises Corrupt where the new file and the removed records together are not the records of the old files."""
     records = removed_records + (written.file.record_count if written else 0)
     checksum = (removed_checksum + (int(written.file.checksum, 16) if written else 0)) % SUMS
-    told_records = sum(file.record_count for file in old)
-    told_checksum = sum(int(file.checksum, 16) for file in old) % SUMS
-    if (records, checksum) != (told_records, told_checksum):
+    expected_records = sum(file.record_count for file in old)
+    expected_checksum = sum(int(file.checksum, 16) for file in old) % SUMS
+    if (records, checksum) != (expected_records, expected_checksum):
         raise Corrupt(
             f"{len(old)} files from {key} on hold {records} records with the checksum {checksum:016x}; the manifest says "
-            f"{told_records} and {told_checksum:016x}. They stay as they are",
+            f"{expected_records} and {expected_checksum:016x}. They stay as they are",
             hint="Run `tidelog bucket verify --deep` to find which one.",
             key=key,
         )

@@ -1,14 +1,14 @@
-"""Which small files of a partition become one: adjacent ones, into files of `bytes_min` to `bytes_max`. Pure.
+"""Plans which small files of a partition are merged: adjacent ones, into files of `bytes_min` to `bytes_max`. Pure.
 
     [ 130M ][ 4M ][ 4M ]…[ 4M ][ 1M ][ 1M ]      the eight of 4M become one of 32M; later, four of those one of 128M
       done   └──── merged ────┘
 
-Two kinds of merges are worth their writing: one that makes a file large enough to be left alone for ever, and one of at least
-`files_min` files in which no file is more than half of the whole. So whatever a record is rewritten into is at least twice what it
-was in before: rewriting a record costs at most log2(bytes_min / first size) + 1 times its bytes, and what stays small is few.
+Two kinds of merges are worth their writing: one that makes a file large enough never to be merged again, and one of at least
+`files_min` files in which no file is more than half of the whole. So a record's new file is at least twice as large as its old
+one: rewriting a record costs at most log2(bytes_min / first size) + 1 times its bytes, and few files stay small.
 
-A merge is never so wide in time or bytes that retention would wait for much more than it was told to (`span_ms_max`, a quarter of
-retention.ms; files a quarter of retention.bytes), and none lies across the end of a pass of key compaction.
+No merge is so wide in time or bytes that it delays retention much (`span_ms_max`, a quarter of
+retention.ms; files a quarter of retention.bytes), and none crosses the end of a pass of key compaction.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ _PART_OF_RETENTION = 4
 
 @dataclass(frozen=True, slots=True)
 class MergeBounds:
+    """Bounds merges in bytes, files and time."""
+
     # A file of this size is left alone.
     bytes_min: int
     # No merge is larger.
     bytes_max: int
-    # That become one which is still smaller than `bytes_min`.
+    # Fewest files that become one which is still smaller than `bytes_min`.
     files_min: int
-    # Between the oldest and the newest record of a merge.
+    # Most time between the oldest and the newest record of a merge.
     span_ms_max: int | None = None
 
     def for_topic(self, settings: TopicSettings) -> MergeBounds:
-        """Narrower where retention deletes whole files."""
+        """Returns bounds that are narrower where retention deletes whole files."""
         span_ms, bytes_max = self.span_ms_max, self.bytes_max
         if settings.deletes and settings.retention_ms >= 0:
             span_ms = settings.retention_ms // _PART_OF_RETENTION
@@ -46,7 +48,7 @@ class MergeBounds:
 
 
 def plan_merge(manifest: Manifest, bounds: MergeBounds) -> tuple[HistoryFile, ...]:
-    """The oldest files, side by side, that are worth merging now; none where nothing is."""
+    """Returns the oldest adjacent files that are worth merging now; empty where none are."""
     keys_end = manifest.key_passes[-1].end_offset if manifest.key_passes else Offset(0)
     for stretch in _stretches(manifest.files, bounds, keys_end):
         if merge := _large_enough(stretch, bounds) or _doubling(stretch, bounds):
@@ -55,7 +57,7 @@ def plan_merge(manifest: Manifest, bounds: MergeBounds) -> tuple[HistoryFile, ..
 
 
 def _stretches(files: Sequence[HistoryFile], bounds: MergeBounds, keys_end: Offset) -> Iterator[list[HistoryFile]]:
-    """Small files side by side that may all be one, size apart."""
+    """Yields runs of adjacent small files that may be merged, apart from the bounds on bytes."""
     stretch: list[HistoryFile] = []
     for file in files:
         crosses = bool(stretch) and stretch[-1].last_offset < keys_end <= file.last_offset
@@ -76,7 +78,7 @@ def _fits_in_time(files: Sequence[HistoryFile], span_ms_max: int | None) -> bool
 
 
 def _large_enough(stretch: Sequence[HistoryFile], bounds: MergeBounds) -> tuple[HistoryFile, ...]:
-    """The first files of it that make one of bytes_min to bytes_max."""
+    """Returns the first files of the stretch that make one of bytes_min to bytes_max."""
     for at in range(len(stretch)):
         size_bytes = 0
         for end, file in enumerate(stretch[at:], start=at + 1):

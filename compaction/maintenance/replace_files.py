@@ -1,11 +1,11 @@
-"""Puts a rewritten file of history in the place of the old ones: the one way in which merges and key compaction change the bucket.
+"""Replaces files of history by a rewritten one: merges and key compaction change the bucket in this way only.
 
     verify ─▶ newest manifest n ─▶ are the old ones all there, side by side? ─▶ PUT …-{n+1}-{nonce}.parquet ─▶ create manifest n+1
                    ▲                          no: given up, nothing is changed                                      │
-                   └──── lost to another: that file can be named by nobody any more, so it is deleted ◀─────────────┘
+                   └──── lost to another: no manifest can name the file any more, so it is deleted ◀────────────────┘
 
-A file's name tells the version that is to name it first (segments/bucket/layout.py), so after a lost create it goes up again under
-another name. Old files stay for the grace of their readers.
+A file's name holds the version that is to name it first (segments/bucket/layout.py), so after a lost create it is uploaded again
+under another name. Old files stay for the grace of their readers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class KeyPasses(NamedTuple):
-    """What a manifest remembers of key compaction: that has to be there still, and what is there then."""
+    """Holds the passes that a manifest must have, and those that replace them."""
 
     before: tuple[KeyPass, ...]
     after: tuple[KeyPass, ...]
@@ -47,9 +47,9 @@ async def replace_files(
     cause: Cause,
     key_passes: KeyPasses | None = None,
 ) -> Manifest | None:
-    """The manifest that names `written` in the place of `old`; None where another has changed those meanwhile.
+    """Returns the manifest that names `written` in place of `old`; None where another writer has changed those meanwhile.
 
-    `written` has been verified; None where nothing is left of the old ones. `key_passes`: where a pass is over with it.
+    `written` has been verified; None where no record of the old ones is left. `key_passes`: where this ends a pass.
     """
     for _ in range(ATTEMPTS_MAX):
         newest = await context.retry(lambda: context.manifests.read_one(topic, partition))
@@ -75,12 +75,12 @@ async def replace_files(
             return following
         for file in new:
             await take_back_unnamed(context, topic, partition, file.name, following.version)
-    log.info("%s of %s: others change its manifest all the time; tried again later", partition, topic)
+    log.info("replacing files failed partition=%s topic=%s: too many concurrent changes; retrying later", partition, topic)
     return None
 
 
 def stand_side_by_side(manifest: Manifest, files: Sequence[HistoryFile]) -> bool:
-    """Whether the manifest still names them, one after the other."""
+    """Returns whether the manifest still names the files, one after the other."""
     return tuple(files) in {
         manifest.files[at : at + len(files)] for at, file in enumerate(manifest.files) if file.name == files[0].name
     }

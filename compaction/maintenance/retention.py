@@ -1,12 +1,12 @@
-"""Which files of history are too old or too many: retention.ms and retention.bytes. Pure.
+"""Plans which files of history are too old or too many: retention.ms and retention.bytes. Pure.
 
     [ expired ][ expired ][ young ][ expired ][ … ]│ pending in segments …
-                          ▲ the log start goes here, and no further: offsets go away from the front alone
+                          ▲ the log start goes here, and no further: offsets are removed from the front alone
 
-Only where cleanup.policy includes delete, by whole files, and never beyond `compacted_to`: what is still in segments stays until it
-is compacted, minutes later. A file is as old as its newest record. So one record that is dated too late keeps its file, and all
-behind it; this is told (`held_back`), since nothing else would explain why a bucket grows. A record without a timestamp counts as
-dated by its append (record_dates.py).
+Only where cleanup.policy includes delete, by whole files, and never beyond `compacted_to`: records in segments stay until they are
+compacted, minutes later. A file is as old as its newest record. So one record that is dated too late keeps its file, and all
+behind it; this is reported (`held_back`), since nothing else would explain why a bucket grows. A record without a timestamp counts
+as dated by its append (record_dates.py).
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from segments.history.manifest import HistoryFile, Manifest
 
 
 class HeldBack(NamedTuple):
-    """A file that stays because of its newest record, though it holds up others that are due, or is dated in the future."""
+    """Names a file whose newest record keeps it, though it delays others that are due, or is dated in the future."""
 
     file: HistoryFile
-    # Files behind it that are past retention.ms, and stay with it.
+    # Later files that are past retention.ms, and stay with it.
     due_behind: int
 
 
 class RetentionPlan(NamedTuple):
-    # To raise the log start to; None where nothing is due.
+    """Plans what retention removes."""
+
+    # The new log start; None where nothing is due.
     log_start_offset: Offset | None
     files: int
     size_bytes: int
@@ -38,7 +40,7 @@ class RetentionPlan(NamedTuple):
 
 
 def plan_retention(manifest: Manifest, settings: TopicSettings, *, pending_bytes: int, now_ms: int) -> RetentionPlan:
-    """`pending_bytes`: of the partition's runs in segments, which retention.bytes counts, and never deletes."""
+    """Plans retention. `pending_bytes`: the partition's runs in segments, which count for retention.bytes but stay."""
     files = manifest.files
     if not settings.deletes:
         return RetentionPlan(None, 0, 0, None)
@@ -53,7 +55,7 @@ def plan_retention(manifest: Manifest, settings: TopicSettings, *, pending_bytes
 
 
 def next_retention_ms(manifest: Manifest, settings: TopicSettings) -> int | None:
-    """When the oldest file is past its time, where it has one."""
+    """Returns when the oldest dated file expires; None where none does."""
     if not settings.deletes or settings.retention_ms < 0:
         return None
     dates = map(retention_date_ms, manifest.files)
@@ -75,7 +77,7 @@ def _expired(files: Sequence[HistoryFile], retention_ms: int, now_ms: int) -> li
 
 
 def _too_many(files: Sequence[HistoryFile], retention_bytes: int, pending_bytes: int) -> int:
-    """How many of the oldest files can go while at least `retention_bytes` stay, as Kafka counts segments."""
+    """Returns how many of the oldest files can go while at least `retention_bytes` stay, as Kafka counts segments."""
     if retention_bytes < 0:
         return 0
     spare = sum(file.size_bytes for file in files) + pending_bytes - retention_bytes

@@ -1,9 +1,9 @@
-"""The runs of one partition that lie in segments and, as far as is known, in no Parquet file yet. Pure.
+"""Keeps the runs of one partition that lie in segments and, as far as is known, in no Parquet file yet. Pure.
 
     compacted_to
         ▼
         [ run ][ run ][ run ]        [ run ]        in offset order, whatever the sessions and the order of their finding
-                             ▲ a gap: what lies there was not found yet, and what lies behind it waits
+                             ▲ a gap: its runs were not found yet, and those behind it wait
 
 Six integers for each run (48 bytes), in columns: there are millions. Invariant: runs are in offset order and do not overlap.
 """
@@ -26,11 +26,13 @@ RUN_BYTES: Final = 48
 
 
 class PendingRun(NamedTuple):
+    """Locates one run."""
+
     base_offset: Offset
     last_offset: Offset
     session: SessionId
     seq: SegmentSeq
-    # Its first byte in the segment.
+    # First byte in the segment.
     start: int
     size_bytes: int
 
@@ -51,6 +53,8 @@ class RunTable(NamedTuple):
 
 
 class PendingRuns:
+    """Holds the runs of one partition in columns."""
+
     __slots__ = ("_columns", "bytes_pending")
 
     def __init__(self) -> None:
@@ -69,7 +73,7 @@ class PendingRuns:
 
     @property
     def base_offset(self) -> Offset:
-        """Of the first."""
+        """Returns the base offset of the first run."""
         return Offset(self._columns[0][0])
 
     @property
@@ -77,7 +81,7 @@ class PendingRuns:
         return SessionId(self._columns[2][0]), SegmentSeq(self._columns[3][0])
 
     def add(self, run: PendingRun) -> None:
-        """Corrupt where its offsets lie in another segment as well; then it is not taken in."""
+        """Adds the run. Raises Corrupt, without adding it, where its offsets overlap another run's."""
         bases, lasts = self._columns[0], self._columns[1]
         at = len(bases) if not bases or run.base_offset > lasts[-1] else bisect_left(bases, run.base_offset)
         for beside in (at - 1, at):
@@ -98,19 +102,19 @@ class PendingRuns:
         self.bytes_pending += run.size_bytes
 
     def bytes_from(self, offset: int) -> int:
-        """Of the runs that do not end below `offset`."""
+        """Returns the bytes of the runs that do not end below `offset`."""
         return self.bytes_pending - sum(self._columns[5][: bisect_left(self._columns[1], offset)])
 
     def drop_below(self, offset: int) -> list[tuple[SessionId, SegmentSeq]]:
-        """Forgets the runs that end below `offset`, and answers where they lay."""
+        """Drops the runs that end below `offset`, and returns their places."""
         count = bisect_left(self._columns[1], offset)
         return self._drop(slice(0, count)) if count else []
 
     def drop_in(self, session: SessionId, below: SegmentSeq) -> list[tuple[SessionId, SegmentSeq]]:
-        """Forgets those in places of the session before `below`."""
+        """Drops the runs in places of the session before `below`, and returns their places."""
         table = self.table()
         dropped = np.flatnonzero((table.sessions == session) & (table.seqs < below))
-        del table  # or the columns can't be shortened
+        del table  # otherwise the columns can't be shortened
         places: list[tuple[SessionId, SegmentSeq]] = []
         stretches = np.split(dropped, np.flatnonzero(np.diff(dropped) > 1) + 1) if len(dropped) else []
         for stretch in reversed(stretches):
@@ -118,11 +122,11 @@ class PendingRuns:
         return places
 
     def table(self, count: int | None = None) -> RunTable:
-        """The first `count`, without copying. It must be let go of before runs are added or dropped."""
+        """Returns the first `count` runs without copying. Release it before runs are added or dropped."""
         return RunTable(*(np.frombuffer(column, np.int64, count=-1 if count is None else count) for column in self._columns))
 
     def count_without_gap(self, from_offset: int) -> int:
-        """How many follow each other, from `from_offset` on or from the run that holds it."""
+        """Counts the runs that follow each other, from `from_offset` on or from the run that holds it."""
         table = self.table()
         if not len(table.base_offsets) or table.base_offsets[0] > from_offset:
             return 0

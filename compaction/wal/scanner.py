@@ -1,8 +1,8 @@
-"""Keeps a compactor's view of the segments on the bucket up to date: what segments/wal/scanner.py finds goes into state.py.
+"""Keeps a compactor's view of the segments on the bucket up to date: segments/wal/scanner.py finds them, state.py keeps them.
 
-The session whose segments were written first is read on, and nothing more where `runs_max` runs wait: the rest stays on the bucket
-until these are compacted. Of a sealed session in which something waits, the trim markers are listed now and then, since another
-compactor may have done it.
+The session with the oldest next segment is read first, and none while `runs_max` runs wait: the rest stays on the bucket
+until these are compacted. The trim markers of a sealed session with waiting runs are listed now and then, since another
+compactor may have compacted them.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class WalBacklog:
         self._runs_max = runs_max
         self._reads_max = reads_max
         self.state = WalState()
-        self.begin_anew()
+        self.begin_again()
 
-    def begin_anew(self) -> None:
-        """The next look lists and reads everything, as the first one did: what was damaged may have been restored."""
+    def begin_again(self) -> None:
+        """Makes the next look list and read everything, as the first one did: damaged objects may have been restored."""
         self.state.clear()
         self._scanner = WalScanner(self._store, self.state, reads_max=self._reads_max)
         self._markers_looked_ms: int | None = None
 
     @property
     def has_read_all(self) -> bool:
-        """Else there are more segments than there is room to know at a time."""
+        """Returns whether all segments are known; otherwise there are more than fit in memory."""
         return self._scanner.has_read_all
 
     async def look(self, *, now_ms: int) -> None:
-        """Raises what the store raises; what was found until then is kept."""
+        """Polls the bucket. Raises what the store raises; it keeps what it found."""
         await self._scanner.poll(now_ms=now_ms, has_room=self._has_room)
         if self._markers_looked_ms is None:
             self._markers_looked_ms = now_ms

@@ -1,15 +1,15 @@
-"""What is known of the segments on the bucket: which runs of which partitions wait in them, and how far each session is done. Pure.
+"""Knows the segments on the bucket: which runs of which partitions wait in them, and how far each session is done. Pure.
 
     session 7    first_seq                     known_to
                      ▼                            ▼
                  … [ 0 ][ 0 ][ 3 ][ 0 ][ 1 ][ 2 ]             runs of each segment that wait for compaction
-                             ▲ done_to: nothing below is needed any more
+                             ▲ done_to: no segment below is needed any more
 
-A footer that can't be read keeps its segment for ever, and the partitions that had something in it wait at the gap.
+An unreadable footer keeps its segment forever, and the partitions that had runs in it wait at the gap.
 
 Invariant: a place counts as done only when all its runs lie below `compacted_to` of the newest manifest of their partition, as it
 was read from the bucket; when their topic is marked as deleted on the bucket; or when a trimmed marker stands behind it. Runs below
-a log start that lies above `compacted_to` wait, too: their records are gone, but they tell what producers have sent.
+a log start that lies above `compacted_to` wait, too: their records are gone, but they hold the states of producers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 
 
 class Floor(NamedTuple):
-    """As the newest manifest that was read says."""
+    """Holds offsets of the newest manifest that was read."""
 
     compacted_to: Offset
     log_start_offset: Offset
 
 
 class SessionState:
-    """One session: the columns are of its segments [first_seq, known_to)."""
+    """Tracks one session: the columns are of its segments [first_seq, known_to)."""
 
     def __init__(self, listed: KnownSession, first_seq: SegmentSeq = _FIRST) -> None:
         self.session = listed.session
@@ -51,10 +51,10 @@ class SessionState:
         self.listed = listed
         self.first_seq = first_seq
         self.trimmed_to = first_seq
+        # The first segment that is not deleted.
         self.oldest_seq = first_seq
-        """Segments before it are deleted."""
+        # Trimmed markers on the bucket, and when each was made; None before that is read.
         self.markers: dict[SegmentSeq, int | None] = {}
-        """Trimmed markers on the bucket, and when each was made: None where that was not read yet."""
         self.indexes: set[IndexRange] = set()
         self.damaged: dict[SegmentSeq, Corrupt] = {}
         self.waiting = array("i")
@@ -67,12 +67,12 @@ class SessionState:
 
     @property
     def is_ended(self) -> bool:
-        """Whether it is read to its seal."""
+        """Returns whether the session is read to its seal."""
         return self.listed.sealed and self.listed.is_read
 
     @property
     def done_to(self) -> SegmentSeq:
-        """The first place that is still needed, or `known_to`."""
+        """Returns the first place that is still needed, or `known_to`."""
         for at, waiting in enumerate(self.waiting):
             if waiting:
                 return SegmentSeq(self.first_seq + at)
@@ -80,15 +80,15 @@ class SessionState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do here: sealed, done and deleted, but for the names that stay."""
+        """Returns whether no work is left: sealed, done and deleted, but for the names that stay."""
         return self.is_ended and self.oldest_seq >= self.known_to and len(self.markers) <= 1 and not self.indexes
 
     def at(self, seq: SegmentSeq) -> int:
-        """Its row in the columns."""
+        """Returns the segment's row in the columns."""
         return seq - self.first_seq
 
     def skip_to(self, seq: SegmentSeq) -> None:
-        """All before `seq` is trimmed."""
+        """Drops everything before `seq`, which is trimmed."""
         count = min(seq - self.first_seq, len(self.waiting))
         if count > 0:
             del self.waiting[:count], self.sizes[:count], self.written_ms[:count]
@@ -98,19 +98,21 @@ class SessionState:
 
 
 class WalState:
+    """Tracks all sessions and the runs that wait in them."""
+
     def __init__(self) -> None:
         self.sessions: dict[SessionId, SessionState] = {}
         self.pending: dict[TopicPartition, PendingRuns] = {}
         self.floors: dict[TopicPartition, Floor] = {}
         self.deleted_topics: set[TopicId] = set()
+        # Partitions whose runs contradict each other.
         self.damaged: dict[TopicPartition, Corrupt] = {}
-        """Partitions whose runs contradict each other."""
+        # Partitions that wait behind damage, and whose runs are dropped from memory. Their segments stay.
         self.put_aside: set[TopicPartition] = set()
-        """Partitions that wait behind damage, and whose runs are not kept in mind. Their segments stay."""
         self.run_count = 0
 
     def clear(self) -> None:
-        """Forgets all that is to be found again on the bucket."""
+        """Drops all that can be found again on the bucket."""
         self.sessions.clear()
         self.pending.clear()
         self.floors.clear()
@@ -137,7 +139,7 @@ class WalState:
         assert seq == state.known_to, "footers are taken in one after the other"
         state.sizes.append(info.size if info is not None else 0)
         if isinstance(footer, Corrupt):
-            log.error("a segment is damaged, and stays; partitions that have records in it are not compacted: %s", footer)
+            log.error("segment damaged: %s; it stays, and partitions with records in it are not compacted", footer)
             state.damaged[seq] = footer
             state.waiting.append(_UNREADABLE)
             state.written_ms.append(state.written_ms[-1] if state.written_ms else 0)
@@ -163,8 +165,8 @@ class WalState:
             try:
                 runs.add(PendingRun(run.base_offset, run.last_offset, footer.session, footer.seq, run.start, size))
             except Corrupt as error:
-                log.error("%s is not compacted: %s", where, error)
-                self.damaged[where] = error  # the segment stays, for whoever finds out what happened
+                log.error("partition not compacted partition=%s: %s", where, error)
+                self.damaged[where] = error  # the segment stays, for an operator to examine
                 continue
             self.run_count += 1
         return waiting
@@ -172,7 +174,7 @@ class WalState:
     # ── what is done ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, manifest: Manifest) -> None:
-        """The newest manifest of a partition, as it was read from the bucket."""
+        """Takes in the newest manifest of a partition, as it was read from the bucket."""
         where = manifest.place
         held = self.floors.get(where, Floor(Offset(0), Offset(0)))
         floor = Floor(max(held.compacted_to, manifest.compacted_to), max(held.log_start_offset, manifest.log_start_offset))
@@ -182,7 +184,7 @@ class WalState:
             self._done(where, runs, runs.drop_below(floor.compacted_to))
 
     def forget_topic(self, topic_id: TopicId) -> None:
-        """It is marked as deleted on the bucket: nothing of it is needed any more."""
+        """Drops a topic that is marked as deleted on the bucket."""
         self.deleted_topics.add(topic_id)
         for where in [where for where in self.pending if where.topic_id == topic_id]:
             runs = self.pending[where]
@@ -191,7 +193,7 @@ class WalState:
             del self.floors[where]
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
-        """A marker stands on the bucket: what lies before it was found done by whoever wrote it, maybe another compactor."""
+        """Takes in a marker on the bucket: its writer, maybe another compactor, found all before it done."""
         state = self.sessions[session.session]
         if to > state.first_seq:
             behind = [where for where, runs in self.pending.items() if self._reaches_below(runs, state.session, to)]
@@ -211,7 +213,7 @@ class WalState:
         self.sessions = {session: state for session, state in self.sessions.items() if not state.is_over}
 
     def put_runs_aside(self, where: TopicPartition) -> int:
-        """Forgets the runs of a partition, and leaves them where they are; answers how many."""
+        """Drops the runs of a partition from memory; returns how many. They stay on the bucket."""
         runs = self.pending.pop(where)
         self.put_aside.add(where)
         self.run_count -= len(runs)
@@ -234,25 +236,25 @@ class WalState:
 
     @property
     def has_damage(self) -> bool:
-        """That somebody may restore."""
+        """Returns whether there is damage that an operator may repair."""
         return bool(self.put_aside or any(state.damaged for state in self.sessions.values()))
 
     def waits_at_gap(self, where: TopicPartition) -> bool:
-        """Whether records are missing before the first that is known."""
+        """Returns whether records are missing before the first known run."""
         floor = self.floors.get(where)
         return floor is not None and self.pending[where].base_offset > floor.compacted_to
 
     def without_floor(self) -> list[TopicPartition]:
-        """Partitions of which no manifest was read since they were found, or since another compactor went on with them."""
+        """Returns partitions whose manifest was not read since they were found, or since another compactor continued."""
         return [where for where in self.pending if where not in self.floors]
 
     def oldest_ms(self, runs: PendingRuns) -> int:
-        """When the segment with the first of its runs was written."""
+        """Returns when the segment with the first of the runs was written."""
         session, seq = runs.first_place
         state = self.sessions[session]
         return state.written_ms[state.at(seq)]
 
     def unreadable(self) -> Iterator[Corrupt]:
-        """Segments that are gone, or whose footer is damaged."""
+        """Yields the errors of segments that are gone, or whose footer is damaged."""
         for state in self.sessions.values():
             yield from state.damaged.values()

@@ -1,12 +1,12 @@
-"""Who may do what: bindings of principals to operations on resources, and the decision. Pure.
+"""Defines ACLs: bindings of principals to operations on resources, and the decision over them. Pure.
 
     principal   a name, or * for everyone who has shown who it is
     operation   describe · read · write · admin · all          read, write and admin allow describe with them
     resource    topic NAME · group NAME · cluster              literal, or prefix; the literal * is every name
     effect      allow · deny
 
-A call is allowed where a binding allows it and none denies it. Without any binding nobody may do anything (deny by default), but
-for the principals that the broker's settings name as administrators.
+A call is allowed where a binding allows it and none denies it. Without any binding only the administrators of the broker's
+settings may do anything (deny by default).
 
 Kafka's operations map onto these, so that its ACLs can be carried over (KIP-11, KIP-290):
 
@@ -24,8 +24,7 @@ The value of /{cluster}/acls/{acl_id}, JSON in UTF-8, one binding:
     {"format_version":1,"principal":"billing","effect":"allow","operation":"read","resource":"topic","name":"orders",
      "pattern":"literal"}
 
-Its id is the digest of what it says. Invariant: so a binding is there once, however often it is added, and adding it again changes
-nothing.
+The id of a binding is the digest of its fields. Invariant: adding the same binding twice changes nothing.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ Effect = Literal["allow", "deny"]
 FORMAT_VERSION: Final = 1
 EVERYONE: Final = "*"
 EVERY_NAME: Final = "*"
-# Of the one resource of its kind.
+# The name of the cluster as a resource.
 CLUSTER_NAME: Final = "cluster"
 PRINCIPAL_CHARACTERS_MAX: Final = 249
 NAME_CHARACTERS_MAX: Final = 249
-# Of one cluster: every broker holds them all.
+# Bound on the bindings of one cluster: every broker holds them all.
 ACLS_MAX: Final = 10_000
 ACL_ID_DIGITS: Final = 16
-# Decisions that one set of rights remembers.
+# Bound on the decisions that one `Rights` caches.
 REMEMBERED_MAX: Final = 4_096
-# By what a call needs: the operations of a binding that allow it. One of the same name, or of all, denies it.
+# Maps the operation that a call needs to those of a binding that allow it. A binding denies only its own operation, or all.
 _ALLOWS: Final[dict[str, frozenset[str]]] = {
     "describe": frozenset({"describe", "read", "write", "admin", "all"}),
     "read": frozenset({"read", "all"}),
@@ -68,7 +67,7 @@ _ALLOWS: Final[dict[str, frozenset[str]]] = {
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What an API key is narrowed to: operations on a resource."""
+    """Narrows an API key to one operation on a resource."""
 
     operation: Operation
     resource: ResourceKind
@@ -77,7 +76,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Acl(msgspec.Struct, frozen=True, kw_only=True):
-    """One binding."""
+    """Allows or denies one principal an operation on a resource."""
 
     principal: str
     operation: Operation
@@ -94,7 +93,7 @@ class Acl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_principal(name: str) -> str:
-    """InvalidArgument unless it can name somebody. `*` is nobody's name."""
+    """Returns the name; raises InvalidArgument for `*` and for names that are empty, too long or not printable."""
     if not 1 <= len(name) <= PRINCIPAL_CHARACTERS_MAX or not name.isprintable() or name != name.strip() or name == EVERYONE:
         raise InvalidArgument(
             f"{name[:60]!r} is no name of a principal{_because(name)}",
@@ -110,7 +109,7 @@ def _because(name: str) -> str:
 
 
 def check_acl(acl: Acl) -> Acl:
-    """The binding as it is stored, or InvalidArgument."""
+    """Returns the binding as it is stored. Raises InvalidArgument."""
     if acl.principal != EVERYONE:
         check_principal(acl.principal)
     if acl.effect not in get_args(Effect):
@@ -120,7 +119,7 @@ def check_acl(acl: Acl) -> Acl:
 
 
 def check_scope(scope: Scope) -> Scope:
-    """The same with the one name that the cluster has, or InvalidArgument."""
+    """Returns the scope; one of the cluster gets the cluster's name. Raises InvalidArgument."""
     for value, of, field in (
         (scope.operation, Operation, "operation"),
         (scope.resource, ResourceKind, "resource"),
@@ -142,15 +141,15 @@ def check_scope(scope: Scope) -> Scope:
 
 
 class Rights:
-    """What some bindings come to, for one who asks. Decisions are remembered: make a new one when bindings change."""
+    """Decides what one principal may do by a fixed set of bindings, and caches its decisions. Make a new one after changes."""
 
     __slots__ = ("_allowed", "_named", "_wide")
 
     def __init__(self, bindings: Iterable[Acl]) -> None:
-        """Those of the principal, and those of everyone. Sorted, so that a list of all topics costs no more for many of them."""
+        """Indexes the bindings by name, so that listing all topics does not scan all of them. They must concern the caller."""
         self._named: dict[tuple[str, str], list[Acl]] = {}
+        # Bindings that cover many names, by resource.
         self._wide: dict[str, list[Acl]] = {}
-        """For many names, by resource."""
         for acl in bindings:
             if acl.pattern == "literal" and acl.name != EVERY_NAME:
                 self._named.setdefault((acl.resource, acl.name), []).append(acl)
@@ -174,11 +173,11 @@ class Rights:
         return allowed
 
     def deny(self, operation: str, resource: str, name: str) -> bool:
-        """Whether one of them denies it, whatever others allow."""
+        """Returns whether a binding denies the operation, regardless of any that allow it."""
         return any(_denies(acl, operation, resource, name) for acl in self._bindings(resource, name))
 
     def grant(self, operation: str, resource: str, name: str) -> bool:
-        """Whether one of them allows it, whatever others deny."""
+        """Returns whether a binding allows the operation, regardless of any that deny it."""
         return any(_allows(acl, operation, resource, name) for acl in self._bindings(resource, name))
 
     def _decide(self, operation: str, resource: str, name: str) -> bool:
@@ -189,7 +188,7 @@ class Rights:
 
 
 def rights_of_scopes(scopes: Iterable[Scope]) -> Rights:
-    """What a key that is narrowed to these may do at most."""
+    """Returns the rights of a key that is narrowed to these scopes."""
     return Rights(
         Acl(principal=EVERYONE, operation=scope.operation, resource=scope.resource, name=scope.name, pattern=scope.pattern)
         for scope in scopes
@@ -197,7 +196,7 @@ def rights_of_scopes(scopes: Iterable[Scope]) -> Rights:
 
 
 def decide(bindings: Iterable[Acl], operation: str, resource: str, name: str) -> bool:
-    """Whether one of the bindings allows it, and none denies it. All of them are of who asks."""
+    """Returns whether a binding allows the operation and none denies it. All bindings must concern the caller."""
     allowed = False
     for acl in bindings:
         if _denies(acl, operation, resource, name):
@@ -228,9 +227,9 @@ def encode_acl(acl: Acl) -> bytes:
 
 
 def decode_acl(kept: KeyValue) -> Acl:
-    """Raises Corrupt, naming the key of the store, where the value is not what this module writes.
+    """Decodes a stored binding. Raises Corrupt, naming the key, where the value is not what this module writes.
 
-    A binding of a newer version is Corrupt too: half of a right is none, and half of a denial would allow.
+    A binding of a newer format version is Corrupt too: a denial that is only half understood would allow.
     """
     try:
         acl = check_acl(_decoder.decode(kept.value))

@@ -1,4 +1,4 @@
-"""API keys: the text that a client shows, what is stored of it, and when it counts no more. Pure.
+"""Defines API keys: the text that a client sends, the stored record, and when a key expires. Pure.
 
     tlk_{key_id}_{secret}          key_id 16 hex digits · secret 64 hex digits, 32 random bytes
 
@@ -7,9 +7,8 @@ The value of /{cluster}/keys/{key_id}, JSON in UTF-8:
     {"format_version":1,"key_id":"…","principal":"billing","secret_sha256":"…64 hex digits…","created_at_ms":1767225600000,
      "created_by":"admin","description":"","expires_at_ms":0,"revoked_at_ms":0,"scopes":[{"operation":"read", …}]}
 
-SHA-256 alone is right for a secret of 256 random bits: there is nothing to guess, so nothing to slow down, and a check costs a
-microsecond. Invariants: the secret is nowhere but in the text that is told once; who does not know the secret learns nothing of
-the key, not whether it is there, nor whether it has expired.
+SHA-256 alone suffices for a secret of 256 random bits: it cannot be guessed, and a check costs a microsecond. Invariants: the
+secret stands only in the text that is shown once, at creation; a client without the secret cannot learn whether a key exists.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SECRET_BYTES: Final = 32
 KEYS_MAX: Final = 10_000
 SCOPES_MAX: Final = 100
 DESCRIPTION_CHARACTERS_MAX: Final = 200
-# So long a key that was revoked, or has expired, is still listed.
+# A key is listed for this time after it was revoked or has expired.
 FORGOTTEN_AFTER_MS: Final = 30 * 86_400_000
 _TEXT: Final = re.compile(r"tlk_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
 _KEY_ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -44,32 +43,32 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a key: all but its secret."""
+    """Holds what is stored of a key: everything but its secret."""
 
     key_id: str
     principal: str
     secret_sha256: str
     created_at_ms: int
-    # The principal that asked for it; empty where the broker asked for no credentials.
+    # The principal that created it; empty where the broker requires no credentials.
     created_by: str = ""
     description: str = ""
     # Milliseconds since 1970; 0: never.
     expires_at_ms: int = 0
-    # 0: it was not.
+    # Milliseconds since 1970; 0: not revoked.
     revoked_at_ms: int = 0
-    # With this key the principal may do these things alone, as far as it may do them at all; none: whatever it may.
+    # Narrow the rights of the principal; empty: all its rights.
     scopes: tuple[Scope, ...] = ()
     format_version: int = FORMAT_VERSION
 
     def state(self, now_ms: int) -> str:
-        """active, revoked, expired."""
+        """Returns "active", "revoked" or "expired"."""
         if self.revoked_at_ms:
             return "revoked"
         return "expired" if self.expires_at_ms and self.expires_at_ms <= now_ms else "active"
 
 
 class Credential(NamedTuple):
-    """What a client has shown."""
+    """Holds the key id and the secret that a client has sent."""
 
     key_id: str
     secret: Secret
@@ -86,7 +85,7 @@ def new_key(
     description: str = "",
     created_by: str = "",
 ) -> tuple[ApiKey, Secret]:
-    """The key, and the text that its holder shows. InvalidArgument. The bytes are random, and the caller's to bring."""
+    """Returns a new key and the text that its holder sends. The caller brings the random bytes. Raises InvalidArgument."""
     assert len(id_bytes) == KEY_ID_BYTES
     assert len(secret_bytes) == SECRET_BYTES
     check_principal(principal)
@@ -118,13 +117,13 @@ def new_key(
 
 
 def parse_key(text: str) -> Credential | None:
-    """What a text of the form tlk_… holds; None for any other."""
+    """Parses a text of the form tlk_…; returns None for any other."""
     found = _TEXT.fullmatch(text)
     return None if found is None else Credential(found[1], Secret(found[2]))
 
 
 def parse_basic(encoded: str) -> Credential | None:
-    """What Basic credentials hold whose user is a key's id: its secret as the password, or the whole key."""
+    """Parses Basic credentials whose user is a key's id; the password is the secret or the whole key. None for any others."""
     try:
         user, _, password = base64.b64decode(encoded, validate=True).decode("ascii").partition(":")
     except ValueError:  # no Base64, no ASCII
@@ -138,7 +137,7 @@ def hash_secret(secret: str) -> str:
 
 
 def check_credential(key: ApiKey | None, shown: Credential, now_ms: int) -> ApiKey:
-    """The key, where the secret is its own and it still counts; Unauthenticated otherwise. `key`: the one of that id."""
+    """Returns `key` (the one of that id) if the secret matches and it is active. Raises Unauthenticated."""
     expected = key.secret_sha256 if key is not None else "0" * 64
     if not hmac.compare_digest(hash_secret(shown.secret.reveal()), expected) or key is None:
         raise Unauthenticated("the API key is not known here, or its secret is wrong")
@@ -147,7 +146,7 @@ def check_credential(key: ApiKey | None, shown: Credential, now_ms: int) -> ApiK
 
 
 def check_counts(key: ApiKey, now_ms: int) -> None:
-    """Unauthenticated for a key that was revoked or has expired: told to its holder alone."""
+    """Raises Unauthenticated for a key that was revoked or has expired. Call it only after the secret was checked."""
     state = key.state(now_ms)
     if state != "active":
         said = "was revoked" if state == "revoked" else "has expired"
@@ -163,7 +162,7 @@ def check_key_id(key_id: str) -> str:
 
 
 def forgettable(keys: Iterable[ApiKey], now_ms: int) -> list[ApiKey]:
-    """Those that have counted for nothing so long that they need not be listed any more."""
+    """Returns the keys that ended FORGOTTEN_AFTER_MS ago or earlier."""
     return [key for key in keys if 0 < _ended_at_ms(key) <= now_ms - FORGOTTEN_AFTER_MS]
 
 
@@ -180,7 +179,7 @@ def encode_key(key: ApiKey) -> bytes:
 
 
 def decode_key(kept: KeyValue) -> ApiKey:
-    """Raises Corrupt, naming the key of the store, where the value is not what this module writes."""
+    """Decodes a stored key. Raises Corrupt, naming the key of the store, and Rejected for a newer format version."""
     try:
         key = _decoder.decode(kept.value)
         check_key_id(key.key_id)

@@ -1,9 +1,8 @@
-"""All API keys, ACLs and quotas in memory, fed by watches: what each request asks, without waiting.
+"""Caches all API keys, ACLs and quotas in memory, fed by watches, so that a request is checked without waiting.
 
-Invariants: until all three were read once, nobody is answered (Unavailable): a broker that does not know the denials must not
-allow. An ACL that can't be read denies everything to everybody but administrators, since it may have been a denial. A key that
-can't be read counts for nothing. While the store can't be reached, what was told last holds for `age_s_max`, and no longer: a key
-may have been revoked, and a right taken back, through another broker.
+Invariants: until all three were read once, every check raises Unavailable, since an unread ACL may be a denial. While an ACL is
+unreadable, every principal but administrators is denied. An unreadable key authenticates no client. While the store is unreachable,
+the view holds for `age_s_max`: another broker may have revoked a key or a right.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from metadata.store.view_proof import ViewProof
 
 
 class AccessCache:
-    """Its owner runs `run()` as a task."""
+    """Caches keys, ACLs and quotas. Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, layout: KeyLayout | None = None, *, age_s_max: float | None = None) -> None:
-        """`age_s_max`: how old the view may be; None for a store of this process alone, whose watches are always current."""
+        """`age_s_max` bounds the age of the view in seconds; None for a store of this process, whose watches are always current."""
         layout = layout or KeyLayout()
+        # Grows with each change of ACLs: holders of cached decisions compare it.
         self.version = 0
-        """Raised by each change of ACLs: who remembers a decision looks at it."""
         self._subscribers: list[Callable[[], None]] = []
         self._keys = RecordWatch(store, layout.api_keys, decode_key, self._tell)
         self._acls = RecordWatch(store, layout.acls, decode_acl, self._acls_changed)
@@ -47,7 +46,7 @@ class AccessCache:
             watches.create_task(self._proof.run())
 
     async def read(self, timeout_s: float) -> bool:
-        """Whether all was read once, and proven to be current, in time."""
+        """Waits for the first reading and its proof; returns False after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 for records in (self._keys, self._acls, self._quotas):
@@ -58,7 +57,7 @@ class AccessCache:
         return True
 
     async def wait_for(self, revision: Revision, timeout_s: float) -> bool:
-        """Whether a change of any of them at `revision` was told in time."""
+        """Waits until one of the watches has reached `revision`; returns False after `timeout_s`."""
         records = (self._keys, self._acls, self._quotas)
         waits = [asyncio.ensure_future(each.watched.wait_for(revision, timeout_s)) for each in records]
         try:
@@ -75,34 +74,34 @@ class AccessCache:
         self._subscribers.append(changed)
 
     def key(self, key_id: str) -> ApiKey | None:
-        """The same object as long as nothing of it is changed. Raises Unavailable before the first reading."""
+        """Returns the key, the same object until it changes; None if missing. Raises Unavailable before the first reading."""
         key = self._keys.by_name.get(key_id)
         if key is None:
             self._check_read()
         return key
 
     def known_key(self, key_id: str) -> ApiKey | None:
-        """The same; None also before the first reading."""
+        """Returns the key; None where there is none, and before the first reading."""
         return self._keys.by_name.get(key_id)
 
     def rights(self, principal: str) -> Rights:
-        """Raises Unavailable before the first reading, and while an ACL can't be read."""
+        """Returns the rights of a principal. Raises Unavailable before the first reading, and while an ACL can't be read."""
         rights = self._rights.get(principal)
         if rights is None:
             self._check_read()
             if self._acls.damaged:
                 raise Unavailable(
-                    "an ACL can't be read, and may be a denial: nobody but administrators is allowed anything until it is mended",
-                    hint="The broker's log names its key in the metadata store: delete that, and add what it said.",
+                    "an ACL can't be read and may be a denial: only administrators are allowed anything until it is repaired",
+                    hint="The broker's log names its key in the metadata store: delete that key, and add the ACL again.",
                 )
             own = self._bindings.get(principal, [])
             rights = Rights([*own, *self._bindings.get(EVERYONE, [])] if principal != EVERYONE else own)
-            if principal in self._bindings or len(self._rights) < 10_000:  # those without any share nothing, but are cheap to make
+            if principal in self._bindings or len(self._rights) < 10_000:  # rights without own bindings are cheap to make again
                 self._rights[principal] = rights
         return rights
 
     def quota(self, principal: str) -> Quota | None:
-        """Its own, else that of everybody."""
+        """Returns the principal's own quota, else the one for `*`."""
         return self._limits.get(principal) or self._limits.get(EVERYONE)
 
     def _acls_changed(self) -> None:

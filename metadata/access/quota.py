@@ -1,14 +1,13 @@
-"""Quotas: how much one principal may ask of one broker, and the bucket of tokens that keeps count. Pure: the caller brings the
-time.
+"""Defines quotas: what one principal may use of one broker, and the token bucket that meters it. Pure: the caller brings the time.
 
-The value of /{cluster}/quotas/{principal}, JSON in UTF-8, the name percent-encoded; that of `*` is for everybody without one:
+The value of /{cluster}/quotas/{principal}, JSON in UTF-8, the name percent-encoded; that of `*` applies to principals without one:
 
     {"format_version":1,"principal":"billing","bytes_in_per_second":1048576,"bytes_out_per_second":0,"requests_per_second":0}
 
-0 is no limit. Limits are of each broker, as in Kafka: who uses three of them may have three times as much.
+0 is no limit. Limits apply per broker, as in Kafka: a principal that uses three brokers may use three times as much.
 
-    tokens  burst ┌───────┐        what was used is taken once it is known, also below zero: a request is never cut in the middle
-                  │       │ rate   the next one waits, or is refused, until there is something in it again
+    tokens  burst ┌───────┐        use is taken after the fact, also below zero: no request is cut in the middle
+                  │       │ rate   the next request waits, or is refused, while the bucket is below zero
                 0 ├───────┤
              debt └───────┘
 
@@ -28,17 +27,19 @@ from metadata.store.interface import KeyValue
 
 FORMAT_VERSION: Final = 1
 QUOTAS_MAX: Final = 10_000
-# So much of its rate a principal that was quiet may use at once.
+# Seconds of its rate that an idle principal may use at once.
 BURST_S: Final = 1.0
 RATE_MAX: Final = 2**40
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits what one principal may use of one broker, per second."""
+
     principal: str
-    # Of what is produced: bodies and messages.
+    # Bytes of request bodies and messages that produce.
     bytes_in_per_second: int = 0
     bytes_out_per_second: int = 0
-    # Requests; on streams messages.
+    # Requests; on streams, messages.
     requests_per_second: int = 0
     format_version: int = FORMAT_VERSION
 
@@ -57,12 +58,12 @@ def check_quota(quota: Quota) -> Quota:
 
 
 def quoted_principal(principal: str) -> str:
-    """As it stands in a key of the store."""
+    """Returns the name as it stands in a key of the store."""
     return quote(principal, safe="")
 
 
 class TokenBucket:
-    """Fills with time, up to what a second brings; may be overdrawn."""
+    """Meters use against a rate: it fills with time up to BURST_S of the rate, and may be overdrawn."""
 
     __slots__ = ("_at_s", "_tokens", "rate")
 
@@ -72,12 +73,12 @@ class TokenBucket:
         self._at_s = now_s
 
     def take(self, count: float, now_s: float) -> None:
-        """What was used, however much."""
+        """Takes `count` tokens, also below zero."""
         self._fill(now_s)
         self._tokens -= count
 
     def wait_s(self, now_s: float) -> float:
-        """How long until something may be used again; 0: now."""
+        """Returns the seconds until the bucket is no longer overdrawn; 0: now."""
         self._fill(now_s)
         return max(0.0, -self._tokens / self.rate)
 
@@ -95,7 +96,7 @@ def encode_quota(quota: Quota) -> bytes:
 
 
 def decode_quota(kept: KeyValue) -> Quota:
-    """Raises Corrupt, naming the key of the store, where the value is not what this module writes."""
+    """Decodes a stored quota. Raises Corrupt, naming the key of the store, where the value is not what this module writes."""
     try:
         quota = check_quota(_decoder.decode(kept.value))
         if not kept.key.endswith(f"/{quoted_principal(quota.principal)}"):

@@ -1,9 +1,8 @@
-"""Creates, lists and takes away API keys, ACLs and quotas. Each is one key of the store; api_key.py, acl.py and quota.py draw the
-values.
+"""Creates, lists and removes API keys, ACLs and quotas, one key of the store each. api_key.py, acl.py and quota.py draw the values.
 
-Every change is one transaction, guarded by the revision that it was decided on; where another comes between, it is decided again.
-Errors: as each call says, and those of the store (Unavailable, OutcomeUnknown). Invariant: a key that was revoked counts for
-nothing from then on, whatever else is changed at the same time.
+Every change is one transaction, guarded by the revision that it was decided on; after a conflict it is decided again.
+Errors: those of each call, and of the store (Unavailable, OutcomeUnknown). Invariant: no concurrent change reactivates a revoked
+key.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, P
 from metadata.store.keys import KeyLayout
 
 ATTEMPTS_MAX: Final = 16
-# Old keys that go with the creation of a new one.
+# Expired keys that are deleted with the creation of a new one, at most.
 FORGOTTEN_AT_ONCE: Final = 100
 _Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[_Record]):
-    """Some records in the order of their keys; `errors` are of those that can't be read."""
+    """Holds some records in the order of their keys; `errors` are of those that can't be read."""
 
     records: tuple[_Record, ...]
     next_page_token: str
@@ -52,13 +51,16 @@ class Page(Generic[_Record]):
 
 
 class CreatedKey(NamedTuple):
+    """Holds a new key and its text, which only this answer shows."""
+
     key: ApiKey
-    # What its holder shows: told here, and never again.
     text: Secret
     revision: Revision
 
 
 class AccessRegistry:
+    """Changes and lists the API keys, ACLs and quotas of a cluster."""
+
     def __init__(
         self,
         store: MetadataStore,
@@ -84,7 +86,7 @@ class AccessRegistry:
         created_by: str = "",
         validate_only: bool = False,
     ) -> CreatedKey:
-        """InvalidArgument; Rejected where the cluster has KEYS_MAX of them."""
+        """Creates a key. Raises InvalidArgument, and Rejected where the cluster has KEYS_MAX keys."""
         key, text = new_key(
             principal=principal,
             id_bytes=self._random_bytes(KEY_ID_BYTES),
@@ -97,18 +99,18 @@ class AccessRegistry:
         )
         kept = [_readable(decode_key, item) for item in await self._all(self._layout.api_keys)]
         old = forgettable((held for held in kept if held is not None), self._now_ms())[:FORGOTTEN_AT_ONCE]
-        _check_room(len(kept) - len(old), KEYS_MAX, "API keys", "Revoke those that nobody uses; they are forgotten after 30 days.")
+        _check_room(len(kept) - len(old), KEYS_MAX, "API keys", "Revoke unused keys; they are removed after 30 days.")
         if validate_only:
             return CreatedKey(key, Secret(""), Revision(0))
         place = self._layout.api_key(key.key_id)
         forgotten = [Delete(self._layout.api_key(held.key_id)) for held in old]
         result = await self._store.transact([Compare(place, 0)], [Put(place, encode_key(key)), *forgotten])
-        if not result.succeeded:  # eight random bytes met those of another
-            raise Unavailable("the new key's id was taken", hint="Ask again.")
+        if not result.succeeded:  # another key drew the same eight random bytes
+            raise Unavailable("the new key's id is taken", hint="Retry.")
         return CreatedKey(key, text, result.revision)
 
     async def revoke_key(self, key_id: str, *, validate_only: bool = False) -> tuple[ApiKey, Revision]:
-        """The key as it is then; one that was revoked before stays as it was. NotFound."""
+        """Revokes a key and returns it; an earlier revocation stays as it was. Raises NotFound."""
         place = self._layout.api_key(check_key_id(key_id))
         for _ in range(ATTEMPTS_MAX):
             kept = await self._store.get(place)
@@ -131,7 +133,7 @@ class AccessRegistry:
     # ── ACLs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add_acl(self, acl: Acl, *, validate_only: bool = False) -> tuple[Acl, Revision]:
-        """The binding; one that is there already stays. InvalidArgument; Rejected where the cluster has ACLS_MAX of them."""
+        """Adds a binding, unless it exists. Raises InvalidArgument, and Rejected where the cluster has ACLS_MAX bindings."""
         acl = check_acl(acl)
         place = self._layout.acl(acl.acl_id)
         for _ in range(ATTEMPTS_MAX):
@@ -147,7 +149,7 @@ class AccessRegistry:
         raise _lost("the ACL was not added")
 
     async def remove_acl(self, acl_id: str, *, validate_only: bool = False) -> tuple[Acl, Revision]:
-        """The binding as it was. NotFound."""
+        """Removes a binding and returns it. Raises NotFound."""
         place = self._layout.acl(acl_id)
         for _ in range(ATTEMPTS_MAX):
             kept = await self._store.get(place) if acl_id.isalnum() else None
@@ -167,14 +169,14 @@ class AccessRegistry:
     # ── quotas ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def set_quota(self, quota: Quota, *, validate_only: bool = False) -> tuple[Quota, Revision]:
-        """In place of the one that its principal had. InvalidArgument; Rejected where the cluster has QUOTAS_MAX of them."""
+        """Sets or replaces the principal's quota. Raises InvalidArgument, and Rejected where the cluster has QUOTAS_MAX quotas."""
         check_quota(quota)
         place = self._layout.quota(quota.principal)
         for _ in range(ATTEMPTS_MAX):
             kept = await self._store.get(place)
             if kept is None:
                 _check_room(
-                    len(await self._all(self._layout.quotas)), QUOTAS_MAX, "quotas", "Set one for *, which is for all others."
+                    len(await self._all(self._layout.quotas)), QUOTAS_MAX, "quotas", "Set one for *, which applies to all others."
                 )
             if validate_only:
                 return quota, Revision(0)
@@ -185,7 +187,7 @@ class AccessRegistry:
         raise _lost("the quota was not set")
 
     async def remove_quota(self, principal: str, *, validate_only: bool = False) -> tuple[Quota, Revision]:
-        """The quota as it was. NotFound."""
+        """Removes a quota and returns it. Raises NotFound."""
         place = self._layout.quota(principal)
         for _ in range(ATTEMPTS_MAX):
             kept = await self._store.get(place)
@@ -207,7 +209,7 @@ class AccessRegistry:
     async def _list(
         self, what: str, prefix: str, decode: Callable[[KeyValue], _Record], page_size: int, page_token: str
     ) -> Page[_Record]:
-        """Up to `page_size`, after those of the page that gave the token. InvalidArgument for a token that no page gave."""
+        """Returns up to `page_size` records after the page that gave the token. Raises InvalidArgument for an unknown token."""
         limit = checked_page_size(page_size)
         after = prefix + name_in(page_token, of=what) if page_token else ""
         found = await self._store.range(prefix, start_after=after, limit=limit)
@@ -238,4 +240,4 @@ def _check_room(there: int, most: int, what: str, hint: str) -> None:
 
 
 def _lost(what: str) -> Unavailable:
-    return Unavailable(f"{what}: other changes came first {ATTEMPTS_MAX} times", hint="Ask again.")
+    return Unavailable(f"{what}: {ATTEMPTS_MAX} attempts lost to concurrent changes", hint="Retry.")

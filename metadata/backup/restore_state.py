@@ -1,4 +1,4 @@
-"""What a restore from the bucket adds to the metadata: that it is under way, and the base of revisions from then on.
+"""Stores what a restore from the bucket adds to the metadata: the mark that it is under way, and the base of later revisions.
 
     empty ─▶ restoring, written first ─▶ all other keys ─▶ the cluster's id, and restoring deleted, in one transaction
 
@@ -6,8 +6,8 @@ The value of /{cluster}/restoring, JSON in UTF-8:
 
     {"cluster_id":"…","started_at_ms":1767225600000}
 
-Invariant: while `restoring` is there, no broker starts and none becomes the controller, so nobody takes half of a cluster for all
-of it, and gives partitions away whose records are not known yet.
+Invariant: while `restoring` is present, no broker starts and no controller is elected: it would see only a part of the cluster, and
+give away partitions whose records are not known yet.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ RESTORE_COMMAND = "tidelog cluster restore"
 
 
 class RestoreState(msgspec.Struct, frozen=True):
+    """Marks a cluster whose metadata are being restored."""
+
     cluster_id: str
     # Milliseconds since 1970-01-01 UTC.
     started_at_ms: int
@@ -32,7 +34,7 @@ def encode_restoring(restoring: RestoreState) -> bytes:
 
 
 def decode_restoring(kept: KeyValue) -> RestoreState:
-    """Raises Corrupt where the value is none."""
+    """Decodes the mark. Raises Corrupt."""
     try:
         return msgspec.json.decode(kept.value, type=RestoreState)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -40,22 +42,22 @@ def decode_restoring(kept: KeyValue) -> RestoreState:
 
 
 async def check_not_restoring(store: MetadataStore, layout: KeyLayout) -> None:
-    """Rejected while a restore is under way, or was interrupted. Raises Unavailable."""
+    """Raises Rejected while a restore is under way, or was interrupted; Unavailable."""
     if await store.get(layout.restoring) is not None:
         raise Rejected(
             f"the metadata of {layout.cluster} are being restored from the bucket, or a restore was interrupted",
-            hint=f"Wait for it, or run `{RESTORE_COMMAND}` again: it goes on.",
+            hint=f"Wait for it, or run `{RESTORE_COMMAND}` again to continue.",
             key=layout.restoring,
         )
 
 
 async def read_restoration(store: MetadataStore, layout: KeyLayout) -> int:
-    """The number of the restore that made these metadata; 0 where none did. Raises Unavailable, Corrupt."""
+    """Returns the number of the restore that made these metadata; 0 where none did. Raises Unavailable, Corrupt."""
     return parse_number(await store.get(layout.restoration), absent=0)
 
 
 async def read_revision_base(store: MetadataStore, layout: KeyLayout) -> int:
-    """What is added to the store's revisions where they are written to the bucket: 0, unless the cluster was ever restored.
+    """Returns what is added to revisions that are written to the bucket: 0 unless the cluster was restored.
 
     Raises Unavailable, Corrupt.
     """

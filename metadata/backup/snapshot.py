@@ -1,4 +1,4 @@
-"""A copy of the cluster's metadata, as it lies on the bucket: all keys but the leased ones, as they were at one revision. Pure.
+"""Encodes a copy of the cluster's metadata for the bucket: all keys without a lease, as they were at one revision. Pure.
 
     snapshot = magic "TIDESNAP" · format version u32 · header bytes u32 · header, JSON
                  {"cluster_id":"…","revision":9301,"taken_at_ms":1767225600000}
@@ -6,11 +6,11 @@
                the end:    0 u32 · 0 u32 · entries u64 · crc32c u32 of all before
     entry    = mod revision u64 · key bytes u32 · value bytes u32 · key, without /{cluster}/ · value
 
-All integers are little-endian. Blocks bound the memory of whoever writes: what was compressed is a tenth of what was read.
+All integers are little-endian. Blocks bound the memory of the writer: compressed entries are about a tenth of their size.
 
-Revisions here are those of the store plus `revision_base`, a key that a restore writes: a new etcd counts from 1 again, and yet
-what is written from then on must be newer than all that lies on the bucket already. Invariant: what parses has been checked
-against its CRC-32C, and its keys were true together.
+Revisions here are those of the store plus `revision_base`, which a restore writes: a new etcd counts from 1 again, yet later
+revisions must be above all that lie on the bucket. Invariant: a parsed snapshot matched its CRC-32C, and its keys were true
+together.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _CRC_BYTES = 4
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True):
+    """Names the cluster and the revision of a snapshot."""
+
     cluster_id: str
     revision: Revision
     # Milliseconds since 1970-01-01 UTC, by the clock of the broker that took it.
@@ -48,24 +50,27 @@ class SnapshotHeader(msgspec.Struct, frozen=True):
 
 
 class SnapshotEntry(NamedTuple):
-    # Without /{cluster}/.
+    """Holds one key of a snapshot, its value, and the revision that wrote it."""
+
+    # Without the prefix /{cluster}/.
     key: str
     value: bytes
-    # That wrote it.
     revision: Revision
 
 
 class Snapshot(NamedTuple):
+    """Holds a parsed snapshot."""
+
     header: SnapshotHeader
     # In byte order of their keys.
     entries: tuple[SnapshotEntry, ...]
 
 
 class SnapshotWriter:
-    """Takes the keys page by page, and gives the bytes in the end."""
+    """Encodes a snapshot from pages of keys, and returns its parts at the end."""
 
     def __init__(self, header: SnapshotHeader, *, root: str, revision_base: int) -> None:
-        """`root` is the prefix of the cluster's keys, which is left out."""
+        """Begins a snapshot; `root`, the prefix of the cluster's keys, is left out of them."""
         text = msgspec.json.encode(header)
         self._parts: list[bytes] = [_HEAD.pack(MAGIC, FORMAT_VERSION, len(text)), text]
         self._root = root
@@ -99,7 +104,7 @@ class SnapshotWriter:
 
 
 def parse_snapshot(body: bytes, *, key: str) -> Snapshot:
-    """Corrupt where it is damaged or none, Rejected where a newer version of Tidelog has written it."""
+    """Parses a snapshot. Raises Corrupt where it is damaged, Rejected where a newer version of Tidelog wrote it."""
     if len(body) < _HEAD.size + _END.size or not body.startswith(MAGIC):
         raise Corrupt(f"{key} is no snapshot of the metadata", key=key)
     if crc32c(body[:-_CRC_BYTES]) != int.from_bytes(body[-_CRC_BYTES:], "little"):

@@ -1,16 +1,12 @@
-"""Hands out producer ids, from blocks that are taken from the cluster's counter.
+"""Allocates numbers that are handed out once: sessions, and producer ids from blocks of the cluster's counter.
 
     1 … 2^61 - 1         handed out here
     2^61 … 2^62 - 1      derived from what is written (by Spark: spark/sink/staged_files.py), never handed out
     2^62 … 2^63 - 1      made from idempotency keys, never handed out
 
-Where `run()` is a task, half a block is kept in hand, so that producers can begin while the metadata store is away.
+While `run()` is a task, half a block is kept in hand, so that producers can begin while the metadata store is unavailable.
 
-Invariant: no producer id is handed out twice, over restarts and brokers; what is left of a block at a restart is never used.
-
-Numbers that are handed out once: sessions, and blocks of producer ids.
-
-Invariant: no number is taken twice, over restarts, lost answers and brokers that ask at once. Some are never used.
+Invariant: no number is taken twice, over restarts, lost answers and concurrent brokers. Some are never used.
 """
 
 from __future__ import annotations
@@ -25,19 +21,21 @@ from metadata.model import ProducerId, SessionId
 from metadata.store.interface import Compare, MetadataStore, Operation, Put
 from metadata.store.keys import KeyLayout, parse_number
 
-# Ids taken at once: one write to the store serves so many producers.
+# Ids taken at once, by one write to the store.
 BLOCK = 1000
-# The first producer id that producers derive by themselves, to be the same after a crash. To brokers it is as any other.
+# The first of the producer ids that producers derive themselves, to be the same after a crash.
 DERIVED_IDS = 1 << 61
 # The first producer id that stands for an idempotency key.
 IDEMPOTENCY_KEY_IDS = 1 << 62
-# Before a block that could not be taken in advance is asked for again.
+# Pause before a failed block is requested again.
 PAUSE_S = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class ProducerIds:
+    """Hands out producer ids from blocks, which `run()` takes in advance."""
+
     def __init__(self, store: MetadataStore, layout: KeyLayout | None = None) -> None:
         self._store = store
         self._layout = layout or KeyLayout()
@@ -47,11 +45,11 @@ class ProducerIds:
 
     @property
     def in_hand(self) -> int:
-        """Ids that can be given without asking the store."""
+        """Counts the ids that can be given without asking the store."""
         return len(self._ids)
 
     async def next(self) -> ProducerId:
-        """An id that nobody else has. Raises Unavailable; Rejected when all are used up; Corrupt."""
+        """Returns an id that was never handed out before. Raises Unavailable, Corrupt, and Rejected when all are used up."""
         if not self._ids:
             async with self._taking:
                 if not self._ids:
@@ -68,7 +66,7 @@ class ProducerIds:
                     if len(self._ids) < BLOCK // 2:
                         await self._take()
             except TidelogError as error:
-                log.warning("no producer ids could be taken in advance; trying again: %s", error)
+                log.warning("taking producer ids in advance failed: %s; retrying in %s s", error, PAUSE_S)
                 await asyncio.sleep(PAUSE_S)
                 continue
             await self._used.wait()
@@ -77,7 +75,7 @@ class ProducerIds:
         self._ids.extend(await take_numbers(self._store, self._layout.next_producer_id, BLOCK, end=DERIVED_IDS))
 
 
-# Each attempt that is lost was won by someone else, so only a crowd of brokers starting at once comes near.
+# Each lost attempt was won by another broker, so only many brokers that start at once come near.
 ATTEMPTS_MAX = 64
 NUMBER_MAX = 2**63 - 1
 
@@ -85,11 +83,11 @@ NUMBER_MAX = 2**63 - 1
 async def next_session(
     store: MetadataStore, layout: KeyLayout | None = None, *, at_least: int = 1, writer: bytes = b""
 ) -> SessionId:
-    """A session number that nobody else has, from 1 on.
+    """Takes a new session number, from 1 on.
 
-    `at_least` moves the counter past the sessions that lie on the bucket already, where the metadata were lost. `writer`: the
-    nonce of the broker that takes the number; the same transaction stores it under `beginning`, until the session has begun.
-    Raises Unavailable, Corrupt.
+    `at_least` moves the counter past the sessions on the bucket, where the metadata were lost. `writer`: the nonce of the broker
+    that
+    takes the number; the same transaction stores it under `beginning`, until the session has begun. Raises Unavailable, Corrupt.
     """
     keys = layout or KeyLayout()
 
@@ -108,10 +106,10 @@ async def take_numbers(
     end: int = NUMBER_MAX,
     also: Callable[[range], Sequence[Operation]] = lambda _: (),
 ) -> range:
-    """`count` numbers in a row that nobody has, none below `at_least`; `key` holds the next one in decimal, absent is 1.
+    """Takes `count` new numbers in a row, none below `at_least`. `key` holds the next one in decimal; absent is 1.
 
-    `also` returns operations of the same transaction for the numbers that it takes.
-    Raises Rejected when fewer than `count` are left below `end`, Unavailable, and Corrupt where the key holds something else.
+    `also` returns further operations of the same transaction. Raises Rejected when fewer than `count` are left below `end`,
+    Unavailable, and Corrupt where the key holds something else.
     """
     unknown: OutcomeUnknown | None = None
     for _ in range(ATTEMPTS_MAX):
@@ -123,7 +121,7 @@ async def take_numbers(
         try:
             taken = range(first, first + count)
             result = await store.transact([guard], [Put(key, str(taken.stop).encode()), *also(taken)])
-        except OutcomeUnknown as error:  # if it did happen, these numbers are nobody's, and the guard now fails
+        except OutcomeUnknown as error:  # if it was written, these numbers stay unused, and the guard fails now
             unknown = error
             continue
         if result.succeeded:

@@ -1,13 +1,13 @@
-"""Who this cluster is: an id that is written once, and stands on the bucket as well, so that the two are never mixed up.
+"""Keeps the cluster's id and its peer secret; each is written once, by the first broker that needs it.
 
-The secret by which the brokers of one cluster know each other: made once, by the first that asks for it.
+The id stands on the bucket as well, so that the metadata of one cluster are never used with the bucket of another.
 
-Brokers sign with keys that are derived from it (gateway/access/peer_tokens.py); the secret itself never travels between them. A
-broker without etcd has no peers, and its store holds none.
+Brokers sign with keys that are derived from the secret (gateway/access/peer_tokens.py); the secret itself never travels between
+them. A broker without etcd has no peers, and its store holds none.
 
 The value of /{cluster}/peer_secret, text: 64 hex digits, 32 random bytes.
 
-It stands in no snapshot: who reads the bucket must not pass for a broker. After a restore the first broker makes a new one.
+No snapshot holds the secret: a reader of the bucket must not pass for a broker. After a restore the first broker makes a new one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CLUSTER_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
 async def cluster_id(store: MetadataStore, new_id: str, layout: KeyLayout | None = None) -> str:
-    """The cluster's id; where it has none yet, `new_id` (1 to 64 of a-z A-Z 0-9 _ -) becomes it.
+    """Returns the cluster's id; where it has none yet, stores `new_id` (1 to 64 of a-z A-Z 0-9 _ -) as its id.
 
-    Of brokers that start at once all get the same answer. Raises InvalidArgument, Unavailable, Corrupt.
+    Brokers that start at once all get the same answer. Raises InvalidArgument, Unavailable, Corrupt.
     """
     key = (layout or KeyLayout()).cluster_id
     if not _CLUSTER_ID.fullmatch(new_id.encode(errors="replace")):
@@ -43,7 +43,7 @@ async def cluster_id(store: MetadataStore, new_id: str, layout: KeyLayout | None
         try:
             if (await store.transact([Compare(key, 0)], [Put(key, new_id.encode())])).succeeded:
                 return new_id
-        except OutcomeUnknown as error:  # the next look tells whose it became
+        except OutcomeUnknown as error:  # the next read shows which id was stored
             unknown = error
     raise Unavailable("the cluster's id could not be read or written", key=key) from unknown
 
@@ -53,7 +53,7 @@ _SECRET: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 async def read_peer_secret(store: MetadataStore, layout: KeyLayout, random_bytes: Callable[[int], bytes]) -> Secret:
-    """The cluster's. Raises Unavailable, OutcomeUnknown, Corrupt."""
+    """Returns the cluster's secret, and makes one where there is none. Raises Unavailable, OutcomeUnknown, Corrupt."""
     while True:
         kept = await store.get(layout.peer_secret)
         if kept is not None:
@@ -68,7 +68,6 @@ async def read_peer_secret(store: MetadataStore, layout: KeyLayout, random_bytes
 
 
 async def forget_peer_secret(store: MetadataStore, layout: KeyLayout) -> None:
-    """Deletes the secret from the store of a broker without peers: earlier versions made one there. Raises Unavailable,
-    OutcomeUnknown."""
+    """Deletes the secret of a broker without peers, left by earlier versions. Raises Unavailable, OutcomeUnknown."""
     if await store.get(layout.peer_secret) is not None:
         await store.transact([], [Delete(layout.peer_secret)])

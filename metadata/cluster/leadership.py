@@ -1,4 +1,4 @@
-"""Which session leads each partition, at which epoch, and in which sessions its records lie since it was last compacted.
+"""Stores which session leads each partition, at which epoch, and in which sessions its records above the manifest lie.
 
 The value of /{cluster}/partitions/{topic_id}/{p}, JSON in UTF-8:
 
@@ -7,19 +7,19 @@ The value of /{cluster}/partitions/{topic_id}/{p}, JSON in UTF-8:
                  {"leader_epoch":3,"session":8,"released_at_seq":117},        handed over: none of its records from seq 117 on
                  {"leader_epoch":4,"session":9,"released_at_seq":null}],      leads now
      "moving_to":null}                                                        or the session that it shall be handed over to; its
-                                                                              leader's own: to nobody, for its topic was deleted
+                                                                                  leader's own: closed, for its topic was deleted
 
     ─▶ appointed ──(controller asks)──▶ moving_to set ──(leader has flushed)──▶ handed_over: the other leads, one epoch later
            ▲                                  │
            └──── appointed, once the leader's session is sealed on the bucket ◀── (the leader dies); where it was asked to hand
-                 over, that session is appointed, or sealed and listed too: a question is never taken back
+                over, that session is appointed, or sealed and listed too: the request is never taken back
 
-A deleted topic's states are asked for in the same way (`moving_to` the leader itself), and forgotten when they are closed, or their
-leaders sealed: so nothing is acknowledged for a topic after its deletion was answered.
+The states of a deleted topic are closed in the same way (`moving_to` is the leader itself). They are deleted once they are closed,
+or their leaders sealed: so no record is acknowledged after the answer to the deletion of its topic.
 
 A new leader reads the footers of exactly these sessions, in this order. The functions on states are pure; `read_all`, `write` and
 `forget` act. Invariants: the epoch grows with each leader; a session that may hold records of the partition is in the
-list; what was decided on a state that is no longer the stored one is never written.
+list; a change that was decided on a state that is no longer the stored one is never written.
 """
 
 from __future__ import annotations
@@ -38,35 +38,37 @@ from metadata.store.keys import KeyLayout
 
 FORMAT_VERSION = 1
 PAGE_PARTITIONS = 1000
-# Times that a transaction whose answer was lost is looked up and tried again.
+# Attempts of a transaction whose answer was lost; each is looked up first.
 ATTEMPTS_MAX = 8
-# Values of one transaction together, keys not counted: stays below what a request to etcd may have.
+# Bound on the values of one transaction, keys not counted: stays below the limit of a request to etcd.
 VALUES_BYTES_MAX = 1 << 20
-# More are no faster, and hold up the event loop for longer.
+# Transactions under way at once: more are no faster, and hold up the event loop for longer.
 TRANSACTIONS_AT_ONCE = 4
 
 
 class SessionSpan(msgspec.Struct, frozen=True, gc=False):
-    """One leadership: records of this epoch lie in this session's segments, and nowhere else."""
+    """Describes one leadership: records of this epoch lie only in this session's segments."""
 
     leader_epoch: LeaderEpoch
     session: SessionId
-    # The segment from which on the session holds no record of this epoch. None: up to its seal, or it leads still.
+    # The first segment without records of this epoch. None: they end at the session's seal, or it leads still.
     released_at_seq: SegmentSeq | None = None
 
 
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Holds the leader of a partition and the sessions that may hold its records."""
+
     format_version: int = FORMAT_VERSION
     leader_session: SessionId
     leader_epoch: LeaderEpoch
     # By ascending epoch; the last one leads.
     sessions: tuple[SessionSpan, ...]
-    # The controller asks the leader to hand the partition over to this session; its own: to nobody.
+    # The session to which the controller asks the leader to hand over; its own: the partition is to be closed.
     moving_to: SessionId | None = None
 
     @property
     def is_closed(self) -> bool:
-        """Nobody leads: the last one has let go of it, since its topic was deleted. Or there was none, after a restore."""
+        """Tells that no session leads: the topic was deleted, or the state was restored without a leader."""
         return self.sessions[-1].released_at_seq is not None
 
 
@@ -74,7 +76,7 @@ _decoder = msgspec.json.Decoder(PartitionState)
 
 
 def appointed(current: PartitionState | None, session: SessionId) -> PartitionState:
-    """The state once `session` leads, after the leader before it was sealed: the epoch is raised by one.
+    """Returns the state once `session` leads, after the leader before it was sealed: the epoch is raised by one.
 
     Where that leader was asked to hand over to a third session, which is sealed as well, the epoch is raised by two. The third
     session is listed between them: another copy of the metadata may know that the partition was handed over to it.
@@ -91,17 +93,17 @@ def appointed(current: PartitionState | None, session: SessionId) -> PartitionSt
 
 
 def moving(current: PartitionState, to: SessionId | None) -> PartitionState:
-    """The state once the leader is asked to hand over to `to`; None takes the question back, which controllers never do."""
+    """Returns the state once the leader is asked to hand over to `to`; None takes that back, which controllers never do."""
     return msgspec.structs.replace(current, moving_to=to)
 
 
 def handed_over(current: PartitionState, released_at_seq: SegmentSeq, holding: Set[SessionId]) -> PartitionState:
-    """The state that the leader writes when all its records of the partition lie in segments below `released_at_seq`.
+    """Returns the state that the leader writes when all its records of the partition lie in segments below `released_at_seq`.
 
-    The session that the partition was moving to leads from now on; where that is the leader's own, nobody does. `holding` as in
-    `pruned`.
+    The session that the partition was moving to leads from now on; where it is the leader's own, the partition is closed. `holding`
+    as in `pruned`.
     """
-    assert current.moving_to is not None, "a leader hands over when it is asked to"
+    assert current.moving_to is not None, "a leader hands over only when it is asked to"
     mine = SessionSpan(current.leader_epoch, current.leader_session, released_at_seq)
     before = msgspec.structs.replace(current, sessions=(*current.sessions[:-1], mine), moving_to=None)
     if current.moving_to == current.leader_session:
@@ -110,8 +112,11 @@ def handed_over(current: PartitionState, released_at_seq: SegmentSeq, holding: S
 
 
 def pruned(current: PartitionState, holding: Set[SessionId]) -> PartitionState:
-    """The state without the sessions that hold nothing. `holding`: those that hold records of the partition above what was
-    compacted, as the leader found them on the bucket; its own session stays where it may still write to it."""
+    """Returns the state without the sessions that hold nothing.
+
+    `holding`: the sessions with records above the manifest, as the leader found them on the bucket. Its own stays while it may
+    write.
+    """
     last = current.sessions[-1]
     kept = [span for span in current.sessions[:-1] if span.session in holding]
     if last.released_at_seq is None or last.session in holding:
@@ -133,7 +138,7 @@ async def read_all(store: MetadataStore, layout: KeyLayout) -> dict[TopicPartiti
 
 
 class LeadershipChange(NamedTuple):
-    """A partition's next state, and the revision of the state that it was decided on; 0 where there was none."""
+    """Holds a partition's next state, and the revision of the state that it was decided on; 0 where there was none."""
 
     partition: TopicPartition
     read_at: Revision
@@ -143,11 +148,11 @@ class LeadershipChange(NamedTuple):
 async def write(
     store: MetadataStore, decisions: Iterable[LeadershipChange], layout: KeyLayout, *, guards: Sequence[Compare] = ()
 ) -> Revision:
-    """Stores what was decided, as many as fit into a transaction at a time, and some transactions at the same time. `guards` must
-    hold as well, such as that the caller is the controller still. Answers the revision of the last transaction, 0 without any.
+    """Stores the changes in as few transactions as possible, some at a time, and returns the revision of the last; 0 without any.
 
-    Raises Fenced where another came first, or a guard fails: read again, and decide again. It, and Unavailable, may come when
-    some of the partitions are written already, whole transactions; none is under way any more.
+    `guards` must hold as well, such as that the caller is still the controller. Raises Fenced where another write came first or
+    a guard
+    fails: read again, and decide again. After Fenced and Unavailable some whole transactions may be written; none is under way.
     """
     assert len(guards) < OPERATIONS_MAX, "no room is left for a partition"
     decided = list(decisions)
@@ -180,16 +185,16 @@ async def write(
 async def forget(
     store: MetadataStore, partitions: Sequence[TopicPartition], layout: KeyLayout, *, guards: Sequence[Compare] = ()
 ) -> Revision:
-    """Deletes the states of a deleted topic's partitions. Answers the revision of the last transaction, 0 without any.
+    """Deletes the states of a deleted topic's partitions. Returns the revision of the last transaction, 0 without any.
 
-    No error where there are none; Fenced where a guard fails.
+    Missing states are no error. Raises Fenced where a guard fails.
     """
     revision = Revision(0)
     for first in range(0, len(partitions), OPERATIONS_MAX):
         deletes = [Delete(layout.partition(partition)) for partition in partitions[first : first + OPERATIONS_MAX]]
         result = await store.transact(guards, deletes)
         if not result.succeeded:
-            raise Fenced("partitions of deleted topics were not forgotten: this broker is the controller no more")
+            raise Fenced("states of deleted topics were not deleted: this broker is no longer the controller")
         revision = result.revision
     return revision
 
@@ -209,7 +214,7 @@ def _changes(decisions: Iterable[LeadershipChange], layout: KeyLayout) -> Iterat
 
 
 def _transactions(changes: Iterable[_Change], operations_max: int) -> Iterator[list[_Change]]:
-    """The changes in order, in as many as fit one transaction."""
+    """Splits the changes, in order, into transactions."""
     chunk: list[_Change] = []
     size = 0
     for change in changes:
@@ -223,7 +228,7 @@ def _transactions(changes: Iterable[_Change], operations_max: int) -> Iterator[l
 
 
 async def _write(store: MetadataStore, changes: Sequence[_Change], guards: Sequence[Compare]) -> Revision:
-    """One transaction. Where its answer is lost, a look at one of its keys tells whether it happened: all or none did."""
+    """Writes one transaction. Where its answer is lost, one of its keys shows whether it was written: all or none are."""
     compares = [*guards, *(Compare(change.key, change.read_at) for change in changes)]
     operations = [Put(change.key, change.value) for change in changes]
     unknown: OutcomeUnknown | None = None
@@ -245,11 +250,11 @@ async def _write(store: MetadataStore, changes: Sequence[_Change], guards: Seque
             partition=str(changes[0].partition),
             partitions=len(changes),
         )
-    raise Unavailable("the partitions' leader could not be written", partitions=len(changes)) from unknown
+    raise Unavailable("the leaders of partitions could not be written", partitions=len(changes)) from unknown
 
 
 def decode_state(kept: KeyValue) -> PartitionState:
-    """Raises Corrupt where the value is none."""
+    """Decodes a partition's state. Raises Corrupt."""
     try:
         state = _decoder.decode(kept.value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""Who leads what, in memory, fed by a watch: of every partition of the cluster, at every broker.
+"""Caches the state of every partition of the cluster, fed by a watch. Every broker has one.
 
-Invariants: what is here was true at one revision of the store, which never goes back; subscribers hear of every change of what is
-here, in order. A value that can't be read changes nothing: it is damage, and no order to stop leading.
+Invariants: the cache shows one revision of the store, which never falls; subscribers receive every change, in order. An unreadable
+value changes nothing: it is damage, not an order to stop leading.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PartitionsChanged = Callable[[Set[TopicPartition]], None]
 
 
 class PartitionCache:
-    """Its owner runs `run()` as a task."""
+    """Caches which session leads each partition. Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
         self._layout = layout
@@ -35,24 +35,24 @@ class PartitionCache:
 
     @property
     def states(self) -> Mapping[TopicPartition, tuple[PartitionState, Revision]]:
-        """The states with the revisions that wrote them; where the newest can't be read, the one before it."""
+        """Returns the states with the revisions that wrote them; where the newest can't be read, the one before it."""
         return self._tables.states
 
     @property
     def corrupt(self) -> Set[TopicPartition]:
-        """Those whose newest value can't be read: they have a state, and nobody knows which."""
+        """Returns the partitions whose newest value can't be read."""
         return self._tables.corrupt
 
     @property
     def moving(self) -> Set[TopicPartition]:
-        """Those that shall be handed over."""
+        """Returns the partitions that are to be handed over."""
         return self._tables.moving
 
     @property
     def set_back(self) -> TopicPartition | None:
-        """A partition whose leader epoch has fallen since this cache was made; None where there is none.
+        """Returns a partition whose leader epoch has fallen since this cache was made; None where there is none.
 
-        Epochs never fall, so these metadata have replaced later ones.
+        Epochs never fall, so an older copy of the metadata has replaced these.
         """
         return self._tables.set_back
 
@@ -64,7 +64,7 @@ class PartitionCache:
         return self._tables.led_by.get(session, set())
 
     def subscribe(self, changed: PartitionsChanged) -> Callable[[], None]:
-        """Answers how to end it."""
+        """Calls `changed` after each change, and returns how to end that."""
         self._subscribers.append(changed)
         return lambda: self._subscribers.remove(changed)
 
@@ -89,12 +89,12 @@ class PartitionCache:
         self._tell(changed)
 
     def _tell(self, changed: Set[TopicPartition]) -> None:
-        for told in tuple(self._subscribers):
-            told(changed)
+        for notify in tuple(self._subscribers):
+            notify(changed)
 
 
 class _Tables:
-    """The states, and by leader."""
+    """Holds the states, also by leader."""
 
     def __init__(self) -> None:
         self.states: dict[TopicPartition, tuple[PartitionState, Revision]] = {}
@@ -104,7 +104,7 @@ class _Tables:
         self.set_back: TopicPartition | None = None
 
     def put(self, partition: TopicPartition, kept: KeyValue, before: tuple[PartitionState, Revision] | None) -> None:
-        """One that is not in these tables. `before` stays its state where the newest can't be read."""
+        """Adds a partition that is not in these tables. `before` stays its state where the newest can't be read."""
         held = before
         try:
             held = decode_state(kept), kept.mod_revision
@@ -132,9 +132,9 @@ class _Tables:
 
 
 class _Reading:
-    """All states anew, put into tables of their own a page at a time: 100,000 at once would hold the event loop for half a second.
+    """Reads all states into new tables, a page at a time: 100,000 at once would hold the event loop for half a second.
 
-    It also finds what is different from before, so that who follows is not told of everything once more.
+    It also collects what has changed, so that subscribers are called for those partitions alone.
     """
 
     def __init__(self, layout: KeyLayout, before: _Tables, done: Callable[[_Tables, Set[TopicPartition]], None]) -> None:

@@ -1,7 +1,7 @@
-"""The compaction notices that still stand, from a watch, and who wants to be told of new ones.
+"""Follows the manifest notices by a watch, and passes new ones on to subscribers.
 
-A notice saves polling, and decides nothing (manifest_notice.py). Invariant: each is passed on once, whatever others have said of
-its partition before: they may have told of a version that nobody came to write. Who is told compares with what it holds.
+A notice saves polling and decides nothing (manifest_notice.py). Invariant: each notice is passed on once, whatever others of its
+partition said before, since their version may never have been written. Subscribers compare the version with the one they hold.
 """
 
 from __future__ import annotations
@@ -18,62 +18,62 @@ from metadata.store.range_watch import RangeWatch
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[Sequence[ManifestNotice]], None]
+NoticesReceived = Callable[[Sequence[ManifestNotice]], None]
 
 
 class ManifestNoticeCache:
-    """Its owner runs `run()` as a task."""
+    """Keeps the notices whose lease has not expired. Its owner runs `run()` as a task."""
 
     def __init__(self, metadata: MetadataStore, layout: KeyLayout) -> None:
-        self._told: dict[str, tuple[ManifestNotice, ...]] = {}
+        self._notices: dict[str, tuple[ManifestNotice, ...]] = {}
+        # The highest version of each partition, and the last key that announces it.
         self._newest: dict[TopicPartition, tuple[int, str]] = {}
-        """The highest version, and the last key that tells of it."""
-        self._subscribers: list[Told] = []
+        self._subscribers: list[NoticesReceived] = []
         self.run = RangeWatch(metadata, layout.compactions, replace=self._replace, apply=self._apply).run
 
     def version(self, partition: TopicPartition) -> int:
-        """Of the newest manifest that was told of; 0 where none was, a short while ago."""
+        """Returns the newest announced version of the partition's manifest; 0 where no notice stands."""
         newest = self._newest.get(partition)
         return newest[0] if newest is not None else 0
 
-    def subscribe(self, told: Told) -> Callable[[], None]:
-        """Calls it with each new notice; answers how to end that. It must not block, nor raise."""
-        self._subscribers.append(told)
-        return lambda: self._subscribers.remove(told)
+    def subscribe(self, received: NoticesReceived) -> Callable[[], None]:
+        """Calls `received` with new notices, and returns how to end that. It must not block, nor raise."""
+        self._subscribers.append(received)
+        return lambda: self._subscribers.remove(received)
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
-        for key in self._told.keys() - {item.key for item in items}:
+        for key in self._notices.keys() - {item.key for item in items}:
             self._forget(key)
-        self._hear(items)
+        self._receive(items)
 
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.kind == "delete":
                 self._forget(event.key)
         puts = [event for event in events if event.kind != "delete"]
-        self._hear([KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1) for event in puts])
+        self._receive([KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1) for event in puts])
 
-    def _hear(self, items: Sequence[KeyValue]) -> None:
-        heard: list[ManifestNotice] = []
+    def _receive(self, items: Sequence[KeyValue]) -> None:
+        new: list[ManifestNotice] = []
         for item in items:
             try:
                 notices = decode_notices(item)
             except Corrupt as error:
                 log.error("%s", error)
                 continue
-            if self._told.get(item.key) == notices:
-                continue  # read anew, after a hole in the history
+            if self._notices.get(item.key) == notices:
+                continue  # the whole range was read again, after a gap in the watch
             self._forget(item.key)
-            self._told[item.key] = notices
+            self._notices[item.key] = notices
             for notice in notices:
                 if notice.version >= self.version(notice.place):
                     self._newest[notice.place] = notice.version, item.key
-            heard += notices
-        if heard:
-            for told in tuple(self._subscribers):
-                told(heard)
+            new += notices
+        if new:
+            for received in tuple(self._subscribers):
+                received(new)
 
     def _forget(self, key: str) -> None:
-        for notice in self._told.pop(key, ()):
+        for notice in self._notices.pop(key, ()):
             if self._newest.get(notice.place) == (notice.version, key):
                 del self._newest[notice.place]

@@ -30,13 +30,13 @@ FORMAT_VERSION: Final = 1
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the metadata are in the batches."""
+    """Records which batches these metadata have applied."""
 
     # The last batch that is wholly applied; 0 before the first.
     number: int = 0
     # Nonces that were noted for the next batch. A controller that was deposed may still create it.
     pending: tuple[str, ...] = ()
-    # The revision of the metadata at which the last batch was applied; 0 where it changed nothing, or is of other metadata.
+    # The revision of the metadata at which the last batch was applied; 0 where it changed nothing, or belongs to other metadata.
     applied_at: Revision = Revision(0)
 
     def noting(self, nonce: str) -> Progress:

@@ -1,15 +1,15 @@
-"""Every partition's state, sorted by what the controller may have to do with it, and kept up with each change. Pure.
+"""Sorts every partition's state by what the controller may have to do with it, and follows each change. Pure.
 
-    a state that is  of no topic               ─▶ forgotten
+    a state that is  of no topic                ─▶ forgotten
                      unreadable, or newer       ─▶ known, and left alone
                      to be handed over          ─▶ moving
                      any other                  ─▶ led: by its leader's session and its topic
     no state, in a topic                        ─▶ missing
 
-So a plan costs as much as has changed and is to be done, not as much as there are partitions. It is sorted by what is stored,
-never by who lives: brokers come and go without a look at a single partition.
+So a plan costs as much as has changed and is to be done, not as much as there are partitions. States are sorted by what is stored,
+never by which brokers live: a broker comes or goes without a look at each partition.
 
-Invariant: a ledger that was told of changes is equal to a new one that is told of everything.
+Invariant: a ledger that applied changes one by one equals a new one that applied everything at once.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ StoredState = tuple[PartitionState, Revision]
 
 
 class Changes(NamedTuple):
-    """What is different now; for a new ledger, everything."""
+    """Holds what differs from the last call; for a new ledger, everything."""
 
     # 0 where the topic is gone.
     partition_counts: Mapping[TopicId, int]
-    # None where there is none, or none was ever read.
+    # None where the partition has no state, or none was ever read.
     states: Mapping[TopicPartition, StoredState | None]
-    # Those of `states` whose newest value can't be read.
+    # The partitions of `states` whose newest value can't be read.
     unreadable: Set[TopicPartition]
 
 
 class PartitionLedger:
+    """Indexes the states of all partitions for the controller's plan."""
+
     def __init__(self) -> None:
         self.states: dict[TopicPartition, StoredState] = {}
         self.led: dict[SessionId, dict[TopicId, set[TopicPartition]]] = {}
+        # How many partitions `led` has of each session.
         self.loads: Counter[SessionId] = Counter()
-        """How many partitions `led` has of each session."""
         self.moving: set[TopicPartition] = set()
         self.forgotten: set[TopicPartition] = set()
         self._unreadable: set[TopicPartition] = set()
         self._counts: dict[TopicId, int] = {}
+        # Partitions of each topic that have a state, readable or not.
         self._known: Counter[TopicId] = Counter()
-        """Partitions of each topic that have a state, of whatever kind."""
         self._incomplete: set[TopicId] = set()
 
     def apply(self, changes: Changes) -> None:
@@ -66,7 +68,7 @@ class PartitionLedger:
             self._put_in(partition)
 
     def missing(self) -> Iterator[TopicPartition]:
-        """The partitions of topics that have no state yet."""
+        """Yields the partitions of topics that have no state yet."""
         for topic_id in self._incomplete:
             for number in range(self._counts[topic_id]):
                 partition = TopicPartition(topic_id, Partition(number))
@@ -124,7 +126,7 @@ class PartitionLedger:
             self.loads[state.leader_session] += 1
 
     def _placeable(self, partition: TopicPartition) -> PartitionState | None:
-        """None where the partition is left alone: nobody knows what its newest value says."""
+        """Returns the state; None where its newest value is unreadable or newer, and the partition is left alone."""
         stored = self.states.get(partition)
         if stored is None or partition in self._unreadable or stored[0].format_version > FORMAT_VERSION:
             return None

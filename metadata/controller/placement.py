@@ -1,10 +1,10 @@
-"""Which broker leads which partition. Pure, and the same answer for the same question.
+"""Chooses which broker leads which partition. Pure and deterministic.
 
     partitions without a leader ─┐
-    what brokers have too much of ┴─▶ the broker with room that has least of the topic, on the rack that has least of it
+    surplus of overloaded ones  ─┴─▶ the broker with room that has least of the topic, on the rack that has least of it
 
-Who leads what comes sorted by session and topic, as ledger.py keeps it, and is not changed: what is decided is laid over
-it. So a placement costs as much as there is to place, not as much as there are partitions.
+`led` is sorted by session and topic, as ledger.py keeps it, and not changed: decisions are laid over it. So a placement costs as
+much as there is to place, not as much as there are partitions.
 
 Invariants: loads differ by at most one afterwards; no more partitions move than that takes; a draining broker gets nothing, and
 keeps nothing while another can take it; every partition without a leader gets one while any broker takes part.
@@ -25,9 +25,11 @@ Led = Mapping[SessionId, Mapping[TopicId, Collection[TopicPartition]]]
 
 
 class Placement(NamedTuple):
-    # To partitions that nobody leads.
+    """Holds the leaders that were chosen."""
+
+    # For partitions without a leader.
     given: dict[TopicPartition, SessionId]
-    # From one that leads them to another.
+    # For partitions that leave their leader.
     moved: dict[TopicPartition, SessionId]
 
 
@@ -39,14 +41,13 @@ def place(
     arriving: Iterable[tuple[TopicPartition, SessionId]] = (),
     moves_max: int | None = None,
 ) -> Placement:
-    """Gives every partition of `leaderless` to somebody, and moves what candidates have too much of.
+    """Chooses a leader for every partition of `leaderless`, and moves the surplus of overloaded candidates.
 
-    `led` may name sessions that are no candidates, which count for nothing. `arriving` is led by candidates as well, but not in
-    `led`: partitions on their way, each with the candidate that it counts for. At most `moves_max` partitions that have a leader
-    are moved; what is left unbalanced is for the next time.
+    Sessions of `led` that are no candidates are ignored. `arriving`: partitions on their way that are not in `led`, each with the
+    candidate that it counts for. At most `moves_max` partitions that have a leader are moved; the next call goes on.
     """
     staying = sorted((candidate for candidate in candidates if not candidate.draining), key=lambda candidate: candidate.session)
-    if not staying:  # better a broker that is about to leave than none
+    if not staying:  # a broker that is about to stop is better than none
         staying = sorted(candidates, key=lambda candidate: candidate.session)
         if not staying:
             return Placement({}, {})
@@ -66,7 +67,7 @@ def place(
 
 
 def is_balanced(loads: Mapping[SessionId, int], candidates: Sequence[Candidate]) -> bool:
-    """Whether `place` would move nothing, where each candidate leads as many partitions as `loads` say, and all are led."""
+    """Returns whether `place` would move nothing, where each candidate leads as many partitions as `loads` say, and all are led."""
     staying = [candidate for candidate in candidates if not candidate.draining] or candidates
     if not staying:
         return True
@@ -75,20 +76,20 @@ def is_balanced(loads: Mapping[SessionId, int], candidates: Sequence[Candidate])
 
 
 class _Tables:
-    """Who leads what, counted by broker and by rack, with what is decided laid over it."""
+    """Counts the partitions of each broker and rack, with the decisions laid over `led`."""
 
     def __init__(self, led: Led, arriving: Iterable[tuple[TopicPartition, SessionId]], candidates: Sequence[Candidate]) -> None:
         self._racks = {candidate.session: candidate.rack for candidate in candidates}
         self._led: Led = {session: led.get(session, {}) for session in self._racks}
         self._arriving: dict[SessionId, dict[TopicId, list[TopicPartition]]] = {s: defaultdict(list) for s in self._racks}
-        self._crowds: dict[TopicId, _Crowd] = {}  # of the topics that were asked for
+        self._crowds: dict[TopicId, _Crowd] = {}  # of the topics that were needed
         self.loads = {session: sum(map(len, topics.values())) for session, topics in self._led.items()}
         for partition, session in arriving:
             self._arriving[session][partition.topic_id].append(partition)
             self.loads[session] += 1
 
     def give(self, partition: TopicPartition, room: dict[SessionId, int]) -> SessionId:
-        """Chooses the leader, one with room, and counts the partition to it."""
+        """Chooses a leader that has room, and counts the partition to it."""
         by_session, by_rack = self._crowd(partition.topic_id)
         racks = self._racks
         _, _, _, chosen = min((by_rack[racks[s]], by_session[s], -left, s) for s, left in room.items() if left > 0)
@@ -103,7 +104,7 @@ class _Tables:
         by_rack[self._racks[session]] -= 1
 
     def most_crowded(self, session: SessionId, count: int) -> list[TopicPartition]:
-        """Partitions to give away, of a broker that was given none: each time the last one of the topic that it has most of."""
+        """Returns partitions that the session gives away: each time the last one of the topic that it has most of."""
         if count <= 0:
             return []
         topics = [(-self._held(session, topic), topic) for topic in {*self._led[session], *self._arriving[session]}]
@@ -133,15 +134,17 @@ class _Tables:
 
 
 class _Crowd(NamedTuple):
-    """Partitions of one topic: how many each session leads, and how many are led on each rack."""
+    """Counts the partitions of one topic that each session and each rack leads."""
 
     by_session: dict[SessionId, int]
     by_rack: dict[str, int]
 
 
 def _quotas(partition_count: int, staying: Iterable[Candidate], loads: Mapping[SessionId, int]) -> dict[SessionId, int]:
-    """How many more each may take, below 0 what it has too much. What does not divide stays where most is led already, and
-    goes to one broker of each rack before a second one."""
+    """Returns how many more partitions each broker may take; below 0, its surplus.
+
+    The remainder stays where most partitions are led, and goes to one broker of each rack before a second one.
+    """
     turn_in_rack: Counter[str] = Counter()
     turns: dict[SessionId, int] = {}
     for candidate in staying:

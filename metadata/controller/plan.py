@@ -1,12 +1,12 @@
-"""What the controller does next. Pure: the cluster as it is known goes in, steps come out.
+"""Plans the controller's next steps. Pure: the cluster as it is known goes in, steps come out.
 
     topics ─────────┐                        ┌─▶ unregistered   sessions to seal on the bucket, before they lose what they led
-    partition states┴─▶ ledger ─┬─▶ plan ────┼─▶ decisions      who leads what has no leader; who shall hand over to whom
-    live brokers ───────────────┘            ├─▶ closing        partitions that no topic has, and somebody leads: to be let go of
-                                             └─▶ forgotten      those that nobody leads
+    partition states┴─▶ ledger ─┬─▶ plan ────┼─▶ decisions      leaders of partitions without one; handovers to ask for
+    live brokers ───────────────┘            ├─▶ closing        partitions that no topic has but a session leads: to be closed
+                                             └─▶ forgotten      partitions that neither a topic nor a session has
 
-Invariants: a partition is given away only when it has no leader, or its leader's session is known to be sealed; a leader that
-lives is asked, never overruled; the session that it is asked to hand over to is never replaced by another one, since a copy of the
+Invariants: a partition is given away only when it has no leader, or its leader's session is known to be sealed; a live leader
+is asked, never overruled; the session that it is asked to hand over to is never replaced by another one, since a copy of the
 metadata may know that the handover has happened. Only the deletion of the topic ends that request. Where the leader dies, that
 session is appointed, or it is sealed before another one is appointed. What was planned on an old view is not written.
 """
@@ -23,22 +23,24 @@ from metadata.controller.ledger import PartitionLedger
 from metadata.controller.placement import is_balanced, place
 from metadata.model import Revision, SessionId, TopicPartition
 
-# Partitions on their way from a live leader to another at the same time: while one moves, nobody takes its records.
+# Bound on handovers between live leaders at once: a partition that moves takes no records.
 MOVES_MAX = 256
 
 
 class Steps(NamedTuple):
+    """Holds what the controller does next."""
+
     # Sessions that lead partitions and have no broker: to be confirmed, then sealed.
     unregistered: list[SessionId]
     decisions: list[LeadershipChange]
-    # No topic has them, as far as is known, and a leader that lives: to be confirmed, then asked for.
+    # Partitions of no known topic with a live leader: to be confirmed, then the leader is asked to close them.
     closing: list[TopicPartition]
-    # Of those, what nobody leads: to be confirmed, then deleted.
+    # Partitions of no known topic without a live leader: to be confirmed, then deleted.
     forgotten: list[TopicPartition]
 
 
 def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
-    """`candidates` are the registered brokers; `sealed` sessions that were confirmed to have none, and have been sealed since."""
+    """Plans the next steps. `candidates`: the registered brokers; `sealed`: unregistered sessions that were sealed."""
     look = _Look(ledger, candidates, sealed)
     decisions = [_decided(ledger, partition, session) for partition, session in look.inherited]
     if look.leaderless or not is_balanced(look.loads, candidates):
@@ -52,21 +54,21 @@ def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[S
 
 
 def closed_by_leader(state: PartitionState, revision: Revision, partition: TopicPartition) -> LeadershipChange:
-    """The leader is asked to let go of a partition whose topic is gone."""
+    """Returns the change that asks the leader to close a partition whose topic was deleted."""
     return LeadershipChange(partition, revision, moving(state, state.leader_session))
 
 
 class _Look:
-    """At what is to be done, and whether anything must be placed. Most of the time nothing must."""
+    """Collects what is to be done, and whether any partition must be placed; most of the time none must."""
 
     def __init__(self, ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId]) -> None:
         registered = {candidate.session for candidate in candidates}
         self.unregistered = ledger.led.keys() - registered - sealed
+        # Partitions that each registered session leads, or is about to.
         self.loads: Counter[SessionId] = Counter({session: ledger.loads[session] for session in registered})
-        """Partitions that each registered session leads, or is about to."""
         self.leaderless = list(ledger.missing())
+        # On their way, with the session that they count for.
         self.arriving: list[tuple[TopicPartition, SessionId]] = []
-        """On their way, with the session that they count for."""
         # On their way from a leader that is sealed to a session that is registered.
         self.inherited: list[tuple[TopicPartition, SessionId]] = []
         self.in_move = 0

@@ -1,4 +1,4 @@
-"""The heartbeats of a member of a group, however slow its caller and its reader are; what their answers mean is state.py's."""
+"""Sends the heartbeats of a group member, independent of its caller and reader; state.py decides what answers mean."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from metadata.group_member.rebalance import MemberRebalance
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.state import Heard, MemberPhase, MemberState
 
-# In a session, at a coordinator that has too many calls: those of members that come again at once would come on top.
+# Heartbeats per session to an overloaded coordinator: the joins of members that were lost would only add to its load.
 BUSY_ATTEMPTS: Final = 10
 
 
 class MemberHeartbeats:
-    """Its owner runs `run()` as a task while the member lives."""
+    """Sends heartbeats and acts on their answers. Its owner runs `run()` as a task while the member lives."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MemberHeartbeats:
         match heard:
             case Heard.JOIN_AGAIN:
                 self._rebalance.join_again.set()
-                self._rebalance.repeat_call()  # where it waits for the assignment: there will be none
+                self._rebalance.repeat_call()  # a call that waits for the assignment will get none
             case Heard.ASK_AGAIN:
                 self._rebalance.repeat_call()
             case Heard.ENDED:
@@ -82,7 +82,7 @@ class MemberHeartbeats:
             return
         try:
             subscribed = self._reader.subscribed()
-        except Exception as error:  # noqa: BLE001  # as if it had been raised where the member asks for it
+        except Exception as error:  # noqa: BLE001  # as if it had been raised in the member's own call
             self._end(error)
             return
         if subscribed.keys() != self._place.topics or self._rebalance.is_unassigned(subscribed):

@@ -1,6 +1,6 @@
-"""What the member that leads a generation does for all: it reads what they asked for, and says who reads what. Pure.
+"""Computes the assignment that the leader of a generation makes for all its members. Pure.
 
-Invariant: what one member sends can't spoil the assignment of the others: one whose subscription can't be read is given nothing.
+Invariant: a member whose subscription is unreadable is assigned nothing, and the others are assigned as if it were not there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from metadata.groups.model import Joined, JoinedMember, MemberId
 
 
 class Subscribers(NamedTuple):
+    """Holds the members of a generation as the assignors need them."""
+
     readable: tuple[Subscriber, ...]
-    # Whose subscriptions can't be read.
+    # Members with unreadable subscriptions.
     torn: tuple[MemberId, ...]
 
     @property
@@ -37,13 +39,13 @@ def subscribers(joined: Joined) -> Subscribers:
 
 
 def _subscriber(member: JoinedMember) -> Subscriber:
-    told = decode_subscription(member.metadata)
-    owned = frozenset((topic, number) for topic, numbers in told.owned.items() for number in numbers)
-    return Subscriber(member.member_id, frozenset(told.topics), member.instance_id, owned, told.generation)
+    subscription = decode_subscription(member.metadata)
+    owned = frozenset((topic, number) for topic, numbers in subscription.owned.items() for number in numbers)
+    return Subscriber(member.member_id, frozenset(subscription.topics), member.instance_id, owned, subscription.generation)
 
 
 def assignments(protocol: str, partition_counts: Mapping[str, int], members: Sequence[Subscriber]) -> dict[MemberId, bytes]:
-    """By member, in the bytes that SyncGroup carries. `protocol` is one of ASSIGNORS."""
+    """Returns the assignments by member, in the bytes that SyncGroup carries. `protocol` is one of ASSIGNORS."""
     encoded: dict[MemberId, bytes] = {}
     for member_id, partitions in ASSIGNORS[protocol](partition_counts, members).items():
         by_topic: dict[str, list[int]] = defaultdict(list)
@@ -54,5 +56,5 @@ def assignments(protocol: str, partition_counts: Mapping[str, int], members: Seq
 
 
 def has_grown(assigned: Mapping[str, int], now: Mapping[str, int]) -> bool:
-    """Whether there are partitions that nobody was assigned. Fewer are no news: who tells may have heard less."""
+    """Returns whether there are unassigned partitions. A lower count is ignored, as it may come from a stale cache."""
     return any(count > assigned.get(topic, 0) for topic, count in now.items())

@@ -1,14 +1,14 @@
-"""The life of one member of a consumer group: it joins, hears what it owns, stays, and gives up in time.
+"""Runs one member of a consumer group: it joins, receives its partitions, stays, and gives them up in time.
 
     run() ─┬─ one stay after the other: rebalance.py
            ├─ heartbeats, however slow the caller and the reader are: heartbeats.py
            └─ new partitions, where it leads the group's members
 
-A stay is ended from outside where it waits: by a heartbeat that tells that it is out, or by the clock. Then the reader is told
-`lost`. It stands on GroupCalls (the SDK's go over gRPC, a broker's own through its router, a test's to a coordinator): all members
-are this one. What is decided stands in state.py (pure) and leader_assignment.py (pure).
+A stay is ended from outside where it waits: by a heartbeat whose answer removes the member, or by the clock. Then `lost` is called.
+The member stands on CoordinatorClient: the SDK's goes over gRPC, a broker's through its router, a test's to a coordinator.
+Decisions are made in state.py (pure) and leader_assignment.py (pure).
 
-Invariants: the reader is told one thing at a time; `lost` comes before anybody else can own what is lost; no task outlives run().
+Invariants: the reader gets one call at a time; `lost` comes before another member can own what is lost; no task outlives run().
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 
 
 class _CallerAway(Exception):
-    """The caller took no records for max_poll_interval_ms."""
+    """Ends a stay: the caller took no records for max_poll_interval_ms."""
 
 
 class _SessionMayHaveEnded(Exception):
-    """By this process's clock: no answer came for so long."""
+    """Ends a stay: by this process's clock no answer came within the session timeout."""
 
 
 class _Ended(Exception):
-    """run() has."""
+    """Marks that run() has ended."""
 
 
 class GroupMember:
-    """Its owner runs `run()` as a task."""
+    """Runs one member of a group. Its owner runs `run()` as a task."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GroupMember:
         group: str,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`jitter` gives numbers between 0 and 1, for pauses before a call is tried again."""
+        """`jitter` returns numbers between 0 and 1, for pauses before a call is tried again."""
         self._calls = calls
         self._reader = reader
         self._settings = settings
@@ -73,57 +73,59 @@ class GroupMember:
         self._polled_s = float("inf")
         self._has_polled = asyncio.Event()
         self._stay: asyncio.Timeout | None = None
+        # Why the stay was ended from outside.
         self._ended_by: Exception | None = None
-        """Why the stay was ended from outside."""
         self._clock: asyncio.TimerHandle | None = None
 
-    # ── what its owner asks ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls of its owner ───────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def member_id(self) -> MemberId:
-        """Empty before it has joined, and once the group does not know it any more."""
+        """Returns the member's id; empty before it has joined, and once the group does not know it any more."""
         return self._place.member_id
 
     @property
     def generation(self) -> Generation:
-        """That commits name; NO_GENERATION while it is in none."""
+        """Returns the generation for commits; NO_GENERATION while the member is in none."""
         return self._place.generation
 
     @property
     def owned(self) -> frozenset[TopicPartitionName]:
-        """Nothing once the session may have ended by this process's clock, even before `lost` was told: a process that was frozen
-        asks here before it hands out what it had read before."""
+        """Returns the owned partitions; none once the session may have ended by this process's clock.
+
+        A process that was frozen asks here before it hands out what it had read before, even if `lost` was not called yet.
+        """
         if self._loop is None or self._loop.time() >= self._place.holds_until_s:
             return NOTHING
         return self._place.owned
 
     def polls(self) -> None:
-        """The caller waits for records: until `polled()`, max_poll_interval_ms does not count."""
+        """Notes that the caller waits for records: until `polled()`, max_poll_interval_ms does not count."""
         self._polled_s = float("inf")
         self._has_polled.set()
 
     def polled(self) -> None:
-        """The caller took records: max_poll_interval_ms counts from here. A member that left because it did not joins again."""
+        """Notes that the caller took records: max_poll_interval_ms counts from here. A member that left for that joins again."""
         if self._loop is not None:
             self._polled_s = self._loop.time()
             self._arm()
         self._has_polled.set()
 
     def subscription_changed(self) -> None:
-        """`reader.subscribed()` gives something else: join again with it. Unsaid, it is seen at the next heartbeat."""
+        """Joins again, as `reader.subscribed()` has changed. Without this call the next heartbeat notices."""
         self._rebalance.join_again.set()
 
     def stop(self) -> None:
-        """run() tells `revoked`, leaves the group (a static member does not: its session runs on), and returns."""
+        """Makes run() call `revoked`, leave the group and return. A static member does not leave: its session runs on."""
         self._rebalance.stopping.set()
         self._rebalance.join_again.set()
         self._has_polled.set()
         self._rebalance.repeat_call()
 
     async def leave(self) -> None:
-        """Once run() has ended: so the group need not wait for the session to end. A static member leaves as well.
+        """Leaves the group after run() has ended, so that the group need not wait for the session's end. Static members too.
 
-        Raises nothing that a coordinator answers: the session ends by itself.
+        Raises no error of the coordinator: the session ends by itself.
         """
         if self._place.member_id == NO_MEMBER:
             return
@@ -133,13 +135,13 @@ class GroupMember:
             async with asyncio.timeout(LEAVE_S):
                 await self._calls.leave(self._group, leaving)
         except (TidelogError, TimeoutError) as error:
-            log.info("group %s: could not tell that %s leaves: %s; its session ends by itself", self._group, leaving[0][0], error)
+            log.info("leaving failed group=%s member=%s: %s; its session ends by itself", self._group, leaving[0][0], error)
 
     async def run(self) -> None:
-        """Until `stop()`, or cancelled, which leaves no task, tells the reader nothing, and does not leave the group.
+        """Runs until `stop()`, or until cancelled; then no task is left, the reader is not called, and the group not left.
 
-        Raises what no trying again can mend (InstanceFenced, GroupFull, Denied, InvalidArgument …), and what the reader raised.
-        Brokers that are unavailable are asked again for ever: the reader is told `lost` in time.
+        Raises errors that a retry can't help (InstanceFenced, GroupFull, Denied, InvalidArgument …), and errors of the reader.
+        Unavailable brokers are retried without end: `lost` is called in time.
         """
         self._loop = asyncio.get_running_loop()
         if not self._has_polled.is_set():
@@ -164,7 +166,7 @@ class GroupMember:
     # ── one stay in the group after the other ───────────────────────────────────────────────────────────────────────────
 
     async def _live(self) -> Exception | None:
-        """Answers what ended it."""
+        """Takes part until it ends, and returns what ended it."""
         again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
         while not self._rebalance.stopping.is_set():
             ended_by = await self._take_part_until_it_ends()
@@ -187,7 +189,7 @@ class GroupMember:
         return None
 
     async def _take_part_until_it_ends(self) -> Exception | None:
-        """Why it ended; None where `stop()` did it."""
+        """Takes part once, and returns why it ended; None where `stop()` did it."""
         self._ended_by = None
         try:
             async with asyncio.timeout(None) as self._stay:
@@ -195,7 +197,7 @@ class GroupMember:
                 await self._rebalance.take_part()
         except TimeoutError as error:
             return error if self._ended_by is None else self._ended_by
-        except Exception as error:  # noqa: BLE001  # the reader's own, too, which reaches the caller when the group is left
+        except Exception as error:  # noqa: BLE001  # also the reader's own error, which the caller gets once the group is left
             return error
         finally:
             self._stay = None
@@ -205,18 +207,18 @@ class GroupMember:
         return None
 
     async def _give_up(self, why: Exception) -> Exception | None:
-        """All that it owns, at once. Answers what ends the member for good."""
+        """Gives up all partitions at once. Returns the error that ends the member, if any."""
         self._rebalance.leads_no_more()
         lost = self._place.lost(why)
         failure = None if isinstance(why, StaleMember | _CallerAway | _SessionMayHaveEnded) else why
         if lost:
-            log.warning("group %s: %d partitions are lost: %s", self._group, len(lost), why)
+            log.warning("partitions lost group=%s count=%d: %s", self._group, len(lost), why)
             try:
                 await self._reader.lost(lost)
             except Exception as error:
                 if failure is None:
                     return error
-                log.exception("group %s: its reader could not be told what is lost", self._group)
+                log.exception("calling `lost` failed group=%s", self._group)
         return failure
 
     async def _leave_unless_fenced(self, failure: Exception) -> None:
@@ -224,7 +226,7 @@ class GroupMember:
             await self.leave()
 
     def _end(self, why: Exception) -> None:
-        """The stay, wherever it waits."""
+        """Ends the stay, wherever it waits."""
         if self._stay is not None and not self._stay.expired() and self._ended_by is None:
             self._ended_by = why
             self._stay.reschedule(self._now_s)
@@ -234,7 +236,7 @@ class GroupMember:
             await asyncio.sleep(self._settings.topics_interval_ms / 1000)
             try:
                 await self._rebalance.look_for_partitions()
-            except Exception as error:  # noqa: BLE001  # as if it had been raised where the member asks for it
+            except Exception as error:  # noqa: BLE001  # as if it had been raised in the member's own call
                 self._end(error)
 
     # ── the clock ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,7 +250,7 @@ class GroupMember:
         return min(self._place.holds_until_s, self._polled_s + self._settings.max_poll_interval_ms / 1000)
 
     def _arm(self) -> None:
-        """The timer is never late; where it is early, it is set anew: heartbeats and callers that take records cost none."""
+        """Arms the timer, which is never late. An early one is armed again, so that heartbeats and polls cost no timer each."""
         due_s = self._due_s()
         if self._stay is None or self._loop is None or due_s == float("inf"):
             return
@@ -262,7 +264,7 @@ class GroupMember:
         if self._now_s < self._due_s():
             self._arm()
         elif self._now_s >= self._place.holds_until_s:
-            self._end(_SessionMayHaveEnded("no answer of the group's coordinator came for too long"))
+            self._end(_SessionMayHaveEnded("no answer of the group's coordinator came within the session timeout"))
         else:
             self._has_polled.clear()
             self._end(_CallerAway(f"no records were taken for {self._settings.max_poll_interval_ms} ms"))

@@ -1,9 +1,9 @@
-"""How a member of a group goes from one assignment to the next: it joins, hears what it owns, gives up and takes, and stays.
+"""Moves a group member from one assignment to the next: it joins, syncs, revokes, takes and stays.
 
     revoke what can't be kept ─▶ join ─▶ sync ─▶ revoked ─▶ assigned ─▶ until there is something new ─▶ join …
                                     └ the members' leader assigns: leader_assignment.py (pure)
 
-What the answers mean is decided in state.py (pure). Invariant: the reader is told one thing at a time.
+Answers are judged in state.py (pure). Invariant: the reader gets one call at a time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_MEMBER, Joined, MemberId
 from metadata.retry import RetryPauses
 
-# Than the rebalance timeout, for a call that waits for all members: a coordinator that has just come waits 3 s longer for them.
-# Others may have a longer timeout: then it is asked again.
+# Added to the rebalance timeout for calls that wait for all members: a new coordinator waits 3 s longer for them.
+# Where another member has a longer timeout, the call is repeated.
 WAIT_LONGER_S: Final = 8.0
 COUNTS_S: Final = 10.0
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class MemberRebalance:
-    """Of one member. Its owner calls `take_part` for each stay in the group, and may cancel it at any moment."""
+    """Rebalances one member. Its owner calls `take_part` for each stay in the group, and may cancel it at any time."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class MemberRebalance:
         self._group = group
         self._jitter = jitter
         self._took = took
+        # The time limit of the call that waits for the group.
         self._call: asyncio.Timeout | None = None
-        """Of the call that waits for the group."""
+        # While the member leads: the partition counts of the topics of its generation, as they were assigned.
         self._assigned_counts: Mapping[str, int] | None = None
-        """While it leads: of the topics that its generation reads, as they were assigned."""
+        # Those topics, and the subscribed ones that do not exist yet.
         self._assigned_topics: frozenset[str] = frozenset()
-        """The same topics, and those that are not there yet."""
 
     async def take_part(self) -> None:
-        """Until `stopping` is set, and then gives up what it owns. Raises what ends the stay."""
+        """Takes part until `stopping` is set, and then gives up what it owns. Raises what ends the stay."""
         while not self.stopping.is_set():
             if self._place.revokes_before_joining:
                 await self._revoke(self._place.owned)
@@ -73,16 +73,16 @@ class MemberRebalance:
             if moves is None:
                 continue
             if moves.strange:
-                log.warning("group %s: assigned %s, which it has not asked for", self._group, sorted(moves.strange)[:3])
+                log.warning("assigned topics that were not subscribed group=%s: %s", self._group, sorted(moves.strange)[:3])
             await self._revoke(moves.revoked)
             await self._take(moves.assigned)
-            if moves.revoked:  # so that others are given it
+            if moves.revoked:  # join again, so that other members receive them
                 continue
             await self.join_again.wait()
         await self._revoke(self._place.owned)
 
     async def _join(self) -> Joined | None:
-        """None where it is stopped meanwhile."""
+        """Returns the answer to a join; None where the member is stopped meanwhile."""
         again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
         while not self.stopping.is_set():
             self.join_again.clear()
@@ -99,7 +99,7 @@ class MemberRebalance:
             except InconsistentProtocol:
                 if not self._place.owned:
                     raise
-                await self._revoke(self._place.owned)  # then it can offer all that it knows
+                await self._revoke(self._place.owned)  # then the member can offer all its assignors
                 continue
             except RebalanceInProgress as error:
                 pause_s = again.next_s(error)
@@ -113,7 +113,7 @@ class MemberRebalance:
         return None
 
     async def _sync(self, joined: Joined) -> Moves | None:
-        """None where it has to join again, or is stopped."""
+        """Returns the changes of the assignment; None where the member has to join again, or is stopped."""
         again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
         assignments: dict[MemberId, bytes] | None = None
         while not self.stopping.is_set():
@@ -133,20 +133,18 @@ class MemberRebalance:
         return None
 
     async def _assignments(self, joined: Joined) -> dict[MemberId, bytes]:
-        """Of all members, by the one that leads them; nothing by the others."""
+        """Returns the assignments of all members where this one leads them; else none."""
         if joined.leader != joined.member_id:
             return {}
         asking = subscribers(joined)
         if asking.torn:
-            log.warning(
-                "group %s: nothing is assigned to %s, whose subscription can't be read", self._group, ", ".join(asking.torn)
-            )
+            log.warning("assigning nothing group=%s members=%s: unreadable subscription", self._group, ", ".join(asking.torn))
         counts = await self._counts(asking.topics)
         self._assigned_counts, self._assigned_topics = counts, asking.topics
         return {} if joined.skip_assignment else assignments(joined.protocol, counts, asking.readable)
 
     async def _counts(self, topics: Collection[str]) -> dict[str, int]:
-        """Of all topics of the group; whoever answers may have heard less than the reader has."""
+        """Returns the partition counts of the group's topics, the higher one where the reader knows more."""
         counts = dict(await self._answered(self._reader.partition_counts(topics), "the question for partition counts", COUNTS_S))
         for topic, count in self._reader.subscribed().items():
             if topic in topics:
@@ -170,11 +168,11 @@ class MemberRebalance:
         self._assigned_counts = None
 
     def is_unassigned(self, counts: Mapping[str, int]) -> bool:
-        """Whether there is more of the topics that it has assigned than there was then."""
+        """Returns whether the topics that it assigned have more partitions than it assigned."""
         return self._assigned_counts is not None and has_grown(self._assigned_counts, counts)
 
     async def look_for_partitions(self) -> None:
-        """Of topics that others read, and this member's reader need not know. Raises what the reader does."""
+        """Joins again where topics of other members have new partitions. Raises what the reader raises."""
         if (assigned := self._assigned_counts) is None:
             return
         try:
@@ -188,7 +186,7 @@ class MemberRebalance:
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _answered(self, call: Awaitable[_Answer], what: str, timeout_s: float | None = None) -> _Answer:
-        """Raises Unavailable where no answer comes in time, or a heartbeat told that none will."""
+        """Awaits the call. Raises Unavailable where it times out, or `repeat_call` ends it."""
         if timeout_s is None:
             timeout_s = self._settings.rebalance_timeout_ms / 1000 + WAIT_LONGER_S
         waits = asyncio.timeout(timeout_s)
@@ -204,7 +202,7 @@ class MemberRebalance:
             self._call = None
 
     def repeat_call(self) -> None:
-        """The one that waits for the group, where there is one: its answer will not come."""
+        """Ends a call that waits for the group, so that it is repeated: its answer will not come."""
         if self._call is not None and not self._call.expired():
             self._call.reschedule(asyncio.get_running_loop().time())
 

@@ -1,4 +1,4 @@
-"""How one member of a consumer group behaves: every setting with its unit. Pure; checked when it is made."""
+"""Holds the settings of one member of a consumer group, each with its unit. Pure."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ class MemberSettings:
 
     @property
     def beat_ms(self) -> float:
-        """Between two heartbeats: so that three may be lost before anybody else owns what this member reads."""
+        """Returns the time between heartbeats: three may be lost before another member owns what this one reads."""
         return min(self.heartbeat_interval_ms, self.session_timeout_ms / 3, self.rebalance_timeout_ms / 3)

@@ -4,8 +4,8 @@
     nothing committed ──────────────▶ as the policy says: at the earliest or the latest record, or an error
     the offset is not in the log ───▶ as the policy says
 
-The SDK, Consume over gRPC and reading over HTTP ask the same rules; how they learn what is committed, and the bounds of the log, is
-their own. A committed offset names the leader epoch of the last record that was read. Where the records of that epoch end below the
+The SDK, Consume over gRPC and reading over HTTP share these rules; each finds committed offsets and the bounds of the log its own
+way. A committed offset names the leader epoch of the last record that was read. Where the records of that epoch end below the
 offset, the log was cut since, and other records have these offsets now. The reader goes on at the cut, so that it skips no record
 that came since, and reads none twice.
 
@@ -45,7 +45,7 @@ class GroupStart(NamedTuple):
     offset: int
     # It is the end of the log. It has to be remembered, by a commit or otherwise.
     is_end: bool = False
-    # Why it is another offset than the committed one, for people; empty where it is not.
+    # Why it differs from the committed offset, for people; empty where it does not.
     moved: str = ""
 
 

@@ -1,24 +1,25 @@
-"""What one member knows of its place in a consumer group, and what follows from each answer. Pure: the caller brings the times.
+"""Keeps one member's state in a consumer group, and decides what follows from each answer. Pure: the caller brings the times.
 
     OUT ──▶ JOINING ──joined──▶ SYNCING ──synced──▶ STAYING
      ▲        ▲  └─ repeated        │ rebalance         │ rebalance, other topics, or something was given up
      │        └─────────────────────┴───────────────────┘
-     └── lost: unknown to the group, of another generation, or not heard of in time
+     └── lost: unknown to the group, of another generation, or without an answer for too long
 
 eager (range, roundrobin, sticky)     gives everything up before it joins again
 cooperative (cooperative-sticky)      keeps it, and says so; gives up what the new assignment lacks, and joins once more (KIP-429)
 
-By the clock, what it owns is its own until the first of these, each shortened by a margin:
+By the clock, the member owns its partitions until the first of these, each shortened by a margin:
 
-    sent at, and answered by a group that had heard it    + session timeout      then its session may have ended
-    sent at, and answered while no rebalance was on, or
-    where its request to join waited for the others       + rebalance timeout    then a barrier may have opened without it
+    sending time of a heartbeat that a group answered     + session timeout      then its session may have ended
+    sending time of one answered while no rebalance ran,
+    or while its request to join waited for the others    + rebalance timeout    then a barrier may have opened without it
 
-Until it has its assignment, heartbeats move the session alone: who is not heard to ask for it in time is lost for that.
+Until it has its assignment, heartbeats extend the session alone: a member that does not ask for it in time is lost.
 
-Invariants: nothing is owned that somebody else may have been assigned, whatever answers are lost; who holds partitions under a
-cooperative assignor offers no other kind, so that no generation can be assigned as if they were free; nothing is owned and not
-claimed. Times are seconds of a clock that never goes back. Source: Kafka's consumer coordinator, KIP-62, KIP-345, KIP-394, KIP-792.
+Invariants: a member owns nothing that another one may have been assigned, whatever answers are lost; an owner under a
+cooperative assignor offers no other kind, so that no generation can be assigned as if its partitions were free; every owned
+partition is claimed. Times are seconds of a monotonic clock. Source: Kafka's consumer coordinator, KIP-62, KIP-345, KIP-394,
+KIP-792.
 """
 
 from __future__ import annotations
@@ -55,15 +56,17 @@ from metadata.groups.model import (
     SyncRequest,
 )
 
-# Assignors that leave a partition with who claims it.
+# Assignors that leave a partition with the member that claims it.
 COOPERATIVE: Final = frozenset({"cooperative-sticky"})
-# A tenth of a timeout, and at most this: for the way of an answer, and for a reader to stop.
+# Upper bound of the margin, else a tenth of the timeout: for the way of an answer, and for a reader to stop.
 MARGIN_S_MAX: Final = 2.0
 
 NOTHING: Final[frozenset[TopicPartitionName]] = frozenset()
 
 
 class MemberPhase(Enum):
+    """Names where a member stands between two assignments."""
+
     OUT = auto()
     JOINING = auto()
     SYNCING = auto()
@@ -71,7 +74,7 @@ class MemberPhase(Enum):
 
 
 class Beat(NamedTuple):
-    """A heartbeat that was sent."""
+    """Describes a heartbeat that was sent."""
 
     member_id: MemberId
     generation: Generation
@@ -79,28 +82,30 @@ class Beat(NamedTuple):
 
 
 class Heard(Enum):
-    """What an answer to a heartbeat means."""
+    """Classifies the answer to a heartbeat."""
 
     NOTHING_NEW = auto()
-    # What it waits for was answered, and may be on its way: the next heartbeat, soon, tells whether it is lost.
+    # The call that it waits for was answered, perhaps to no avail: the next heartbeat, soon, shows whether the answer is lost.
     LOOK_AGAIN = auto()
     JOIN_AGAIN = auto()
-    # The call that waits is not known where it should be: it is to be repeated.
+    # The coordinator does not know the call that waits: it is to be repeated.
     ASK_AGAIN = auto()
-    # The error says how.
+    # The stay has ended; the error says why.
     ENDED = auto()
 
 
 class Moves(NamedTuple):
-    """What an assignment changes: first the one is given up, then the other is taken."""
+    """Holds what an assignment changes: first `revoked` is given up, then `assigned` is taken."""
 
     revoked: frozenset[TopicPartitionName]
     assigned: frozenset[TopicPartitionName]
-    # Of topics that this member has not asked for, and does not take.
+    # Of topics that this member did not subscribe to, and does not take.
     strange: frozenset[TopicPartitionName] = NOTHING
 
 
 class MemberState:
+    """Tracks one member's phase, generation and owned partitions."""
+
     def __init__(self, settings: MemberSettings) -> None:
         self.phase = MemberPhase.OUT
         self.member_id = NO_MEMBER
@@ -108,18 +113,18 @@ class MemberState:
         self.generation = NO_GENERATION
         self.protocol = ""
         self.owned = NOTHING
+        # The topics of the last request to join.
         self.topics: frozenset[str] = frozenset()
-        """That it joined with last."""
         self._settings = settings
         self._session_s = _shortened_s(settings.session_timeout_ms)
         self._rebalance_s = _shortened_s(settings.rebalance_timeout_ms)
+        # The generation that assigned what is owned.
         self._owned_in = NO_GENERATION
-        """The generation that assigned what is owned."""
+        # What it owned in that generation until now: an eager assignor that is sticky leaves it where it was.
         self._given_up_to_join = NOTHING
-        """What it held in that generation until now: an eager assignor that is sticky leaves it where it was."""
         self._asked_s = 0.0
+        # A heartbeat has shown that the request to join was answered.
         self._is_answered = False
-        """A heartbeat has told that the request to join was."""
         self._heard_s = 0.0
         self._no_rebalance_s = 0.0
 
@@ -153,15 +158,15 @@ class MemberState:
         return encode_subscription(Subscription(tuple(sorted(self.topics)), by_topic, self._owned_in))
 
     def named(self, required: MemberIdRequired) -> None:
-        """The first answer to a new member."""
+        """Takes the id from the first answer to a new member."""
         self.member_id = MemberId(str(required.details.get("member_id", "")))
 
     def joined(self, answer: Joined) -> None:
-        """Raises InconsistentProtocol where the group takes an assignor that this member has not offered."""
+        """Takes the answer to a join. Raises InconsistentProtocol for an assignor that this member has not offered."""
         if answer.protocol not in self._settings.assignors or (self.owned and answer.protocol not in COOPERATIVE):
             raise InconsistentProtocol(f"the group assigns by {answer.protocol!r}, which this member has not offered")
         heard_s = max(self._heard_s, self._asked_s)
-        if answer.generation != self.generation:  # heartbeats that were answered before came to the barrier that it went through
+        if answer.generation != self.generation:  # earlier answers belong to the barrier that it has passed
             self._no_rebalance_s = heard_s
         self._no_rebalance_s = max(self._no_rebalance_s, self._asked_s)
         self._heard_s = heard_s
@@ -173,14 +178,16 @@ class MemberState:
         return SyncRequest(self.member_id, self.instance_id, self.generation, assignments, PROTOCOL_TYPE, self.protocol)
 
     def synced(self, answer: Synced) -> Moves:
-        """Raises InvalidArgument where the assignment can't be read."""
-        told = frozenset((topic, number) for topic, numbers in decode_assignment(answer.assignment).items() for number in numbers)
-        mine = frozenset((topic, number) for topic, number in told if topic in self.topics and number >= 0)
+        """Takes the assignment and returns what it changes. Raises InvalidArgument where it can't be read."""
+        assigned = frozenset(
+            (topic, number) for topic, numbers in decode_assignment(answer.assignment).items() for number in numbers
+        )
+        mine = frozenset((topic, number) for topic, number in assigned if topic in self.topics and number >= 0)
         self.phase = MemberPhase.STAYING
         self._owned_in, self._given_up_to_join = self.generation, NOTHING
         self._heard_s = max(self._heard_s, self._asked_s)
         self._no_rebalance_s = max(self._no_rebalance_s, self._asked_s)
-        return Moves(self.owned - mine, mine - self.owned, told - mine)
+        return Moves(self.owned - mine, mine - self.owned, assigned - mine)
 
     # ── what is owned ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,8 +200,10 @@ class MemberState:
         self.owned -= partitions
 
     def lost(self, why: Exception) -> frozenset[TopicPartitionName]:
-        """It is out, and owns nothing any more. It keeps its id unless the group does not know it; so a process that was replaced
-        under its instance id is fenced when it comes back, and does not fence its successor."""
+        """Leaves the group, returns what was owned, and owns nothing. The id stays unless the group does not know it.
+
+        So a process that was replaced under its instance id is fenced when it comes back, and does not fence its successor.
+        """
         lost, self.owned = self.owned, NOTHING
         self.phase, self.generation, self.protocol = MemberPhase.OUT, NO_GENERATION, ""
         self._owned_in, self._given_up_to_join = NO_GENERATION, NOTHING
@@ -207,7 +216,7 @@ class MemberState:
 
     @property
     def holds_until_s(self) -> float:
-        """When what it owns may be somebody else's; for ever where it owns nothing."""
+        """Returns when another member may own what this one owns; infinity where it owns nothing."""
         if not self.owned:
             return float("inf")
         return min(self._heard_s + self._session_s, self._no_rebalance_s + self._rebalance_s)
@@ -215,12 +224,12 @@ class MemberState:
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def beat(self, *, now_s: float) -> Beat | None:
-        """None while it is in no generation. While it waits to join the next one, it is in the one before."""
+        """Returns the heartbeat to send; None in no generation. A member that waits to join names its former one."""
         return None if self.generation == NO_GENERATION else Beat(self.member_id, self.generation, now_s)
 
     def answered(self, beat: Beat, error: TidelogError | None) -> Heard:
         if (beat.member_id, beat.generation) != (self.member_id, self.generation):
-            return Heard.NOTHING_NEW  # it is of before
+            return Heard.NOTHING_NEW  # it belongs to an earlier generation
         if error is None:
             self._heard_s = max(self._heard_s, beat.sent_s)
             if self._owned_in == self.generation:
@@ -230,13 +239,13 @@ class MemberState:
             self._heard_s = max(self._heard_s, beat.sent_s)
             if self.phase is not MemberPhase.JOINING:
                 return Heard.JOIN_AGAIN
-            if error.details.get("waits"):  # so no barrier opens without it there, nor elsewhere for a rebalance timeout
+            if error.details.get("waits"):  # no barrier opens without it, neither here nor elsewhere, for a rebalance timeout
                 self._no_rebalance_s = max(self._no_rebalance_s, beat.sent_s)
                 return Heard.NOTHING_NEW
             return Heard.ASK_AGAIN if self._join_should_be_known(beat) else Heard.NOTHING_NEW
         if (
             isinstance(error, StaleGeneration) and self.phase is MemberPhase.JOINING
-        ):  # it has joined the next one, and was not told yet
+        ):  # it has joined the next generation, and that answer has not arrived
             if not self._join_should_be_known(beat):
                 return Heard.NOTHING_NEW
             was_answered, self._is_answered = self._is_answered, True
@@ -244,7 +253,7 @@ class MemberState:
         return Heard.ENDED if isinstance(error, Fenced | Rejected) and not error.retryable else Heard.NOTHING_NEW
 
     def _join_should_be_known(self, beat: Beat) -> bool:
-        """By the coordinator that has answered this heartbeat, which was sent long after the request to join."""
+        """Returns whether the heartbeat was sent long enough after the request to join for the coordinator to know it."""
         return self.phase is MemberPhase.JOINING and beat.sent_s >= self._asked_s + self._settings.beat_ms / 1000
 
 

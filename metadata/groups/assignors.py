@@ -1,9 +1,9 @@
-"""Which member of a group reads which partitions. Pure: what all members subscribed to goes in, one assignment comes out.
+"""Assigns partitions to the members of a group. Pure: the subscriptions of all members go in, one assignment comes out.
 
-    range               of each topic a run of neighbours; partition p of every topic goes to the same member
-    roundrobin          all partitions in turn
-    sticky              in balance, and beyond that as it was
-    cooperative-sticky  the same, but what moves is first given up: its new owner gets it in the rebalance after (KIP-429)
+    range               gives each member a run of neighbours of each topic; partition p of every topic goes to the same member
+    roundrobin          deals all partitions in turn
+    sticky              balances, and moves as few partitions as that takes
+    cooperative-sticky  also lets what moves be given up first: its new owner gets it in the next rebalance (KIP-429)
 
 Invariants: every partition of a subscribed topic goes to exactly one member that subscribes to it, but for those that
 cooperative-sticky holds back; the same input gives the same assignment; with equal subscriptions no member has two partitions more
@@ -25,16 +25,18 @@ Assignment = dict[MemberId, list[TopicPartitionName]]
 
 
 class Subscriber(NamedTuple):
+    """Describes a member to the assignors: its topics and what it owns."""
+
     member_id: MemberId
     topics: frozenset[str]
     instance_id: InstanceId = NO_INSTANCE
-    # What the member holds, or held in `generation`.
+    # What the member owns, or owned in `generation`.
     owned: frozenset[TopicPartitionName] = frozenset()
     generation: int = -1
 
     @property
     def order(self) -> tuple[bool, str, str]:
-        """Static members first, by their instance ids: so their partitions stay when they restart."""
+        """Sorts static members first, by instance id, so that their partitions stay when they restart."""
         return self.instance_id == NO_INSTANCE, self.instance_id, self.member_id
 
 
@@ -73,13 +75,13 @@ def sticky_assignor(partition_counts: Mapping[str, int], subscribers: Sequence[S
     for partition in wanted:
         if (owner := held.get(partition)) is not None:
             by_place[owner].append(partition)
-    _give_what_nobody_has([partition for partition in wanted if partition not in held], members, by_place)
+    _give_unowned([partition for partition in wanted if partition not in held], members, by_place)
     _balance(members, by_place)
     return {member.member_id: sorted(by_place[place]) for place, member in enumerate(members)}
 
 
 def cooperative_sticky_assignor(partition_counts: Mapping[str, int], subscribers: Sequence[Subscriber]) -> Assignment:
-    """Whoever says that it holds a partition is believed, however old its generation: it may still be reading."""
+    """Holds back partitions that another member claims to own, however old its generation: it may still be reading."""
     claimed: dict[TopicPartitionName, set[MemberId]] = defaultdict(set)
     for subscriber in subscribers:
         for partition in subscriber.owned:
@@ -100,13 +102,13 @@ ASSIGNORS: Final[dict[str, Assignor]] = {
 
 
 def _all_partitions(partition_counts: Mapping[str, int], subscribers: Sequence[Subscriber]) -> list[TopicPartitionName]:
-    """Of all topics that somebody subscribes to, in order."""
+    """Returns all partitions of subscribed topics, in order."""
     topics = {topic for subscriber in subscribers for topic in subscriber.topics}
     return [(topic, partition) for topic in sorted(topics) for partition in range(partition_counts.get(topic, 0))]
 
 
 def _present_owners(members: Sequence[Subscriber], wanted: set[TopicPartitionName]) -> dict[TopicPartitionName, int]:
-    """By place in `members`. The claim of the latest generation counts; where two claim in the same one, nobody's does."""
+    """Returns owners by place in `members`. The claim of the latest generation counts; two claims in the same one cancel out."""
     claims: dict[TopicPartitionName, tuple[int, int | None]] = {}
     for place, member in enumerate(members):
         for partition in member.owned:
@@ -120,10 +122,10 @@ def _present_owners(members: Sequence[Subscriber], wanted: set[TopicPartitionNam
     return {partition: place for partition, (_, place) in claims.items() if place is not None}
 
 
-def _give_what_nobody_has(
+def _give_unowned(
     partitions: Sequence[TopicPartitionName], members: Sequence[Subscriber], by_place: list[list[TopicPartitionName]]
 ) -> None:
-    """Each to the subscriber that has least."""
+    """Gives each partition to the subscriber that has least."""
     heaps: dict[str, list[tuple[int, int]]] = {}
     for partition in partitions:
         topic = partition[0]
@@ -131,7 +133,7 @@ def _give_what_nobody_has(
             heaps[topic] = [(len(by_place[place]), place) for place, member in enumerate(members) if topic in member.topics]
             heapq.heapify(heaps[topic])
         heap = heaps[topic]
-        while heap[0][0] != len(by_place[heap[0][1]]):  # it was given something of another topic meanwhile
+        while heap[0][0] != len(by_place[heap[0][1]]):  # it was given a partition of another topic meanwhile
             heapq.heapreplace(heap, (len(by_place[heap[0][1]]), heap[0][1]))
         size, place = heap[0]
         by_place[place].append(partition)
@@ -139,8 +141,10 @@ def _give_what_nobody_has(
 
 
 def _balance(members: Sequence[Subscriber], by_place: list[list[TopicPartitionName]]) -> None:
-    """Moves one partition after the other, each from who has most to who has least of those that could have it, until nobody has
-    two more than such another. Who has most gives first: so nobody is given what he gave away, and the fewest move."""
+    """Moves single partitions, from the largest owner to the smallest that may have them, until no two differ by two or more.
+
+    The largest gives first: so no member receives what it gave away, and the fewest partitions move.
+    """
     places_of: dict[str, list[int]] = defaultdict(list)
     for place, member in enumerate(members):
         for topic in member.topics:
@@ -152,12 +156,12 @@ def _balance(members: Sequence[Subscriber], by_place: list[list[TopicPartitionNa
 
 
 def _by_size(by_place: Sequence[Sequence[TopicPartitionName]]) -> list[int]:
-    """The places of those who have something, most first."""
+    """Returns the places of members that own partitions, the largest first."""
     return sorted((place for place, held in enumerate(by_place) if held), key=lambda place: -len(by_place[place]))
 
 
 def _give_one_away(giver: int, places_of: Mapping[str, Sequence[int]], by_place: list[list[TopicPartitionName]]) -> bool:
-    """The latest partition that somebody has room for. Whether there was one."""
+    """Moves the last partition for which a member has room. Returns whether there was one."""
     held = by_place[giver]
     full: set[str] = set()
     for at in reversed(range(len(held))):

@@ -1,13 +1,12 @@
-"""What the members of a group tell each other about partitions, in the bytes that Kafka's consumers write and read. Pure.
+"""Encodes what members of a group send each other about partitions, in the bytes of Kafka's consumers. Pure.
 
     subscription = version i16 · topics [string] · user data bytes
                    · from 1: owned [topic string · partitions [i32]] · from 2: generation i32 · from 3: rack string
     assignment   = version i16 · assigned [topic string · partitions [i32]] · user data bytes
 
 Big-endian; a string is i16 length · UTF-8, bytes are i32 length · bytes, an array is i32 count · items; -1 is null. The coordinator
-never looks into them: members of other kinds put there what they like. What follows the fields that are known is of a newer
-version and is left alone. Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json of Apache Kafka, KIP-429,
-KIP-792, KIP-881.
+never decodes them: members of other protocol types put there what they like. Trailing fields belong to a newer version and are
+ignored. Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json of Apache Kafka, KIP-429, KIP-792, KIP-881.
 """
 
 from __future__ import annotations
@@ -24,13 +23,15 @@ STRING_BYTES_MAX: Final = 0x7FFF
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
-# By topic.
+# Partition numbers by topic.
 Partitions = Mapping[str, Sequence[int]]
 
 
 class Subscription(NamedTuple):
+    """Holds what a member subscribes to, and what it owns."""
+
     topics: tuple[str, ...]
-    # What the member held in `generation`, and still holds where partitions move one after the other.
+    # What the member owned in `generation`, and still owns under a cooperative assignor.
     owned: Mapping[str, Sequence[int]] = {}
     generation: int = -1
     rack: str = ""
@@ -45,7 +46,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises InvalidArgument."""
+    """Decodes a subscription. Raises InvalidArgument."""
     reader = _Reader(data, "a subscription")
     version = reader.version()
     topics = tuple(reader.string() or "" for _ in range(reader.count()))
@@ -61,7 +62,7 @@ def encode_assignment(partitions: Partitions, user_data: bytes = b"") -> bytes:
 
 
 def decode_assignment(data: bytes) -> dict[str, list[int]]:
-    """No bytes are no partitions. Raises InvalidArgument."""
+    """Decodes the partitions of an assignment; no bytes are no partitions. Raises InvalidArgument."""
     if not data:
         return {}
     reader = _Reader(data, "an assignment")
@@ -70,7 +71,7 @@ def decode_assignment(data: bytes) -> dict[str, list[int]]:
 
 
 def user_data_of_assignment(data: bytes) -> bytes:
-    """Raises InvalidArgument."""
+    """Returns the user data of an assignment. Raises InvalidArgument."""
     if not data:
         return b""
     reader = _Reader(data, "an assignment")
@@ -108,14 +109,14 @@ class _Reader:
 
     def version(self) -> int:
         if (version := self.i16()) < 0:
-            raise InvalidArgument(f"{self._what} of version {version} is none")
+            raise InvalidArgument(f"{self._what} has the invalid version {version}")
         return version
 
     def i32(self) -> int:
         return int(_I32.unpack(self._take(4))[0])
 
     def count(self) -> int:
-        """Of an array: no more than there are bytes for."""
+        """Reads the length of an array, which is at most the bytes that are left."""
         count = self.i32()
         if count > len(self._data) - self._at:
             raise self._torn()

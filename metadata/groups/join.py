@@ -1,4 +1,4 @@
-"""How a member comes into a consumer group: as a new one, again, or under its instance id in the place of its former process. Pure.
+"""Joins a member to a consumer group: as a new one, again, or under its instance id in place of its former process. Pure.
 
 Each case ends at the barrier, or is answered at once where nothing changes. Invariant: what is refused has changed nothing.
 Source: Kafka's group coordinator, KIP-345 (static members), KIP-394 (ids before joining), KIP-814 (static leaders).
@@ -41,7 +41,7 @@ from metadata.groups.settings import GroupSettings
 def join(
     group: Group, request: JoinRequest, waiter: Waiter, *, new_member_id: MemberId, now_ms: int, settings: GroupSettings
 ) -> Step:
-    """Raises what refuses the request: the group stays as it is. MemberIdRequired is told as an answer, since its id is kept."""
+    """Returns the group with the join. Raises what refuses it, with the group unchanged; MemberIdRequired is an answer."""
     step = _join(group, request, waiter, new_member_id=new_member_id, now_ms=now_ms, settings=settings)
     if step.group.members is not group.members:
         check_group_size(step.group, settings)
@@ -59,8 +59,8 @@ def _join(
     if request.member_id == NO_MEMBER:
         if request.member_id_required:
             announced = {**group.announced, new_member_id: now_ms + request.session_timeout_ms}
-            told = MemberIdRequired("join again with the member id in the details", member_id=new_member_id)
-            return Step(replace(group, announced=announced), ((waiter, told),))
+            required = MemberIdRequired("join again with the member id in the details", member_id=new_member_id)
+            return Step(replace(group, announced=announced), ((waiter, required),))
         return _enter(group, request, new_member_id, waiter, now_ms=now_ms, settings=settings)
     if request.member_id in group.announced:
         return _enter(group, request, request.member_id, waiter, now_ms=now_ms, settings=settings)
@@ -145,7 +145,7 @@ def _is_the_same(member: Member, request: JoinRequest) -> bool:
 def _enter(
     group: Group, request: JoinRequest, member_id: MemberId, waiter: Waiter, *, now_ms: int, settings: GroupSettings
 ) -> Step:
-    """A member that was not there."""
+    """Adds a new member."""
     entered = replace(group, protocol_type=request.protocol_type, announced=without(group.announced, member_id))
     if request.member_id == NO_MEMBER and request.instance_id == NO_INSTANCE:
         entered = replace(entered, unnamed=entered.unnamed | {member_id})
@@ -174,7 +174,7 @@ def _replace_static(
     now_ms: int,
     settings: GroupSettings,
 ) -> Step:
-    """A static member whose process began anew: it takes its place, under a new id, and calls of the former one end."""
+    """Gives the place of a static member to its new process, under a new id, and ends the calls of the former one."""
     fenced = tuple(
         (waiting[held.member_id], fenced_instance(held.instance_id))
         for waiting in (group.joining, group.syncing)
@@ -195,17 +195,17 @@ def _replace_static(
         unsynced=frozenset(new_member_id if at == held.member_id else at for at in group.unsynced),
     )
     if group.phase is GroupPhase.STABLE and chosen_protocol(members) == group.protocol and _asks_for_the_same(group, held, member):
-        told = joined(replaced, new_member_id)._replace(skip_assignment=was_leader)
-        return Step(replaced, (*fenced, (waiter, told)), stored=True)
+        rejoined = joined(replaced, new_member_id)._replace(skip_assignment=was_leader)
+        return Step(replaced, (*fenced, (waiter, rejoined)), stored=True)
     step = _wait_at_barrier(replaced, member, waiter, entering=False, now_ms=now_ms, settings=settings)
     return step._replace(answers=(*fenced, *step.answers), stored=True)
 
 
 def _asks_for_the_same(group: Group, held: Member, member: Member) -> bool:
-    """Whether the assignment still fits a static member that came back.
+    """Returns whether the assignment still fits a static member that came back.
 
-    Kafka's consumers say what they own, too, which after a restart is nothing: only their topics count. Of members of other kinds
-    nobody here knows what their metadata mean.
+    Kafka's consumers also send what they own, which after a restart is nothing: only their topics count. The metadata of other
+    protocol types are opaque and compared whole.
     """
     before, now = held.metadata(group.protocol), member.metadata(group.protocol)
     if before == now or group.protocol_type != PROTOCOL_TYPE:

@@ -1,10 +1,10 @@
-"""A consumer group as its coordinator knows it: values only. Pure.
+"""Defines the values of a consumer group, as its coordinator knows it. Pure.
 
     Empty ──join──▶ PreparingRebalance ──barrier──▶ CompletingRebalance ──sync──▶ Stable
       ▲                   ▲     ▲                          │                        │
-      └── nobody joined ──┘     └──── a member is lost ────┴── join, leave, loss ───┘
+      └── none joined   ──┘     └──── a member is lost ────┴── join, leave, loss ───┘
 
-What is stored of it is record.py's, and what happens to it state_machine.py's. Terms and states are Kafka's
+record.py stores it, state_machine.py changes it. Terms and states are Kafka's
 (https://kafka.apache.org/protocol, KIP-62, KIP-345, KIP-394).
 """
 
@@ -23,19 +23,19 @@ MemberId = NewType("MemberId", str)
 # A member's group.instance.id, which outlives its process; "" for members without.
 InstanceId = NewType("InstanceId", str)
 Generation = NewType("Generation", int)
-# A call that waits for its answer, by the number that the coordinator gave it.
+# The number that the coordinator gave to a call that waits for its answer.
 Waiter = NewType("Waiter", int)
 
 NO_MEMBER = MemberId("")
 NO_INSTANCE = InstanceId("")
-# Of who commits without being a member.
+# The generation of commits that name no member.
 NO_GENERATION = Generation(-1)
-# Of a group, as of a topic; and of what its members call themselves.
+# Bound on the name of a group, on client ids and on instance ids.
 NAME_CHARACTERS_MAX: Final = 249
 
 
 class GroupPhase(Enum):
-    """The values are Kafka's names of the states, as people meet them."""
+    """Names the state of a group, in Kafka's words."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -44,7 +44,7 @@ class GroupPhase(Enum):
 
 
 class Protocol(NamedTuple):
-    """A way of assigning partitions that a member offers."""
+    """Names an assignor that a member offers, with the member's metadata for it."""
 
     name: str
     # The member's subscription, opaque here.
@@ -52,13 +52,15 @@ class Protocol(NamedTuple):
 
 
 class Member(msgspec.Struct, frozen=True):
+    """Describes one member of a group."""
+
     member_id: MemberId
     instance_id: InstanceId
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    # The best first.
+    # The most preferred first.
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""
 
@@ -67,46 +69,46 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Barrier(NamedTuple):
-    """Of a rebalance: who joins until it opens belongs to the next generation."""
+    """Bounds a rebalance: members that join before it opens belong to the next generation."""
 
     began_ms: int
-    # At the latest; but for the first, it opens as soon as all members have joined.
+    # The latest time; but for the first barrier, it opens as soon as all members have joined.
     opens_ms: int
-    # Of a group that was empty: it is held open for a moment, so that members that start together join together.
+    # The group was empty: the barrier stays closed for a moment, so that members that start together join together.
     first: bool
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Never changed in place. What stands behind `changed_at_ms` lives in memory only."""
+    """Holds the state of a group; never changed in place. Fields below `changed_at_ms` live in memory only."""
 
     phase: GroupPhase = GroupPhase.EMPTY
     generation: Generation = Generation(0)
     protocol_type: str = ""
     protocol: str = ""
-    # The member that makes the assignment.
+    # The member that computes the assignment.
     leader: MemberId = NO_MEMBER
     members: Mapping[MemberId, Member] = {}
     # When it was stored last with a change, in milliseconds since 1970-01-01 UTC; the coordinator sets it.
     changed_at_ms: int = 0
-    # Who waits at the barrier.
+    # Calls that wait at the barrier.
     joining: Mapping[MemberId, Waiter] = {}
-    # Who waits for the assignment.
+    # Calls that wait for the assignment.
     syncing: Mapping[MemberId, Waiter] = {}
-    # Ids that were given to members that have not joined yet, each with when it is given up, in milliseconds.
+    # Ids that were given to members that have not joined yet, each with the time of its expiry, in milliseconds.
     announced: Mapping[MemberId, int] = {}
-    # While PREPARING.
+    # Set while PREPARING.
     barrier: Barrier | None = None
-    # Who waits at the barrier and was not told its id yet: nobody can ask for it again, so it is gone when its call ends.
+    # Members at the barrier that do not know their ids yet: they can't ask again, so they are removed when their calls end.
     unnamed: frozenset[MemberId] = frozenset()
-    # Dynamic members that joined at this barrier, which is no first one, and whose call has ended since.
+    # Dynamic members that joined at this barrier, not the first of an empty group, and whose calls have ended since.
     hung_up: frozenset[MemberId] = frozenset()
-    # Who was told of this generation, and has not asked for its assignment yet.
+    # Members that received this generation and have not asked for its assignment yet.
     unsynced: frozenset[MemberId] = frozenset()
-    # Until then those must have asked, or they are lost.
+    # When `unsynced` members are lost.
     sync_by_ms: int = 0
-    # From then on no former coordinator answers its members: what they have to do in time, they may do so much later.
+    # When no former coordinator answers members any more: their deadlines move by as much.
     alone_from_ms: int = 0
-    # By a former coordinator that handed it over: how long its members might be silent then before they were lost.
+    # From the handover of a former coordinator: how long each member may stay silent before it is lost.
     silent_in_ms: Mapping[MemberId, int] = {}
 
     def static_member(self, instance_id: InstanceId) -> Member | None:
@@ -116,6 +118,8 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class JoinRequest(NamedTuple):
+    """Holds a member's request to join."""
+
     member_id: MemberId
     instance_id: InstanceId
     client_id: str
@@ -124,46 +128,54 @@ class JoinRequest(NamedTuple):
     protocols: tuple[Protocol, ...]
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    # A new member without an instance id is told its id first, and joins with it (KIP-394).
+    # A new member without an instance id receives its id first, and joins with it (KIP-394).
     member_id_required: bool = False
 
 
 class SyncRequest(NamedTuple):
+    """Holds a member's request for its assignment."""
+
     member_id: MemberId
     instance_id: InstanceId
     generation: Generation
-    # From the leader of the members only.
+    # Sent by the leader of the members only.
     assignments: Mapping[MemberId, bytes]
     protocol_type: str = ""
     protocol: str = ""
 
 
 class JoinedMember(NamedTuple):
+    """Describes a member to the leader of the members."""
+
     member_id: MemberId
     instance_id: InstanceId
     metadata: bytes
 
 
 class Joined(NamedTuple):
+    """Answers a request to join."""
+
     generation: Generation
     protocol_type: str
     protocol: str
     leader: MemberId
     member_id: MemberId
-    # For the leader of the members, which makes the assignment.
+    # For the leader of the members, which computes the assignment.
     members: tuple[JoinedMember, ...] = ()
-    # For a leader that came back under its instance id: the assignment stays as it was (KIP-814).
+    # For a leader that rejoined under its instance id: the assignment stays (KIP-814).
     skip_assignment: bool = False
 
 
 class Synced(NamedTuple):
+    """Answers a request for the assignment."""
+
     protocol_type: str
     protocol: str
     assignment: bytes
 
 
 def check_group_name(name: str) -> str:
-    """Returns the name itself where it is one, else raises InvalidGroupName.
+    """Returns the name, or raises InvalidGroupName.
 
     Kafka takes any text. Here control and format characters are refused (metadata/plain_names.py): names are printed on terminals
     and in logs, and stand in URLs.
@@ -175,14 +187,14 @@ def check_group_name(name: str) -> str:
 
 
 def why_no_name(text: str) -> str | None:
-    """Why this may not be the name of a group, nor what a member calls itself; None where it may."""
+    """Returns why the text may not name a group, a client or an instance; None where it may."""
     if len(text) > NAME_CHARACTERS_MAX:
         return f"it has {len(text)} characters; {NAME_CHARACTERS_MAX} is the most"
     return why_not_plain(text)
 
 
 def check_member_name(field: str, text: str) -> str:
-    """Returns what a member calls itself where it may, else raises InvalidArgument."""
+    """Returns the client id or instance id. Raises InvalidArgument."""
     if (why := why_no_name(text)) is not None:
         raise InvalidArgument(
             f"{field} is {shown(text)!a}: {why}",
@@ -193,5 +205,5 @@ def check_member_name(field: str, text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """As much of a client's own words as belongs into an error."""
+    """Returns the text, shortened for an error message."""
     return text if len(text) <= 60 else text[:57] + "…"

@@ -1,9 +1,9 @@
-"""Committed offsets as they lie in the metadata store, under /{cluster}/offsets/{group}/{topic_id}/{p}.
+"""Stores committed offsets, under /{cluster}/offsets/{group}/{topic_id}/{p}.
 
     {"format_version":1,"offset":1200,"leader_epoch":4,"metadata":"","committed_at_ms":1767225600000,"generation":7}
 
-Invariant: what is here was committed by a member of the generation of its time, or by hand while the group had no members; nothing
-here is what a group "begins at": where nothing was committed, there is no key.
+Invariant: an offset was committed by a member of the generation of its time, or by hand while the group had no members. Where
+nothing was committed, there is no key.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ PAGE: Final = 1000
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds one committed offset."""
+
     format_version: int = FORMAT_VERSION
-    # Of the next record to be read.
+    # The next record to be read.
     offset: int
-    # Of the last record that was read; -1 where it is not known.
+    # The epoch of the last record that was read; -1 where it is not known.
     leader_epoch: int = -1
     metadata: str = ""
     committed_at_ms: int
-    # Of the member that committed it; -1 where it was committed by hand, or before this was stored.
+    # The generation of the member that committed it; -1 where it was committed by hand, or before this was stored.
     generation: int = NO_GENERATION
 
 
@@ -41,19 +43,19 @@ def encode_offset(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset(kept: KeyValue) -> CommittedOffset:
-    """Raises Corrupt."""
+    """Decodes a committed offset. Raises Corrupt."""
     try:
         return msgspec.json.decode(kept.value, type=CommittedOffset)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(
             f"{kept.key} holds no committed offset: {error}",
-            hint="Say where the group goes on (tidelog group seek), which writes it anew.",
+            hint="Set the offset again: tidelog group seek.",
             key=kept.key,
         ) from error
 
 
 def why_not(committed: CommittedOffset, settings: GroupSettings) -> TidelogError | None:
-    """Why this may not be committed; None where it may."""
+    """Returns why the offset may not be committed; None where it may."""
     if committed.offset < 0:
         return InvalidArgument(
             f"an offset of {committed.offset} can't be committed",
@@ -74,15 +76,15 @@ def why_not(committed: CommittedOffset, settings: GroupSettings) -> TidelogError
 
 
 class StoredOffsets(NamedTuple):
-    """All that a group has committed, as it was at one instant."""
+    """Holds all that a group has committed, at one revision."""
 
     committed: Mapping[TopicPartition, CommittedOffset]
-    # Those that can't be read, each with why: what was committed there is not known, and it is not nothing.
+    # Unreadable offsets, each with its error: what was committed there is unknown.
     damaged: Mapping[TopicPartition, TidelogError]
 
 
 async def read_offsets(store: MetadataStore, layout: KeyLayout, group: str) -> StoredOffsets:
-    """Raises Unavailable."""
+    """Reads all committed offsets of a group. Raises Unavailable."""
     committed, damaged = dict[TopicPartition, CommittedOffset](), dict[TopicPartition, TidelogError]()
     async for kept in _stored(store, layout, group):
         at = layout.parse_offset(kept.key)[1]
@@ -94,7 +96,7 @@ async def read_offsets(store: MetadataStore, layout: KeyLayout, group: str) -> S
 
 
 async def read_offset_keys(store: MetadataStore, layout: KeyLayout, group: str) -> list[str]:
-    """The keys of the same, damaged ones as well. Raises Unavailable."""
+    """Returns the keys of a group's offsets, damaged ones as well. Raises Unavailable."""
     return [kept.key async for kept in _stored(store, layout, group)]
 
 

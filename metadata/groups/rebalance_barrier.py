@@ -1,13 +1,14 @@
-"""The barrier of a rebalance: whoever has joined when it opens belongs to the next generation. Pure.
+"""Implements the barrier of a rebalance: members that have joined when it opens belong to the next generation. Pure.
 
-    first, of a group that was empty    opens when nobody new has come for the initial delay (KIP-134)
-    every other                         opens when all members have joined again, and all who were told an id have come with it
+    first, of a group that was empty    opens when no new member has come for the initial delay (KIP-134)
+    every other                         opens when all members have joined again, and all announced ids have joined
     both                                open at the latest when the slowest member has had its rebalance timeout
 
-Who has joined belongs to the next generation, with what it claims, though its call may have ended before the barrier opened: for it
-was told that it waits, and goes on with what it owns.
+A member whose call ends before the barrier opens still belongs to the next generation, with what it claims: the coordinator
+answered
+its heartbeats that it waits, so it keeps what it owns.
 
-Invariants: a generation is never given twice, since it is stored before a member hears of it; every call that waits is answered by
+Invariants: a generation is never given twice, since it is stored before it is answered; every call that waits is answered by
 the step that removes it.
 """
 
@@ -42,16 +43,16 @@ _Kept = TypeVar("_Kept")
 
 
 class Step(NamedTuple):
-    """What follows: the group as it is then, and what may be told."""
+    """Holds the group after a step, and the answers that may now be sent."""
 
     group: Group
     answers: tuple[Answer, ...] = ()
-    # The group must be durable before the answers are told. Where storing it fails, the step has not happened.
+    # The group must be durable before the answers are sent. Where storing it fails, the step has not happened.
     stored: bool = False
 
 
 def prepare(group: Group, *, now_ms: int, settings: GroupSettings) -> tuple[Group, tuple[Answer, ...]]:
-    """Begins a rebalance. Who waits for an assignment is told to join again."""
+    """Begins a rebalance. Calls that wait for an assignment are answered that they must join again."""
     answers = tuple((waiter, rebalancing()) for waiter in group.syncing.values())
     first = group.phase is GroupPhase.EMPTY
     wait_ms = max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
@@ -72,11 +73,11 @@ def open_if_all_are_here(group: Group, *, now_ms: int) -> Step:
 
 
 def _open(group: Group, *, now_ms: int) -> Step:
-    """The barrier opens: who has joined is the next generation. Static members may come later, until their sessions end."""
+    """Opens the barrier: joined members form the next generation. Static members may come later, until their sessions end."""
     assert group.barrier is not None, "it is preparing"
     joined_here = group.joining.keys() | group.hung_up
     members = {at: member for at, member in group.members.items() if at in joined_here or member.instance_id != NO_INSTANCE}
-    if members and not group.joining:  # static members that are away, or who hung up: there is nobody to lead
+    if members and not group.joining:  # only absent static members, or calls that ended: no member could lead
         wait_ms = max(member.rebalance_timeout_ms for member in members.values())
         barrier = Barrier(now_ms, now_ms + wait_ms, first=False)
         return Step(replace(group, members=members, barrier=barrier, hung_up=frozenset()))
@@ -107,9 +108,9 @@ def _sync_by_ms(group: Group, *, now_ms: int) -> int:
 
 
 def begun_when_stored(before: Group, after: Group, *, now_ms: int) -> Group:
-    """`after`, which has just been stored: the rebalance timeouts that begin with it begin now, and not when it was decided.
+    """Returns `after`, just stored, with rebalance timeouts that begin now instead of when the step was decided.
 
-    For until now members were answered out of `before`, and each may keep what it owns for a rebalance timeout from then on.
+    Until now members were answered from `before`, and each may keep what it owns for a rebalance timeout from then on.
     """
     if after.barrier is not None and after.barrier != before.barrier:
         began_ms = max(now_ms, after.alone_from_ms)
@@ -125,7 +126,7 @@ def _emptied(group: Group, generation: Generation) -> Group:
 
 
 def chosen_protocol(members: Mapping[MemberId, Member]) -> str:
-    """Each member votes for the first of those that all offer; the most votes win, and of as many the first in the alphabet."""
+    """Returns the assignor with the most votes, by name where votes tie. A member votes for its first that all offer."""
     offered = offered_by_all(members.values())
     votes = Counter(next(protocol.name for protocol in member.protocols if protocol.name in offered) for member in members.values())
     return min(votes, key=lambda name: (-votes[name], name))
@@ -150,7 +151,7 @@ def without(mapping: Mapping[MemberId, _Kept], *keys: MemberId) -> dict[MemberId
 
 
 def unknown(member_id: MemberId) -> UnknownMember:
-    return UnknownMember(f"{shown(member_id)!r} is no member of the group: its session has ended, or it has left")
+    return UnknownMember(f"{shown(member_id)!r} is not a member of the group: its session has ended, or it has left")
 
 
 def fenced_instance(instance_id: InstanceId) -> InstanceFenced:
@@ -162,7 +163,7 @@ def rebalancing() -> RebalanceInProgress:
 
 
 def waiting() -> RebalanceInProgress:
-    """To a heartbeat of a member that has joined: no generation begins without it, but for the end of its session."""
+    """Answers the heartbeat of a member that has joined: no generation begins without it, unless its session ends."""
     return RebalanceInProgress(
         "the group is rebalancing, and this member waits for the others", hint="Wait for the answer to JoinGroup.", waits=True
     )

@@ -1,18 +1,18 @@
-"""A consumer group as it lies in the metadata store, under /{cluster}/groups/{group}. Pure.
+"""Encodes a consumer group for the metadata store, under /{cluster}/groups/{group}. Pure.
 
     {"format_version":1,"coordinator":17,"phase":"Stable","generation":3,"protocol_type":"consumer","protocol":"range","leader":"c1-…",
      "changed_at_ms":1767225600000,
      "members":[{"member_id":"c1-…","instance_id":"","client_id":"c1","client_host":"10.0.0.7","session_timeout_ms":45000,
                  "rebalance_timeout_ms":300000,"protocols":[["range","<base64>"]],"assignment":"<base64>"}]}
 
-`coordinator` is the session of the broker that wrote it. A broker that comes to coordinate a group writes it anew before it
-answers anything, which raises its revision: so whatever a former coordinator still wants to write compares false.
+`coordinator` is the session of the broker that wrote it. A new coordinator writes the group again before it answers any call,
+which raises its revision: so every later write of a former coordinator compares false.
 
 A coordinator that gives a group up in the middle of a rebalance writes it once more, if the next one has not come yet:
 
      "handed_over":{"alone_in_ms":0,"silent_in_ms":{"c1-…":31000}}
 
-Invariant: what waits in memory is not stored, and its absence is safe: a member that waited is told to ask again.
+Invariant: waiting calls are not stored, and need not be: the next coordinator makes each member ask again.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ FORMAT_VERSION: Final = 1
 
 
 class PendingHandover(msgspec.Struct, frozen=True):
-    """What a coordinator knew when it gave the group up; since then it has answered nobody. Members that have left, or were lost,
-    since the generation began are none of the record any more.
+    """Holds what a coordinator knew when it gave the group up; it has answered no call since.
+
+    Members that left or were lost since the generation began are removed from the record.
     """
 
-    # So long its own predecessor may have answered yet.
+    # How long its own predecessor may still answer.
     alone_in_ms: int
-    # How long each member may have been silent before it was lost.
+    # How long each member may stay silent before it is lost.
     silent_in_ms: Mapping[MemberId, int]
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Is the stored form of a group."""
+
     format_version: int = FORMAT_VERSION
     coordinator: SessionId
     phase: GroupPhase
@@ -73,12 +76,12 @@ def encode_group(group: Group, coordinator: SessionId, handed_over: PendingHando
 
 
 def _named(group: Group) -> dict[MemberId, Member]:
-    """Its members, but for those that wait and do not know their ids yet: at another coordinator they ask as others."""
+    """Returns the members without those that do not know their ids yet: they join again as new ones."""
     return {at: member for at, member in group.members.items() if at not in group.unnamed}
 
 
 def check_group_size(group: Group, settings: GroupSettings) -> None:
-    """TooLarge where it could not be stored."""
+    """Raises TooLarge where the group could not be stored."""
     named = replace(group, unnamed=frozenset())  # as the next generation is stored
     size_bytes = len(encode_group(named, SessionId(0)))
     if size_bytes > settings.group_bytes_max:
@@ -91,10 +94,11 @@ def check_group_size(group: Group, settings: GroupSettings) -> None:
 def encode_handover(
     group: Group, coordinator: SessionId, *, stored: Group, silent_at_ms: Mapping[MemberId, int], now_ms: int
 ) -> bytes | None:
-    """What the next coordinator can't know otherwise; None where there is nothing: of a group at rest the record tells enough.
+    """Encodes what the next coordinator can't know otherwise; None for a group at rest, whose record suffices.
 
-    Where nobody of the generation that is `stored` has gone, it goes on until a newcomer asks again. Members that do not know their
-    ids yet are left out: they ask as others. Each has half of its session at least, since it has to find the next coordinator.
+    Where every member of the `stored` generation remains, it goes on until a new member joins again. Members that do not know
+    their ids
+    are left out. Each member keeps at least half of its session, since it has to find the next coordinator.
     """
     if group.barrier is None or group.barrier.first:
         return None
@@ -109,10 +113,10 @@ def encode_handover(
 
 
 def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
-    """As its next coordinator begins: a barrier and the time to sync begin anew. Raises Corrupt.
+    """Decodes a group for its next coordinator: a barrier, and the time to sync, begin again. Raises Corrupt.
 
-    The former one may answer for `proof_ms` yet, unless it has handed the group over. Of a generation without an assignment nobody
-    knows who waits for it: dynamic members and the leader must ask (again).
+    The former one may still answer for `proof_ms`, unless it has handed the group over. In a generation without an assignment it is
+    unknown which members wait for it: dynamic members and the leader must ask again.
     """
     try:
         record = msgspec.json.decode(kept.value, type=GroupRecord)

@@ -1,4 +1,4 @@
-"""Bounds and times of consumer groups. Pure. A broker that runs groups reads these with its other settings."""
+"""Holds the bounds and times of consumer groups. Pure."""
 
 from __future__ import annotations
 

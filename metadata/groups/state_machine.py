@@ -1,9 +1,9 @@
-"""What becomes of a consumer group between two rebalances: assignments, heartbeats, commits, and who is lost. Pure.
+"""Changes a consumer group between two rebalances: assignments, heartbeats, commits, and lost members. Pure.
 
-Each step takes the group, what was asked and the time, and gives the group that follows and the answers that may now be told.
+Each step takes the group, the request and the time, and returns the group that follows and the answers that may now be sent.
 
-Invariants: at most one member of a generation leads it, and only it assigns; an assignment is told only to members of its
-generation, and after it was stored; nobody but a member of the present generation commits offsets while the group has members.
+Invariants: at most one member of a generation leads it, and only it assigns; an assignment is sent only to members of its
+generation, after it was stored; only members of the present generation commit offsets while the group has members.
 Source: Kafka's group coordinator, KIP-62 (rebalance timeout).
 """
 
@@ -44,7 +44,7 @@ from metadata.groups.settings import GroupSettings
 
 
 def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupSettings) -> Step:
-    """Raises what refuses the request."""
+    """Returns the group with the request for an assignment. Raises what refuses it."""
     _check_member(group, request.member_id, request.instance_id)
     _check_generation(group, request.generation)
     for field, asked, held in (
@@ -71,7 +71,7 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
     strangers = sorted(request.assignments.keys() - group.members.keys())
     if strangers:
         raise InvalidArgument(
-            f"the assignment names {shown(strangers[0])!r}, which is no member of generation {group.generation}",
+            f"the assignment names {shown(strangers[0])!r}, which is not a member of generation {group.generation}",
             hint="Assign to the members that the answer to JoinGroup named.",
             field="assignments",
         )
@@ -100,9 +100,9 @@ def _synced(group: Group, member_id: MemberId) -> Synced:
 
 
 def check_heartbeat(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
-    """Raises RebalanceInProgress where the member shall join again, or has joined and waits; and what refuses it.
+    """Raises RebalanceInProgress where the member must join again, or has joined and waits; and what refuses it.
 
-    One that waits may name a generation of before: it was not told of the present one, and the next rebalance has begun.
+    A member that waits may name an earlier generation: its answer was lost, and the next rebalance has begun.
     """
     _check_member(group, member_id, instance_id)
     if member_id in group.joining:
@@ -113,9 +113,9 @@ def check_heartbeat(group: Group, member_id: MemberId, instance_id: InstanceId, 
 
 
 def check_commit(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
-    """Whether offsets may be committed: by a member in its generation, until the next one begins; by hand in an empty group.
+    """Raises unless a member of the present generation commits, or a caller without an id in an empty group.
 
-    So the last commit of a member that is about to join again still counts.
+    A member commits until the next generation begins, so the last commit before it joins again still counts.
     """
     if generation == NO_GENERATION and member_id == NO_MEMBER:
         if group.phase is not GroupPhase.EMPTY:
@@ -147,7 +147,7 @@ def _check_generation(group: Group, generation: Generation) -> None:
 
 
 def leave(group: Group, member_id: MemberId, instance_id: InstanceId, *, now_ms: int, settings: GroupSettings) -> Step:
-    """Raises what refuses the request. A static member may be named by its instance id alone."""
+    """Returns the group without the member. Raises what refuses it. A static member may be named by its instance id alone."""
     if member_id in group.announced:
         return _continued(replace(group, announced=without(group.announced, member_id)), now_ms=now_ms)
     held = group.static_member(instance_id)
@@ -158,7 +158,7 @@ def leave(group: Group, member_id: MemberId, instance_id: InstanceId, *, now_ms:
 
 
 def remove(group: Group, members: Collection[MemberId], *, now_ms: int, settings: GroupSettings) -> Step:
-    """Members that left, or whose sessions have ended."""
+    """Removes members that left, or whose sessions have ended."""
     gone = [at for at in dict.fromkeys(members) if at in group.members]
     if not gone:
         return Step(group)
@@ -187,9 +187,9 @@ def _continued(group: Group, *, now_ms: int) -> Step:
 
 
 def tick(group: Group, late: Collection[MemberId], *, now_ms: int, settings: GroupSettings) -> Step:
-    """What time alone changes. `late` are members that were not heard of for their session timeout.
+    """Makes the changes that are due by time alone. `late`: members that were silent for their session timeout.
 
-    Who waits at the barrier, or for its assignment, is not late: it is the coordinator's turn.
+    A member that waits at the barrier, or for its assignment, is not late.
     """
     late = [at for at in late if at not in group.joining and at not in group.syncing]
     if group.unsynced and now_ms >= group.sync_by_ms:
@@ -205,7 +205,7 @@ def tick(group: Group, late: Collection[MemberId], *, now_ms: int, settings: Gro
 
 
 def wakes_at_ms(group: Group) -> int | None:
-    """When `tick` has something to do, but for members that fall silent; None for never."""
+    """Returns when `tick` has work, apart from members that fall silent; None for never."""
     at_ms = list(group.announced.values())
     if group.barrier is not None:
         at_ms.append(group.barrier.opens_ms)
@@ -215,8 +215,10 @@ def wakes_at_ms(group: Group) -> int | None:
 
 
 def hang_up(group: Group, waiter: Waiter, *, now_ms: int, settings: GroupSettings) -> Step:
-    """Nobody waits for this answer any more. The member stays until its session ends, since it may ask again; but one that does
-    not know its own id can't, and would only hold up the others."""
+    """Ends a call whose client no longer waits. The member stays until its session ends, since it may ask again.
+
+    A member that does not know its id can't ask again, so it is removed.
+    """
     for calls in (group.joining, group.syncing):
         for at, held in calls.items():
             if held == waiter:

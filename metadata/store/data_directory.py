@@ -1,4 +1,4 @@
-"""The directory that one broker process has to itself: who else would use it is refused.
+"""Locks the directory of one broker process: a second process is refused.
 
     {data_dir}/
       LOCK              held with flock(2) for life; says whose the directory is
@@ -74,12 +74,12 @@ class DataDirectory:
 
     @property
     def metadata_path(self) -> Path:
-        """For SqliteStore."""
+        """Returns the path for SqliteStore."""
         return self.path / "metadata.sqlite"
 
     @property
     def bucket_path(self) -> Path:
-        """For the object store in a local directory. Not created here."""
+        """Returns the path of the object store in a local directory. Not created here."""
         return self.path / "bucket"
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class DataDirectory:
             ) from None
 
     def _check_ours(self) -> None:
-        """Before anything is written: a directory that is mistaken for ours stays as it is."""
+        """Checks before the first write: a directory that is mistaken for ours stays as it is."""
         foreign = sorted(name for name in os.listdir(self.path) if name not in _OWN and not name.startswith("."))
         if not foreign:
             return

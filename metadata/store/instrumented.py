@@ -1,7 +1,6 @@
-"""A metadata store that counts its calls, and keeps the time of its last answer, so that listeners can say how old their view is.
+"""Counts the calls of a metadata store, and keeps the time of its last answer, so that listeners know how old their view is.
 
-It sends nothing by itself: a broker renews its lease every third of session_timeout_ms. What the store answers or raises is not
-changed.
+It sends nothing by itself: a broker renews its lease every third of session_timeout_ms. Answers and errors pass unchanged.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class MetadataMeter(CallMeter):
 
 
 class InstrumentedMetadataStore:
-    """A MetadataStore over `store` that counts its calls, and keeps the time of its last answer."""
+    """Decorates a MetadataStore: counts its calls, and keeps the time of its last answer."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -68,7 +67,7 @@ class InstrumentedMetadataStore:
 
     @property
     def etcd(self) -> EtcdStatus | None:
-        """What etcd tells of itself, where the store is etcd."""
+        """Returns the status of etcd; None on another store, or before the first answer."""
         status = getattr(self._store, "status", None)
         return status if isinstance(status, EtcdStatus) else None
 

@@ -1,4 +1,4 @@
-"""What the cluster needs of a metadata store: etcd's ideas, and no more. Implemented on SQLite (embedded) and on etcd.
+"""Defines what the cluster needs of a metadata store: a subset of etcd's model. SQLite (embedded) and etcd implement it.
 
 One revision numbers the whole store; every transaction that writes raises it by one. Reads see one revision.
 Invariant: a transaction's compares and operations happen at one instant, or not at all.
@@ -14,35 +14,39 @@ from metadata.model import Revision
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
-# In a range: the revision at the time of the call.
+# Reads a range at the revision of the call.
 NOW = Revision(0)
-# Operations in one transaction, as etcd's default allows. A longer one is refused as InvalidArgument.
+# Bound on the operations of one transaction, as etcd's default. A longer one is refused as InvalidArgument.
 OPERATIONS_MAX = 128
 VALUE_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
+    """Holds one key with its value, its revisions and its lease."""
+
     key: str
     value: bytes
     create_revision: Revision
     mod_revision: Revision
-    # 1 when created, raised by each put; begins again after a delete.
+    # 1 when created, raised by each put; restarts after a delete.
     version: int
     lease: LeaseId = NO_LEASE
 
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
+    """Holds the keys that a range read."""
+
     items: tuple[KeyValue, ...]
-    # The revision that was read: pass it on to read further pages of the same instant, or to watch from the next one.
+    # The revision that was read: pass it on for further pages of the same instant, or watch from the next one.
     revision: Revision
     more: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds when `key`'s mod_revision stands in relation `is_` to `mod_revision`. A key that is absent has mod_revision 0."""
+    """Holds when `key`'s mod_revision stands in relation `is_` to `mod_revision`. An absent key has mod_revision 0."""
 
     key: str
     mod_revision: int
@@ -51,6 +55,8 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
+    """Writes a key."""
+
     key: str
     value: bytes
     lease: LeaseId = NO_LEASE
@@ -58,11 +64,15 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
+    """Deletes a key."""
+
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePrefix:
+    """Deletes all keys under a prefix."""
+
     prefix: str
 
 
@@ -71,14 +81,17 @@ Operation = Put | Delete | DeletePrefix
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    # Whether all compares held. Where they did not, nothing was written.
+    """Tells whether a transaction wrote, and the store's revision after it."""
+
+    # Whether all compares held; if not, nothing was written.
     succeeded: bool
-    # The store's revision after the transaction.
     revision: Revision
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """Describes one change of a key."""
+
     kind: Literal["put", "delete"]
     key: str
     # Empty for a delete.
@@ -95,7 +108,7 @@ class WatchBatch:
 
 
 class RevisionCompacted(Exception):
-    """A watch or a range asked for a revision that history no longer holds: read the whole range again."""
+    """Reports that history before `oldest` is gone: read the whole range again."""
 
     def __init__(self, oldest: Revision) -> None:
         super().__init__(f"history begins at revision {oldest}")
@@ -103,42 +116,44 @@ class RevisionCompacted(Exception):
 
 
 class LeaseLost(Exception):
-    """The lease has expired or was revoked; its keys are gone."""
+    """Reports that the lease has expired or was revoked; its keys are gone."""
 
 
 class MetadataStore(Protocol):
-    """Errors: Unavailable (nothing was written), OutcomeUnknown (a transaction whose answer was lost), Rejected."""
+    """Reads, writes and watches keys. Raises Unavailable (nothing was written), OutcomeUnknown (lost answer), Rejected."""
 
     async def get(self, key: str) -> KeyValue | None: ...
 
     async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
-        """The keys under `prefix` in byte order, after `start_after`; `limit` 0 is no limit, `revision` 0 is now."""
+        """Returns the keys under `prefix` in byte order, after `start_after`; `limit` 0 is no limit, `revision` 0 is now."""
         ...
 
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
-        """All operations if all compares hold, else none; raises LeaseLost for a put under a lease that has ended."""
+        """Runs all operations if all compares hold, else none. Raises LeaseLost for a put under a lease that has ended."""
         ...
 
     async def grant_lease(self, ttl_s: float) -> LeaseId: ...
 
     async def keep_alive(self, lease: LeaseId) -> float:
-        """Renews the lease and answers its time to live in seconds; raises LeaseLost."""
+        """Renews the lease and returns its time to live in seconds. Raises LeaseLost."""
         ...
 
     async def revoke_lease(self, lease: LeaseId) -> None:
-        """Ends the lease and deletes its keys in one transaction. No error when it is gone already."""
+        """Ends the lease and deletes its keys in one transaction. A lease that is gone is no error."""
         ...
 
     def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
-        """Every transaction that touches `prefix`, from `from_revision` (1 or above) on, each once, in order.
+        """Yields every transaction that touches `prefix`, from `from_revision` (1 or above) on, each once, in order.
 
         Raises RevisionCompacted.
         """
         ...
 
     async def compact(self, to_revision: Revision) -> None:
-        """Drops history before `to_revision`, of the whole store and so for all who share it: ranges of earlier revisions, and
-        watches from it or earlier, raise RevisionCompacted then. No error where that much or more was dropped before."""
+        """Drops history before `to_revision` for all users of the store; history that is gone is no error.
+
+        Later ranges of earlier revisions, and watches from it or earlier, raise RevisionCompacted.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Every key of etcd (and of the embedded store), spelled here and nowhere else. Pure.
+"""Spells every key of etcd and of the embedded store, and no other module does. Pure.
 
     /{cluster}/cluster_id                     text; created once
-    /{cluster}/next_session                   decimal; the first session number that nobody has taken
+    /{cluster}/next_session                   decimal; the first session number that was never taken
     /{cluster}/next_producer_id               decimal; likewise, taken in blocks
     /{cluster}/beginning/{session:016x}       text: the nonce of the broker that took this session number and has yet to begin it
     /{cluster}/controller                     text: the broker that is it; leased
@@ -10,7 +10,7 @@
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
     /{cluster}/revision_base                  decimal; added to revisions on the bucket; absent is 0 (backup/snapshot.py)
     /{cluster}/restoration                    decimal; which restore from the bucket made these metadata; absent is 0, none
-    /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: nobody may start
+    /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: no broker may start
     /{cluster}/scratch/{nonce}                any; leased: `tidelog doctor` tries whether it may write
     /{cluster}/topics/{topic}                 JSON (topics/topic.py)
     /{cluster}/partitions/{topic_id}/{p}      JSON (cluster/leadership.py)
@@ -47,7 +47,7 @@ _OFFSET_KEY = re.compile(f"([^/]+)/{_PARTITION}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """The keys of one cluster. Clusters of different names can share an etcd."""
+    """Spells the keys of one cluster. Clusters of different names can share an etcd."""
 
     cluster: str = "tidelog"
 
@@ -60,12 +60,12 @@ class KeyLayout:
 
     @property
     def root(self) -> str:
-        """Prefix of all keys of the cluster."""
+        """Returns the prefix of all keys of the cluster."""
         return f"/{self.cluster}/"
 
     @property
     def prefix(self) -> str:
-        """Of every key of the cluster."""
+        """Returns the prefix of all keys of the cluster."""
         return f"/{self.cluster}/"
 
     @property

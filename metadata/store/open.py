@@ -1,6 +1,6 @@
-"""From the settings to an open metadata store: etcd where it is named, else the embedded one.
+"""Opens the metadata store that the settings name: etcd where it is set, else the embedded one.
 
-Invariant: what is yielded has answered once, so that a wrong address, password or certificate is told at the start.
+Invariant: the yielded store has answered once, so that a wrong address, password or certificate fails the start.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MEMBERS_ANY = 1 << 16
 
 @asynccontextmanager
 async def open_metadata(etcd: EtcdSettings, sqlite_path: Path, *, prefix: str) -> AsyncIterator[MetadataStore]:
-    """The store, with its housekeeping running beside it; left, it is closed.
+    """Yields the store, with its housekeeping running beside it, and closes it afterwards.
 
     `prefix` is the cluster's, which must be readable. Entering raises Unavailable, Denied, Rejected and Corrupt. An error of the
-    housekeeping, which is a mistake of ours, ends the body.
+    housekeeping, which is a bug, ends the body.
     """
     store = await _etcd(etcd, prefix) if etcd.addresses else SqliteStore(sqlite_path)
     try:
@@ -38,14 +38,14 @@ async def open_metadata(etcd: EtcdSettings, sqlite_path: Path, *, prefix: str) -
             finally:
                 housekeeping.cancel()
     except BaseExceptionGroup as errors:
-        first = errors.exceptions[0]  # as the body raised it, without the group that the task has put round it
+        first = errors.exceptions[0]  # as the body raised it, without the group of the housekeeping task
         raise first from first.__cause__
     finally:
         await store.close()
 
 
 async def _etcd(settings: EtcdSettings, prefix: str) -> EtcdStore:
-    from metadata.store.etcd.store import EtcdStore  # here, so that who uses SQLite need not load the client
+    from metadata.store.etcd.store import EtcdStore  # here, so that users of SQLite need not load the client
 
     store = EtcdStore(settings, first_member=secrets.randbelow(_MEMBERS_ANY))
     try:

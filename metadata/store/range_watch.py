@@ -1,19 +1,17 @@
-"""Keeps somebody in step with all keys under a prefix: reads them once, then follows their changes.
+"""Follows all keys under a prefix: reads them once, then applies their changes.
 
     range, page by page, at one revision ─▶ replace(all) ─▶ watch from the next revision ─▶ apply(each transaction) ─▶ …
                     ▲                                                                             │
                     └──────────────────────── history was compacted away meanwhile ◀──────────────┘
 
-Who follows very many keys takes them a page at a time (`Reading`), so that the event loop is never held for long.
+A follower of very many keys takes them a page at a time (`Reading`), so that the event loop is never held for long.
 
-Invariants: what was told was true at one revision of the store, which never goes back; each transaction is told once, in order.
-While the store can't be reached, nothing is told, and nothing is taken back; neither where it answers with an older revision than
-before, since it was emptied then, or set back to a backup (gateway/cluster/identity.py sees to that).
+Invariants: the follower is at one revision of the store, which never falls; each transaction is applied once, in order. While the
+store can't be reached, nothing changes; nor where it answers with an older revision than before, since it was emptied, or set back
+to a backup (gateway/cluster/identity.py handles that).
 
-Records of one kind in memory, by the last part of their keys, fed by a watch: what brokers and API keys have in common.
-
-Invariant: a value that can't be read is no record, whatever stood there before it; its name is remembered as damaged until another
-value, or none, stands there.
+`RecordWatch` keeps records of one kind, such as brokers or API keys, by the last part of their keys. Invariant: an unreadable value
+is no record, whatever was there before; its name stays damaged until another value, or none, replaces it.
 """
 
 from __future__ import annotations
@@ -31,17 +29,16 @@ Record = TypeVar("Record")
 
 
 class RecordWatch(Generic[Record]):
-    """Its owner runs `watched.run()` as a task."""
+    """Keeps the decoded records under a prefix. Its owner runs `watched.run()` as a task."""
 
     def __init__(
         self, store: MetadataStore, prefix: str, decode: Callable[[KeyValue], Record], changed: Callable[[], None]
     ) -> None:
-        """`decode` raises TidelogError where a value can't be read. `changed` is called after each transaction, and after each
-        reading of all; it must not block, nor raise."""
+        """`decode` raises TidelogError for an unreadable value. `changed` follows each change; must not block, nor raise."""
         self.by_name: dict[str, Record] = {}
         self.damaged: set[str] = set()
+        # The revision that wrote each record, also of damaged ones.
         self.revisions: dict[str, Revision] = {}
-        """In which each was written, the damaged ones too."""
         self.prefix = prefix
         self._decode = decode
         self._changed = changed
@@ -49,7 +46,7 @@ class RecordWatch(Generic[Record]):
 
     @property
     def revision(self) -> Revision:
-        """As RangeWatch.revision."""
+        """Returns RangeWatch.revision."""
         return self.watched.revision
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
@@ -87,9 +84,9 @@ class RecordWatch(Generic[Record]):
 
 PAGE_KEYS = 1000
 BACK_OFF_S = 0.1
-# Short, since brokers that hear late of each other take groups for theirs that are another's.
+# Short, since brokers with an outdated list of each other claim the same groups.
 BACK_OFF_S_MAX = 0.5
-# Where all keys have to be read again and again.
+# Upper bound of the pause between whole readings.
 READ_AGAIN_S_MAX = 5.0
 WENT_WELL_S = 5.0
 
@@ -97,19 +94,19 @@ log = logging.getLogger(__name__)
 
 
 class Reading(Protocol):
-    """One reading of all keys under the prefix, by somebody who takes them a page at a time."""
+    """Reads all keys under the prefix once, a page at a time."""
 
     def page(self, items: Sequence[KeyValue]) -> None:
-        """The next keys. They are not in force before `replace`, which may never come: then another reading begins."""
+        """Takes the next keys. They count from `replace` on, which may never come: then another reading begins."""
         ...
 
     def replace(self) -> None:
-        """Every page was told: from now on this is what there is."""
+        """Makes the keys of all pages replace those of the reading before."""
         ...
 
 
 class RangeWatch:
-    """Its owner runs `run()` as a task. The callbacks must not block, nor raise."""
+    """Follows the keys under a prefix. Its owner runs `run()` as a task. The callbacks must not block, nor raise."""
 
     def __init__(
         self,
@@ -120,8 +117,7 @@ class RangeWatch:
         replace: Callable[[Sequence[KeyValue]], None] | None = None,
         read: Callable[[], Reading] | None = None,
     ) -> None:
-        """`replace` is told of all keys, once or again after a hole in history, or `read` begins to take them in pages; `apply` is
-        told of the changes of one transaction."""
+        """Either `replace` takes all keys at each whole reading, or `read` begins one in pages; `apply` takes each transaction."""
         self._store = store
         self._prefix = prefix
         assert (replace is None) != (read is None), "keys are taken either all at once, or in pages"
@@ -132,11 +128,11 @@ class RangeWatch:
 
     @property
     def revision(self) -> Revision:
-        """Of the store, up to which every change under the prefix was told; 0 until the first reading."""
+        """Returns the revision up to which all changes under the prefix were applied; 0 until the first reading."""
         return self._revision
 
     async def wait_for(self, revision: Revision, timeout_s: float | None) -> bool:
-        """Whether the change at `revision` was told in time: so a caller reads what it wrote itself.
+        """Waits until the change at `revision` was applied, so that a caller reads its own write. False after `timeout_s`.
 
         `revision` is one at which a key under the prefix changed, or an earlier one.
         """
@@ -149,7 +145,7 @@ class RangeWatch:
         return True
 
     async def run(self) -> None:
-        """Reads, then follows, until cancelled. What fails is tried again, with pauses that grow while it fails at once."""
+        """Reads, then follows, until cancelled. Failures are retried, with pauses that grow while they repeat at once."""
         loop = asyncio.get_running_loop()
         back_off_s = BACK_OFF_S
         read_all = True
@@ -170,7 +166,7 @@ class RangeWatch:
             if 0 < followed_from < self._revision or loop.time() - begun_s > WENT_WELL_S:
                 back_off_s = BACK_OFF_S  # it went well until now
             pause_s = back_off_s if read_all else min(back_off_s, BACK_OFF_S_MAX)
-            log.warning("%s is not up to date; trying again in %.1f s: %s", self._prefix, pause_s, why)
+            log.warning("watch failed prefix=%s: %s; retrying in %.1f s", self._prefix, why, pause_s)
             await asyncio.sleep(pause_s)
             back_off_s = min(2 * back_off_s, READ_AGAIN_S_MAX)
 
@@ -186,14 +182,14 @@ class RangeWatch:
                 break
             page = await self._store.range(self._prefix, start_after=page.items[-1].key, limit=PAGE_KEYS, revision=revision)
         reading.replace()
-        self._told(revision)
+        self._advance(revision)
 
     async def _follow(self) -> None:
         async for batch in self._store.watch(self._prefix, Revision(self._revision + 1)):
             self._apply(batch.events)
-            self._told(batch.revision)
+            self._advance(batch.revision)
 
-    def _told(self, revision: Revision) -> None:
+    def _advance(self, revision: Revision) -> None:
         self._revision = revision
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
@@ -201,12 +197,12 @@ class RangeWatch:
 
 class _AllAtOnce:
     def __init__(self, replace: Callable[[Sequence[KeyValue]], None] | None) -> None:
-        assert replace is not None, "nobody reads in pages"
-        self._told = replace
+        assert replace is not None, "keys are taken either all at once, or in pages"
+        self._replace = replace
         self._found: list[KeyValue] = []
 
     def page(self, items: Sequence[KeyValue]) -> None:
         self._found += items
 
     def replace(self) -> None:
-        self._told(self._found)
+        self._replace(self._found)

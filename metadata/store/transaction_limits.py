@@ -1,4 +1,4 @@
-"""Which transactions a metadata store takes. Pure; shared by every store, so that what passes on one machine passes on etcd.
+"""Checks which transactions a metadata store takes. Pure; shared by all stores, so that what passes on SQLite passes on etcd.
 
 The limits are etcd's defaults: 128 compares and 128 operations (`--max-txn-ops`), 1.5 MiB for a request
 (`--max-request-bytes`), and no key written twice in one transaction. Invariant: what is refused here wrote nothing.
@@ -13,9 +13,9 @@ from itertools import pairwise
 from metadata.errors import InvalidArgument, TooLarge
 from metadata.store.interface import OPERATIONS_MAX, VALUE_BYTES_MAX, Compare, Delete, DeletePrefix, Operation, Put
 
-# Keys and values of one transaction together: etcd refuses requests over 1.5 MiB.
+# Bound on the keys and values of one transaction: etcd refuses requests over 1.5 MiB.
 TRANSACTION_BYTES_MAX = 3 << 19
-# What the framing of one compare or operation takes of a request, rounded up.
+# Bytes of a request that the framing of one compare or operation takes, rounded up.
 REQUEST_OVERHEAD_BYTES = 64
 
 
@@ -35,14 +35,14 @@ def check_transaction(compares: Sequence[Compare], operations: Sequence[Operatio
 
 
 def check_key(key: str) -> bytes:
-    """The key as the bytes that order it; InvalidArgument where it is empty or not UTF-8."""
+    """Returns the key as the bytes that order it. Raises InvalidArgument where it is empty or not UTF-8."""
     if not key:
         raise InvalidArgument("a key must not be empty")
     return encode_key(key)
 
 
 def encode_key(key: str) -> bytes:
-    """A key or a prefix (which may be empty) as UTF-8; InvalidArgument where it holds half a surrogate pair."""
+    """Returns a key or a prefix (which may be empty) as UTF-8. Raises InvalidArgument where it holds half a surrogate pair."""
     try:
         return key.encode()
     except UnicodeEncodeError as error:
@@ -50,7 +50,7 @@ def encode_key(key: str) -> bytes:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key after all that begin with `prefix`."""
+    """Returns the first key after all that begin with `prefix`."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"  # UTF-8 has no byte 0xFF
 
 
@@ -71,7 +71,7 @@ def _operation_size(operation: Operation) -> int:
 
 
 def _written_twice(operations: Sequence[Operation]) -> bytes | None:
-    """etcd's rule: no two puts of one key, and no put of a key that the same transaction deletes. Answers such a key."""
+    """Returns a key that breaks etcd's rule: two puts, or a put and a delete, of one key in a transaction."""
     puts = sorted(encode_key(operation.key) for operation in operations if isinstance(operation, Put))
     for first, second in pairwise(puts):
         if first == second:
@@ -86,7 +86,7 @@ def _written_twice(operations: Sequence[Operation]) -> bytes | None:
 
 
 def _deleted(operation: Delete | DeletePrefix) -> tuple[bytes, bytes]:
-    """The range of keys that the operation deletes: its first key, and the first after it."""
+    """Returns the range of keys that the operation deletes: its first key, and the first after it."""
     if isinstance(operation, Delete):
         key = encode_key(operation.key)
         return key, key + b"\0"

@@ -1,13 +1,13 @@
-"""Proves, again and again, that records fed by watches are those of the metadata store, and tells how old the last proof is.
+"""Proves repeatedly that records fed by watches equal those of the metadata store, and knows how old the last proof is.
 
-    read each prefix ─▶ each watch was told up to that revision, or holds the same keys at the same revisions ─▶ proven, as of the
-           │            └ not yet: compared again until the attempt is out of time                              start of the read
+    read each prefix ─▶ each watch is at that revision, or holds the same keys at the same revisions ─▶ proven, as of the
+           │            └ not yet: compared again until the attempt is out of time                      start of the read
            └ no answer, or one of an earlier revision than the watch has seen: nothing is proven
 
 A silent watch proves nothing: its etcd member may be cut off from the others. A read of etcd is linearizable, so its answer holds
 everything that was written before the read was sent. Whole ranges are compared, because a deletion leaves no later revision.
 
-Invariant: the view is current only if a proof was asked for at most `age_s_max` ago.
+Invariant: the view is current only if a proof was requested at most `age_s_max` ago.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from metadata.errors import TidelogError, Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore, RangeResult
 
-# A proof is attempted this many times within the age that is allowed.
+# Attempts of a proof within the allowed age.
 ATTEMPTS: Final = 3
-# Seconds between an attempt that failed and the next, at most.
+# Longest pause after a failed attempt, in seconds.
 AGAIN_S: Final = 0.5
-# Seconds between two looks at watches that have not caught up with the store.
+# Pause between two comparisons with watches that lag behind the store, in seconds.
 CATCH_UP_S: Final = 0.05
 
 log = logging.getLogger(__name__)
 
 
 class Followed(Protocol):
-    """Records under one prefix, as RecordWatch holds them."""
+    """Holds records under one prefix, as RecordWatch does."""
 
     @property
     def prefix(self) -> str: ...
@@ -44,7 +44,7 @@ class Followed(Protocol):
 
 
 class ViewProof:
-    """Its owner runs `run()` as a task. Without it, and with `age_s_max` None, the view is always current."""
+    """Proves that watches are current. Its owner runs `run()`. With `age_s_max` None the view is always current."""
 
     def __init__(
         self, store: MetadataStore, followed: Sequence[Followed], *, age_s_max: float | None, changed: Callable[[], None]
@@ -59,7 +59,7 @@ class ViewProof:
         self._why = ""
 
     def why_stale(self) -> Unavailable | None:
-        """Why the view cannot be relied on; None while it can."""
+        """Returns why the view cannot be relied on; None while it can."""
         if self._age_s_max is None:
             return None
         age_s = asyncio.get_running_loop().time() - self._proven_s
@@ -89,7 +89,7 @@ class ViewProof:
         while True:
             asked_s, pause_s = clock(), age_s_max / ATTEMPTS
             try:
-                # No sooner: an attempt that is cut short never gets from a silent member of etcd to the next one.
+                # Not shorter: an attempt that is cut short never moves from a silent member of etcd to the next one.
                 async with asyncio.timeout(age_s_max):
                     await self._confirm()
             except (TidelogError, TimeoutError) as error:

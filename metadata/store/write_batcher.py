@@ -1,12 +1,12 @@
-"""Many small guarded writes as few transactions: what comes while one is under way goes with the next.
+"""Batches many small guarded writes into few transactions: writes that come during one transaction go into the next.
 
-    write(compare, operations) ─┐                      all compares hold ─▶ each is told the revision
-    write(compare, operations) ─┼─▶ one transaction ──▶ else ─────────────▶ in halves, until it is found which does not
+    write(compare, operations) ─┐                      all compares hold ─▶ each caller gets the revision
+    write(compare, operations) ─┼─▶ one transaction ──▶ else ─────────────▶ split in halves, until the failing one is found
     write(compare, operations) ─┘   at most 128 of each
 
-Invariants: one transaction is under way at a time, and writes happen in the order in which they were asked for; nothing fails
-for another's compare or another's fault; what its caller no longer waits for is written all the same. Where it is unknown whether
-a write happened, no other that is guarded by the same compare follows it: it may land later, over what was written meanwhile.
+Invariants: one transaction is under way at a time, and writes happen in the order of the calls; no write fails for the compare or
+the fault of another; a write whose caller hangs up is written all the same. Where an outcome is unknown, no other write with the
+same compare follows: the unknown one may land later, over what was written meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAITING_BYTES_MAX: Final = 64 << 20
 
 
 class CompareFailed(Exception):
-    """Nothing was written: the key is not as it was expected to be, or may change at any moment."""
+    """Reports that nothing was written: the key differs from what was expected, or may change at any moment."""
 
 
 class _Write(NamedTuple):
@@ -38,12 +38,12 @@ class _Write(NamedTuple):
 
 
 class WriteBatcher:
-    """Its owner runs `run()` as a task."""
+    """Batches writes into transactions. Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, *, linger_s: float, unknown: Callable[[str], None]) -> None:
-        """After the first write of a transaction, others are waited for so long.
+        """`linger_s`: how long the first write of a transaction waits for others, in seconds.
 
-        `unknown` is told the key of a compare, at once, when it is not known whether what it guards was written: from then on
+        `unknown` is called with the key of a compare as soon as the outcome of a write that it guards is unknown: from then on
         only a write of that very key may be guarded by that compare.
         """
         self._store = store
@@ -53,13 +53,13 @@ class WriteBatcher:
         self._waiting_bytes = 0
         self._filled = asyncio.Event()
         self._stopped = False
+        # Transactions that were attempted.
         self.transactions = 0
-        """That were tried so far."""
 
     async def write(self, compare: Compare, operations: Sequence[Put | Delete]) -> Revision:
-        """Answers the revision that wrote it. Raises CompareFailed, Unavailable, Rejected, OutcomeUnknown.
+        """Writes at most 128 operations of different keys, and returns the revision.
 
-        At most 128 operations, of different keys.
+        Raises CompareFailed, Unavailable, Rejected, OutcomeUnknown.
         """
         if self._stopped:
             raise _stopping()
@@ -90,7 +90,7 @@ class WriteBatcher:
             self._queue.clear()
 
     def _next(self) -> list[_Write]:
-        """As many as fit one transaction. A key is written once in it."""
+        """Takes as many writes as fit one transaction, which writes a key once."""
         taken: list[_Write] = []
         operations = size_bytes = 0
         keys: set[str] = set()
@@ -108,7 +108,7 @@ class WriteBatcher:
         return taken
 
     async def _transact(self, writes: Sequence[_Write]) -> None:
-        """All of them at once, or one part after the other."""
+        """Writes all of them at once, or one part after the other."""
         parts = deque([list(writes)])
         while parts:
             part = parts.popleft()
@@ -151,7 +151,7 @@ class WriteBatcher:
             _fail(write, error)
 
     def _still_sound(self, waiting: Sequence[_Write] | deque[_Write], unknown: Sequence[Compare]) -> list[_Write]:
-        """Those that a write which lands later can't harm: who writes the compared key itself fences it."""
+        """Returns the writes that survive a late write: one that writes the compared key fences it."""
         sound: list[_Write] = []
         for write in waiting:
             if write.compare in unknown and all(operation.key != write.compare.key for operation in write.operations):
@@ -162,7 +162,7 @@ class WriteBatcher:
 
 
 def _halves(writes: list[_Write]) -> list[list[_Write]]:
-    """None of a single one."""
+    """Splits the writes; returns no parts of a single one."""
     middle = len(writes) // 2
     return [writes[:middle], writes[middle:]] if middle else []
 

@@ -1,7 +1,7 @@
-"""All topics in memory, fed by a watch: what the hot path asks, without waiting.
+"""Caches all topics in memory, fed by a watch, so that the hot path never waits.
 
-Invariants: what is here was true at one revision of the store, which never goes back; subscribers hear of every change of what
-is here, in order. While the store can't be reached, the cache goes on answering from what it knows.
+Invariants: the cache shows one revision of the store, which never falls; subscribers receive every change, in order. While the
+store can't be reached, the cache answers from what it knows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from metadata.store.range_watch import RangeWatch
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic, decode_topic
 
-# Called with (old, new) of one topic: new is None when it was deleted, old when it was made. Must not block, nor raise.
+# Called with (old, new) of one topic: new is None when it was deleted, old when it was created. Must not block, nor raise.
 TopicChanged = Callable[[Topic | None, Topic | None], None]
 
 log = logging.getLogger(__name__)
 
 
-# Topics that are read from the store at the same time, since clients may name as many missing ones as they like.
+# Topics that are read from the store at the same time, since clients may name any number of missing ones.
 READS_AT_ONCE = 16
 # The revision of a topic that is not in the store.
 ABSENT = Revision(0)
@@ -40,12 +40,12 @@ class _CatchingUp:
     waiting: int = 0
     # The turn of the last read that was answered.
     begun: int = -1
-    # Of the topic, as that read found it; 0 where there was none.
+    # The topic's revision in that read; 0 where it did not exist.
     revision: Revision = ABSENT
 
 
 class TopicCache:
-    """Its owner runs `run()` as a task; until that has read all topics once, look-ups raise Unavailable."""
+    """Caches topics and their settings. Its owner runs `run()`; before the first reading, look-ups raise Unavailable."""
 
     def __init__(
         self,
@@ -72,19 +72,23 @@ class TopicCache:
 
     @property
     def revision(self) -> Revision:
-        """Of the store, up to which every change of a topic is seen here; 0 until the first reading."""
+        """Returns the revision up to which all changes of topics are seen here; 0 until the first reading."""
         return self._watched.revision
 
     def get(self, name: str) -> Topic:
-        """UnknownTopic (with the nearest name), InvalidName, Corrupt where its value can't be read, Unavailable before the
-        first reading."""
+        """Returns the topic of that name.
+
+        Raises UnknownTopic (with the nearest name), InvalidName, Corrupt where its value can't be read, Unavailable before the
+        first
+        reading.
+        """
         topic = self._by_name.get(name)
         if topic is None:
             raise self._missing(name)
         return topic
 
     def by_id(self, topic_id: TopicId) -> Topic:
-        """UnknownTopic also where a topic of that name was made anew; Unavailable before the first reading."""
+        """Returns the topic. Raises UnknownTopic, also where its name was created again; Unavailable before the first reading."""
         topic = self._by_id.get(topic_id)
         if topic is None:
             self._check_loaded()
@@ -94,7 +98,7 @@ class TopicCache:
     async def catch_up(self, name: str, *, timeout_s: float) -> None:
         """Reads the topic from the store, and returns when this cache holds at least what was read.
 
-        So a caller finds here what was created or altered before the call, through whatever broker. A deletion is not waited for.
+        So a caller finds what was created or altered before the call, through any broker. A deletion is not waited for.
         Concurrent callers share a read that begins after all of them have called. Raises Unavailable where the store, or the
         watch, does not answer in time.
         """
@@ -112,24 +116,26 @@ class TopicCache:
                     revision = reading.revision
                 await self.wait_for(revision, timeout_s=None)
         except TimeoutError:
-            raise Unavailable(f"the metadata store did not tell in time whether the topic {name} has changed", topic=name) from None
+            raise Unavailable(
+                f"whether the topic {name} has changed is unknown: no answer of the metadata store in time", topic=name
+            ) from None
         finally:
             reading.waiting -= 1
             if not reading.waiting:
                 del self._catching_up[name]
 
     def settings(self, topic_id: TopicId) -> TopicSettings:
-        """The settings of by_id(topic_id), defaults filled in."""
+        """Returns the settings of the topic, defaults filled in. Raises as `by_id` does."""
         self.by_id(topic_id)
         return self._settings[topic_id]
 
     def topics(self) -> tuple[Topic, ...]:
-        """All topics at one revision, in no order. Unavailable before the first reading."""
+        """Returns all topics at one revision, in no order. Raises Unavailable before the first reading."""
         self._check_loaded()
         return tuple(self._by_name.values())
 
     def subscribe(self, changed: TopicChanged) -> Callable[[], None]:
-        """Calls `changed` for each change from now on (for every topic, where nothing was read yet); answers how to end it."""
+        """Calls `changed` for each later change (for every topic, before the first reading); returns how to end that."""
         self._subscribers.append(changed)
         return lambda: self._subscribers.remove(changed)
 

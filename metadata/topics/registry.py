@@ -1,7 +1,7 @@
 """Creates, describes, lists, alters and deletes topics. One topic is one key; topic.py draws its value.
 
-Every change is one transaction, guarded by the revision that it was decided on and by the cluster's count of partitions; where
-another change comes between, it is decided again. Invariants: a topic is there wholly or not at all; of two creates of one name
+Every change is one transaction, guarded by the revision that it was decided on and by the cluster's count of partitions; after a
+conflict it is decided again. Invariants: a topic exists wholly or not at all; of two creates of one name
 one succeeds; partition_count never shrinks; the count of partitions is the sum over all topics, and at most PARTITIONS_MAX.
 """
 
@@ -33,12 +33,12 @@ from metadata.store.keys import KeyLayout, parse_number
 from metadata.topics.settings import TopicSettings, setting_definition
 from metadata.topics.topic import FORMAT_VERSION, Topic, check_partition_count, decode_topic, encode_topic
 
-# Each attempt that is lost was won by another change.
+# Each lost attempt was won by another change.
 ATTEMPTS_MAX = 64
 
 
 async def read_topic_ids(store: MetadataStore, layout: KeyLayout) -> set[TopicId]:
-    """Of all topics at one revision, read past every cache. Raises Corrupt, Unavailable."""
+    """Reads the ids of all topics at one revision, past every cache. Raises Corrupt, Unavailable."""
     ids: set[TopicId] = set()
     page = await store.range(layout.topics, limit=PAGE_SIZE_MAX)
     while True:
@@ -51,14 +51,16 @@ async def read_topic_ids(store: MetadataStore, layout: KeyLayout) -> set[TopicId
 
 @dataclass(frozen=True, slots=True)
 class TopicPage:
+    """Holds one page of a list of topics."""
+
     # In byte order of their names.
     topics: tuple[Topic, ...]
-    # Empty on the last page. Stays good for ever: it names a place in the order, not a moment.
+    # Empty on the last page. It never expires: it names a place in the order, not a moment.
     next_page_token: str
 
 
 class TopicRegistry:
-    """The cluster's topics. Errors: as each call says, and those of the store (Unavailable, OutcomeUnknown)."""
+    """Changes and lists the cluster's topics. Errors: those of each call, and of the store (Unavailable, OutcomeUnknown)."""
 
     def __init__(
         self,
@@ -70,20 +72,22 @@ class TopicRegistry:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         may_suggest: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """`max_message_bytes`: the most that a topic's max.message.bytes may be here, where the broker has a lower limit.
-        `may_suggest` returns whether a hint may name a topic."""
+        """`max_message_bytes`: the broker's limit for the topic setting max.message.bytes, where it has a lower one.
+
+        `may_suggest` returns whether a hint may name a topic.
+        """
         self._store = store
         self._layout = layout or KeyLayout()
         self._max_message_bytes = max_message_bytes
         self._new_id = new_id
         self._now_ms = now_ms
         self._may_suggest = may_suggest
-        self._changing = asyncio.Lock()  # one change at a time from here, so that they don't make each other try again
+        self._changing = asyncio.Lock()  # one change at a time from here, so that they don't conflict with each other
 
     async def create(
         self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
     ) -> Topic:
-        """A new topic. InvalidName, InvalidArgument, AlreadyExists; Rejected over PARTITIONS_MAX for the cluster."""
+        """Creates a topic. Raises InvalidName, InvalidArgument, AlreadyExists; Rejected over PARTITIONS_MAX for the cluster."""
         check_topic_name(name)
         check_partition_count(partition_count)
         chosen = self._parse(settings or {})
@@ -103,7 +107,7 @@ class TopicRegistry:
         return await self._change(name, decide, validate_only)
 
     async def get(self, name: str) -> Topic:
-        """UnknownTopic, InvalidName; Corrupt where what is stored can't be read."""
+        """Returns the topic. Raises UnknownTopic, InvalidName; Corrupt where what is stored can't be read."""
         check_topic_name(name)
         held = await self._store.get(self._layout.topic(name))
         if held is None:
@@ -111,9 +115,9 @@ class TopicRegistry:
         return decode_topic(held)
 
     async def list(self, *, page_size: int = 0, page_token: str = "") -> TopicPage:
-        """Up to `page_size` topics (0 is PAGE_SIZE, at most PAGE_SIZE_MAX) after those of the page that gave the token.
+        """Returns up to `page_size` topics (0 is PAGE_SIZE, at most PAGE_SIZE_MAX) after the page that gave the token.
 
-        A topic that exists all the while is listed exactly once. InvalidArgument for a token that no page gave.
+        A topic that exists throughout is listed exactly once. Raises InvalidArgument for a token that no page gave.
         """
         name, limit = _after(page_size, page_token)
         found = await self._store.range(self._layout.topics, start_after=self._layout.topic(name) if name else "", limit=limit)
@@ -129,9 +133,9 @@ class TopicRegistry:
         partition_count: int | None = None,
         validate_only: bool = False,
     ) -> Topic:
-        """Changes what is named: a setting of None goes back to its default; `replace_settings` does so for all not named.
+        """Changes what is named: a setting of None returns to its default; `replace_settings` resets all not named.
 
-        UnknownTopic, InvalidName, InvalidArgument (among them a partition_count below the present one), Rejected.
+        Raises UnknownTopic, InvalidName, InvalidArgument (also for a partition_count below the present one), Rejected.
         """
         check_topic_name(name)
         if partition_count is not None:
@@ -156,7 +160,7 @@ class TopicRegistry:
         return await self._change(name, decide, validate_only)
 
     async def delete(self, name: str, *, validate_only: bool = False) -> Topic:
-        """The topic as it was, with the revision that deleted it. UnknownTopic, InvalidName."""
+        """Deletes a topic; returns it with the revision that deleted it. Raises UnknownTopic, InvalidName."""
         check_topic_name(name)
 
         def decide(held: Topic | None) -> None:
@@ -178,7 +182,7 @@ class TopicRegistry:
         return parsed
 
     async def _change(self, name: str, decide: Callable[[Topic | None], Topic | None], validate_only: bool) -> Topic:
-        """Decides what becomes of the topic (None: it is deleted) by what is stored; once more where another change came first."""
+        """Stores what `decide` returns for the stored topic (None deletes it); decides again after a conflict."""
         key = self._layout.topic(name)
         count_key = self._layout.partition_count
         async with self._changing:
@@ -197,11 +201,11 @@ class TopicRegistry:
                 if growth > 0 and count > PARTITIONS_MAX:
                     raise Rejected(
                         f"the cluster would have {count} partitions, more than {PARTITIONS_MAX}",
-                        hint="Delete topics that nobody needs, or use fewer partitions.",
+                        hint="Delete unused topics, or use fewer partitions.",
                         partitions=count,
                     )
                 answer = wanted or held
-                assert answer is not None, "a topic that is not there cannot be deleted"
+                assert answer is not None, "a topic that does not exist cannot be deleted"
                 if validate_only:
                     return answer
                 result = await self._store.transact(
@@ -213,7 +217,7 @@ class TopicRegistry:
                 )
                 if result.succeeded:
                     return msgspec.structs.replace(answer, revision=result.revision)
-        raise Unavailable(f"topic {name} was not changed: other changes came first {ATTEMPTS_MAX} times", topic=name)
+        raise Unavailable(f"topic {name} was not changed: {ATTEMPTS_MAX} attempts lost to concurrent changes", topic=name)
 
     async def _nearest(self, name: str) -> str:
         found = await self._store.range(self._layout.topics, limit=KNOWN_MAX)
@@ -222,11 +226,11 @@ class TopicRegistry:
 
 
 def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:
-    """The settings to store: those held, with the given ones in their place, without any at its default."""
+    """Returns the settings to store: those held, updated by the given ones, without any at its default."""
     settings = dict(held)
     for name, text in given.items():
         if text is None and name in settings:
-            del settings[name]  # also one that only a newer version knows
+            del settings[name]  # also a setting that only a newer version knows
             continue
         definition = setting_definition(name)
         value = definition.default if text is None else str(definition.parse(text))
@@ -250,14 +254,14 @@ def _grown(held: Topic, partition_count: int | None) -> int:
 
 
 def page_of(topics: Iterable[Topic], *, page_size: int = 0, page_token: str = "") -> TopicPage:
-    """The page that Topics.list would give, were these all the topics there are. InvalidArgument. Pure."""
+    """Returns the page that TopicRegistry.list would give if these were all topics. Raises InvalidArgument. Pure."""
     name, limit = _after(page_size, page_token)
     found = heapq.nsmallest(limit + 1, (topic for topic in topics if topic.name > name), key=lambda topic: topic.name)
     return TopicPage(tuple(found[:limit]), token_after(found[limit - 1].name) if len(found) > limit else "")
 
 
 def _after(page_size: int, page_token: str) -> tuple[str, int]:
-    """(the name after which a page begins, how many topics it has)"""
+    """Returns the name after which a page begins, and how many topics it has."""
     limit = checked_page_size(page_size)
     return _name_in(page_token) if page_token else "", limit
 

@@ -1,12 +1,12 @@
-"""A topic as the cluster registers it, and its stored form. Pure.
+"""Defines a topic as the cluster registers it, and its stored form. Pure.
 
 The value of /{cluster}/topics/{topic}, JSON in UTF-8:
 
     {"format_version":1,"id":"1f…32 hex digits…","name":"orders","partition_count":6,
      "settings":{"retention.ms":"86400000"},"created_at_ms":1767225600000}
 
-`settings` holds only what differs from the defaults (settings.py). Readers skip fields that they don't know, so a newer
-version may add some; who would rewrite a value of a newer format_version refuses, so that nothing is lost.
+`settings` holds only what differs from the defaults (settings.py). Readers skip unknown fields, so a newer version may add
+some; a value of a newer format_version is never rewritten, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from metadata.model import Revision, TopicId, check_topic_name
 from metadata.store.interface import KeyValue
 
 FORMAT_VERSION = 1
-# Partitions of one topic.
+# Bound on the partitions of one topic.
 PARTITION_COUNT_MAX = 10_000
 
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """One life of a topic: a topic that is deleted and made again has another id."""
+    """Describes one life of a topic: a topic that is deleted and created again has another id."""
 
     id: TopicId
     name: str
@@ -36,7 +36,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     # Milliseconds since 1970-01-01 UTC.
     created_at_ms: int
-    # Of the store when this was written; 0 for a topic that is not stored. Not part of the value.
+    # The store's revision that wrote this; 0 for a topic that is not stored. Not part of the value.
     revision: Revision = Revision(0)
     format_version: int = FORMAT_VERSION
 
@@ -67,7 +67,7 @@ def encode_topic(topic: Topic) -> bytes:
 
 
 def decode_topic(kept: KeyValue) -> Topic:
-    """Raises Corrupt, naming the key, where the value is not what this module writes."""
+    """Decodes a stored topic. Raises Corrupt, naming the key, where the value is not what this module writes."""
     try:
         stored = _decoder.decode(kept.value)
         check_topic_name(stored.name)
@@ -90,7 +90,7 @@ def decode_topic(kept: KeyValue) -> Topic:
 
 
 def check_partition_count(count: int) -> int:
-    """The count itself when one topic may have so many partitions, else InvalidArgument."""
+    """Returns the count if a topic may have as many partitions. Raises InvalidArgument."""
     if not 1 <= count <= PARTITION_COUNT_MAX:
         raise InvalidArgument(
             f"{count} is not a partition count",

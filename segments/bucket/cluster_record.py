@@ -37,13 +37,15 @@ FORMAT_VERSION = 1
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
+    """Names the cluster that owns the prefix of the bucket."""
+
     cluster_id: str
     created_at_ms: int
     format_version: int = FORMAT_VERSION
 
 
 async def read_cluster_record(store: ObjectStore) -> ClusterRecord | None:
-    """What the prefix says, or None when no cluster has used it yet. Raises Corrupt."""
+    """Returns the record of the prefix; None when no cluster has used it yet. Raises Corrupt."""
     try:
         body = await store.get(CLUSTER)
     except NotFound:
@@ -81,7 +83,7 @@ def check_cluster_record(held: ClusterRecord, url: str, cluster_id: str) -> None
         )
 
 
-# Of the listing: of a prefix that no cluster uses yet, so that it has one unless others have put something there.
+# Pages of the listing, at most: an unused prefix has one unless other programs have put objects there.
 PAGES_MAX: Final = 10
 LISTING_TIMEOUT_S: Final = 10.0
 NAME_ANOTHER: Final = (
@@ -136,7 +138,7 @@ async def _around(url: str, s3: S3Settings | None) -> tuple[str, ClusterRecord] 
 
 
 async def _within(bucket: ObjectStore) -> tuple[str, ClusterRecord] | None:
-    """With the key of its record. None also where the listing takes long: others have put a great deal there."""
+    """Returns the record below the prefix, with its key; None also where the listing is longer than PAGES_MAX."""
     with suppress(TimeoutError):
         async with asyncio.timeout(LISTING_TIMEOUT_S):
             return await _first_listed(bucket)
@@ -169,7 +171,7 @@ async def _read(store: ObjectStore, key: str) -> ClusterRecord | None:
 
 
 def _read_file(path: Path) -> ClusterRecord | None:
-    """Not by a store, which would tidy up in a directory that is no bucket."""
+    """Reads the record without a store, which would create and remove files in a directory that is no bucket."""
     try:
         return _record(path.read_bytes()) if path.is_file() else None
     except OSError:
@@ -177,7 +179,7 @@ def _read_file(path: Path) -> ClusterRecord | None:
 
 
 def _record(body: bytes) -> ClusterRecord | None:
-    """None where it is somebody else's file of that name."""
+    """Returns the record; None where the file of that name is not Tidelog's."""
     try:
         return msgspec.json.decode(body, type=ClusterRecord)
     except msgspec.MsgspecError:

@@ -15,6 +15,8 @@ from segments.object_store.interface import Buffer
 
 
 class TopicTombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds the content of a marker that a topic was deleted."""
+
     name: str
     id: TopicId
     gone_at_revision: Revision
@@ -26,7 +28,7 @@ def encode_deleted_topic(marker: TopicTombstone) -> bytes:
 
 
 def parse_deleted_topic(body: Buffer) -> TopicTombstone | None:
-    """None for what is no such marker: it counts as one all the same, without a time."""
+    """Parses a marker; None where it is malformed, which still counts as a marker, without a time."""
     try:
         return msgspec.json.decode(body, type=TopicTombstone)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""Every key of the bucket is spelled here, and nowhere else. Pure.
+"""Spells every key of the bucket, and no other module does. Pure.
 
     cluster.json                                      create-only: cluster id, format version
     wal/{session:016x}/claim                          create-only: whose session this is
@@ -66,7 +66,7 @@ def claim_key(session: SessionId) -> str:
 
 
 def segment_key(session: SessionId, seq: SegmentSeq) -> str:
-    """Where segment `seq` lies; the seal of the session lies at the place of the segment that will never come."""
+    """Returns the key of segment `seq`; the seal of a session has the key of the first segment that will never come."""
     return f"{session_prefix(session)}{seq:016x}"
 
 
@@ -100,7 +100,7 @@ def deleted_topic_key(name: str, topic_id: TopicId, revision: Revision) -> str:
 
 
 def deleted_topic_prefix(name: str, topic_id: TopicId) -> str:
-    """Of the mark that this life of the topic is over."""
+    """Returns the prefix of the markers that this life of the topic is over."""
     return f"{TOPICS}{name}/{topic_id}/_log/deleted-"
 
 
@@ -110,7 +110,7 @@ def end_of_topic(name: str, topic_id: TopicId) -> str:
 
 
 def manifests_prefix(name: str, partition: TopicPartition) -> str:
-    """Of the manifests of one partition, and nothing else."""
+    """Returns the prefix of the manifests of one partition, and nothing else."""
     return f"{TOPICS}{name}/{partition.topic_id}/_log/{partition.partition:05d}/"
 
 
@@ -119,13 +119,15 @@ def manifest_key(name: str, partition: TopicPartition, version: int) -> str:
 
 
 def history_file_name(base_offset: Offset, last_offset: Offset, version: int, nonce: str) -> str:
-    """`version`: of the manifest that is to name the file first. Once there is such a version, or a later one, without the file,
-    no writer can name it any more: whoever planned it loses the create. `nonce`: 16 hex digits."""
+    """Returns the name of a file that manifest `version` is to name first. `nonce`: 16 hex digits.
+
+    Once that version, or a later one, exists without the file, no writer can name it any more: its planner loses the create.
+    """
     return f"{base_offset:020d}-{last_offset:020d}-{version:x}-{nonce}.parquet"
 
 
 def history_files_prefix(name: str, partition: TopicPartition) -> str:
-    """Of the files of one partition, and nothing else."""
+    """Returns the prefix of the files of one partition, and nothing else."""
     return f"{TOPICS}{name}/{partition.topic_id}/partition={partition.partition}/"
 
 
@@ -134,7 +136,7 @@ def history_file_key(name: str, partition: TopicPartition, file_name: str) -> st
 
 
 def topic_prefix(name: str, topic_id: TopicId) -> str:
-    """Of all objects of this life of the topic."""
+    """Returns the prefix of all objects of this life of the topic."""
     return f"{TOPICS}{name}/{topic_id}/"
 
 
@@ -166,7 +168,7 @@ def parse_appointments_key(key: str) -> int | None:
 
 
 def staged_prefix(write: str, batch: int | None = None) -> str:
-    """Of all that a write of Spark, or one batch of it, has on the bucket. `write`: 32 hex digits."""
+    """Returns the prefix of all objects of a Spark write, or of one batch of it. `write`: 32 hex digits."""
     return f"{STAGED}{write}/" if batch is None else f"{STAGED}{write}/{batch:016x}/"
 
 
@@ -184,11 +186,11 @@ def done_key(write: str, batch: int) -> str:
 
 
 class StagedKey(NamedTuple):
-    """What a name below `spark/` says: rows since when, or what became of a batch."""
+    """Holds a parsed name below `spark/`: rows since when, or what became of a batch."""
 
     write: str
     batch: int
-    # Of staged rows.
+    # When rows were staged; None for other objects.
     created_ms: int | None = None
     chosen: bool = False
     done: bool = False
@@ -204,11 +206,15 @@ def parse_staged_key(key: str) -> StagedKey | None:
 
 
 class ManifestKey(NamedTuple):
+    """Holds the parsed name of a manifest."""
+
     partition: Partition
     version: int
 
 
 class HistoryKey(NamedTuple):
+    """Holds the parsed name of a file of history."""
+
     partition: Partition
     file_name: str
     base_offset: Offset
@@ -218,14 +224,14 @@ class HistoryKey(NamedTuple):
 
 
 class TopicIncarnation(NamedTuple):
-    """One life of a topic: a topic that is deleted and made again has another id."""
+    """Names one life of a topic: a topic that is deleted and created again has another id."""
 
     name: str
     topic_id: TopicId
 
 
 class TopicKey(NamedTuple):
-    """What a name below `topics/` says: whose it is, and what: a copy of the registration, a manifest, a file of history."""
+    """Holds a parsed name below `topics/`: its topic, and a copy of the registration, a manifest, or a file of history."""
 
     name: str
     topic_id: TopicId
@@ -268,7 +274,7 @@ def _parse_history(rest: str) -> HistoryKey | None:
 
 
 class WalKey(NamedTuple):
-    """What a name below `wal/` says: a place in a session, how far it was trimmed, what an index covers; nothing for the claim."""
+    """Holds a parsed name below `wal/`: a place in a session, a trim marker, or the range of an index; all None for the claim."""
 
     session: SessionId
     seq: SegmentSeq | None = None

@@ -35,7 +35,7 @@ from segments.bucket.layout import (
 )
 from segments.object_store.interface import ObjectStore, list_all
 
-# How often a record is written whose outcome is unknown.
+# Attempts to write a record while the outcome is unknown.
 ATTEMPTS_MAX: Final = 3
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TopicRecords:
-    """What a listing shows of one incarnation of a topic."""
+    """Holds what a listing shows of one incarnation of a topic."""
 
     # Revisions of registrations, and of marks that it was deleted; both ascending.
     registered: list[Revision] = field(default_factory=list)

@@ -1,15 +1,15 @@
-"""Sorts a listing of topics/ into partitions, as it goes by, without keeping it. Pure.
+"""Sorts a listing of topics/ into partitions, page by page, without keeping it. Pure.
 
     topics/orders/1f…/_log/00000/…1  …2        manifests of partition 0: versions, kept until the topic is through
                       _log/00001/…1
-                      _log/deleted-…           the topic of this id is gone: the rest is for the sweep
+                      _log/deleted-…           the topic of this id is gone: the rest is to be swept
                       _log/topic-….json
-                      partition=0/….parquet    files: a partition is told when its last one has gone by
-    topics/orders/2e…/…                        the next topic id: partitions without files are told
+                      partition=0/….parquet    files: a partition is returned after its last one
+    topics/orders/2e…/…                        the next topic id: partitions without files are returned
 
-What is left to sweep of a deleted topic is any object that is no mark: manifests come before the marks, all else behind them.
+Any object but the markers of a deleted topic is to be swept: manifests are listed before the markers, all else after them.
 
-Invariant: in memory are the versions of one topic id, and the files of one partition.
+Invariant: memory holds the versions of one topic id, and the files of one partition.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from segments.bucket.layout import HistoryKey, TopicIncarnation, TopicKey
 
 
 class ListedFile(NamedTuple):
+    """Describes a listed file of history."""
+
     key: HistoryKey
     size_bytes: int
 
 
 @dataclass(slots=True)
 class ListedPartition:
+    """Holds what a listing shows of one partition."""
+
     topic: str
     partition: TopicPartition
-    # Of its manifests, ascending.
+    # Versions of its manifests, ascending.
     versions: list[int] = field(default_factory=list)
     files: list[ListedFile] = field(default_factory=list)
 
@@ -40,13 +44,13 @@ class Remains(NamedTuple):
     """An incarnation of a topic that is marked as deleted, and has left more than its marks."""
 
     topic: TopicIncarnation
-    # Of its newest mark: a topic that was restored, and deleted again, has several.
+    # The revision of its newest marker: a topic that was restored, and deleted again, has several.
     deleted: Revision
 
 
 @dataclass(slots=True)
 class _Listed:
-    """What has gone by of one incarnation, and was not told yet."""
+    """Holds what was listed of one incarnation, and was not returned yet."""
 
     topic: TopicIncarnation
     deleted: Revision | None = None

@@ -1,4 +1,4 @@
-"""Where the records of a partition lie in Parquet: an index over its manifest. Pure.
+"""Indexes the records of a partition in Parquet over its manifest. Pure.
 
     offsets   [ group ][ group ]····[ group ]······│ compacted_to: from here on, the runs in segments count (wal/run_index.py)
                                 ▲           ▲
@@ -19,19 +19,19 @@ from segments.bucket.layout import history_file_key
 from segments.history.manifest import EpochStart, HistoryFile, Manifest, RowGroup
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 
-# What a record takes beside its key, value and headers, as columns; as a batch it is less.
+# Memory of a record beside its key, value and headers, as columns; as a batch it takes less.
 RECORD_BYTES: Final = 40
 
 
 class GroupPlace(NamedTuple):
-    """One row group of a Parquet file."""
+    """Locates one row group of a Parquet file."""
 
     key: str
-    # Of the group in its file, from 0.
+    # Number of the group in its file, from 0.
     number: int
     group: RowGroup
     file: HistoryFile
-    # Of the whole history: what the batches made of its records are stamped with.
+    # Epochs of the whole history: batches that are made of its records are stamped with them.
     epochs: tuple[EpochStart, ...]
 
     @property
@@ -52,7 +52,7 @@ class GroupPlace(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, int]:
-        """Names these bytes for ever: a file is never written twice."""
+        """Identifies these bytes permanently: a file is never written twice."""
         return self.key, self.group.start
 
     @property
@@ -67,12 +67,14 @@ class GroupPlace(NamedTuple):
 
 
 class HistoryIndex:
+    """Finds the row groups of one partition by offset."""
+
     def __init__(self, manifest: Manifest, topic: str) -> None:
         """`topic`: its name, which the keys of its objects hold."""
         self.manifest = manifest
         self.topic = topic
+        # Bytes of the Parquet files that the manifest names.
         self.size_bytes = sum(file.size_bytes for file in manifest.files)
-        """Of the Parquet files that it names."""
 
     @property
     def version(self) -> int:
@@ -116,7 +118,7 @@ class HistoryIndex:
                     yield self._place(files[at], number)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """Of the leader that wrote the record at this offset; -1 where the manifest does not say."""
+        """Returns the epoch of the leader that wrote the record at this offset; -1 where the manifest does not say."""
         at = bisect_right(self.manifest.epochs, offset, key=_start_offset) - 1
         return self.manifest.epochs[at].leader_epoch if at >= 0 else LeaderEpoch(-1)
 

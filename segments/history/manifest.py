@@ -1,4 +1,4 @@
-"""What of a partition is in Parquet, and from where on its segments count: the manifest. Pure.
+"""Defines the manifest: which records of a partition are in Parquet, and from where on its segments count. Pure.
 
     topics/{topic}/{topic_id}/_log/{partition:05d}/{version:020d}      JSON, create-only: the highest version counts
 
@@ -46,12 +46,12 @@ class RowGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     end: int
     max_timestamp: int
-    # Of the bytes [start, end): Parquet itself covers its pages, but not what stands between them.
+    # CRC-32C of the bytes [start, end): Parquet itself covers its pages, but not the bytes between them.
     crc32c: int
 
 
 class HistoryFile(msgspec.Struct, frozen=True, gc=False):
-    """One Parquet file: the records of offsets base_offset … last_offset that there still are."""
+    """Describes one Parquet file: the remaining records of offsets base_offset … last_offset."""
 
     # Within the folder of the partition: see bucket_layout.
     name: str
@@ -59,7 +59,7 @@ class HistoryFile(msgspec.Struct, frozen=True, gc=False):
     last_offset: Offset
     record_count: int
     size_bytes: int
-    # Of keys, values and headers, uncompressed.
+    # Uncompressed bytes of keys, values and headers.
     record_bytes: int
     # In ms since 1970, -1 and below where a producer said so.
     min_timestamp: int
@@ -68,9 +68,9 @@ class HistoryFile(msgspec.Struct, frozen=True, gc=False):
     checksum: str
     # The bytes from here to the end of the object are the Parquet footer.
     footer_start: int
-    # Of these bytes, which Parquet does not cover at all.
+    # CRC-32C of the footer, which Parquet does not cover at all.
     footer_crc32c: int
-    # Of what stands between the last row group and the footer: bloom filters and the page index, which only Spark reads.
+    # CRC-32C of the bytes between the last row group and the footer: bloom filters and the page index, which only Spark reads.
     index_crc32c: int
     row_groups: tuple[RowGroup, ...]
     # A time at which all its records had been appended, by the clock of the compactor that took them from segments.
@@ -78,11 +78,15 @@ class HistoryFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class EpochStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Names a leader epoch and its first offset."""
+
     leader_epoch: LeaderEpoch
     start_offset: Offset
 
 
 class RememberedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Describes a batch of a producer that may be repeated."""
+
     base_sequence: int
     last_sequence: int
     base_offset: Offset
@@ -90,7 +94,7 @@ class RememberedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RememberedProducer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An idempotent producer, or an Idempotency-Key, as partition/producer_state.py remembers it."""
+    """Holds the state of an idempotent producer, or of an Idempotency-Key, as partition/producer_state.py keeps it."""
 
     producer_id: ProducerId
     epoch: int
@@ -114,16 +118,18 @@ class Superseded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyPass(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One pass of key compaction: no key comes twice among the records below `end_offset` (those without a key apart)."""
+    """Records one pass of key compaction: below `end_offset` no key comes twice (records without a key apart)."""
 
     end_offset: Offset
-    # When it first saw the records from the end of the pass before on: delete.retention.ms of tombstones counts from here.
+    # When the pass first saw the records after the pass before: delete.retention.ms of tombstones counts from here.
     at_ms: int
-    # Of those records, the ones without a value that were kept.
+    # Number of tombstones among those records that were kept.
     tombstones: int
 
 
 class Manifest(msgspec.Struct, frozen=True):
+    """Holds one version of a partition's manifest."""
+
     topic_id: TopicId
     partition: Partition
     version: int
@@ -134,9 +140,9 @@ class Manifest(msgspec.Struct, frozen=True):
     log_start_offset: Offset
     compacted_to: Offset
     files: tuple[HistoryFile, ...] = ()
-    # Of the records below `compacted_to`: each leader epoch that has any, and where it begins.
+    # Each leader epoch that has records below `compacted_to`, and where it begins.
     epochs: tuple[EpochStart, ...] = ()
-    # Who was active last is last.
+    # By the time of their last batch, ascending.
     producers: tuple[RememberedProducer, ...] = ()
     retired: tuple[Retired, ...] = ()
     superseded: tuple[Superseded, ...] = ()
@@ -177,7 +183,7 @@ def decode_manifest(body: bytes, *, key: str) -> Manifest:
 
 
 def contradiction(manifest: Manifest) -> str:
-    """What is wrong with it in itself; empty where nothing is."""
+    """Returns what contradicts itself in the manifest; empty where nothing does."""
     if manifest.version < 1 or manifest.log_start_offset < 0 or manifest.compacted_to < 0:
         return f"version {manifest.version}, log start {manifest.log_start_offset}, compacted to {manifest.compacted_to}"
     for file in manifest.files:
@@ -210,7 +216,7 @@ def _are_disordered(parts: Sequence[HistoryFile | RowGroup]) -> bool:
 
 
 def _spans(file: HistoryFile) -> bool:
-    """Whether the row groups cover what the file says of itself."""
+    """Returns whether the row groups cover the range of the file."""
     groups = file.row_groups
     return (
         bool(groups)

@@ -42,10 +42,10 @@ def compacted(
     writer: str,
     now_ms: int,
 ) -> Manifest:
-    """The records of [manifest.compacted_to, compacted_to) are in `files`, but for those below the log start, which are in none.
+    """Returns the next manifest, with the records of [manifest.compacted_to, compacted_to) in `files`.
 
-    `epochs`: of the runs that were compacted; one that goes on from before may be among them. `producers`: all that are remembered
-    at `compacted_to`, so the ones of before as well.
+    Records below the log start are in no file. `epochs`: of the compacted runs, maybe with the last one of before `compacted_to`.
+    `producers`: all that are remembered at `compacted_to`, also earlier ones.
     """
     if compacted_to <= manifest.compacted_to:
         raise ValueError(f"compacted to {compacted_to}, but {manifest.compacted_to} was reached already")
@@ -87,7 +87,7 @@ def replaced(
 
 
 def log_start_raised(manifest: Manifest, offset: Offset, *, cause: Cause = "delete-records", writer: str, now_ms: int) -> Manifest:
-    """Nobody reads below `offset` any more; it may lie above `compacted_to`, but never above the high watermark."""
+    """Returns the next manifest, with records below `offset` deleted. It may be above `compacted_to`, not the high watermark."""
     if offset <= manifest.log_start_offset:
         raise ValueError(f"the log starts at {manifest.log_start_offset} already, so it can't be raised to {offset}")
     kept = tuple(file for file in manifest.files if file.last_offset >= offset)
@@ -97,8 +97,10 @@ def log_start_raised(manifest: Manifest, offset: Offset, *, cause: Cause = "dele
 def collected(
     manifest: Manifest, *, files: Collection[str] = (), versions: Collection[int] = (), writer: str, now_ms: int
 ) -> Manifest:
-    """The retired `files` and superseded `versions` are deleted. With neither, the same again: whoever planned the next version
-    loses, so that files which only it would have named are nobody's."""
+    """Returns the next manifest, without the deleted `files` and `versions`.
+
+    With neither it is unchanged: it fences, as the planner of this version loses, and no manifest can name its files any more.
+    """
     return _next(
         manifest,
         cause="collection",

@@ -1,13 +1,13 @@
-"""Reads the newest manifests of partitions, and creates the next ones: here a manifest is committed, and a loser learns it.
+"""Reads the newest manifests of partitions, and commits the next ones.
 
     LIST ─▶ highest version n ─▶ GET n ─▶ plan (manifest_edits.py) ─▶ create n+1 ─▶ LIST: is it the highest,
                                                                         │          or does the highest name it as superseded?
                                                               another has n+1: lost, plan again
 
-A create that succeeds is not enough. Its writer may have stalled so long that another's version n+1 was created, superseded and
-deleted meanwhile: then its own n+1 lies below the highest, and counts for nothing. Hence the look afterwards.
+A create that succeeds is not enough. Its writer may have stalled until another's version n+1 was created, superseded and
+deleted: then its own n+1 lies below the highest, and does not count. Hence the second listing.
 
-Invariants: of two writers of one version at most one is told that it committed; no clock decides; who is told "lost" has changed
+Invariants: of two writers of one version at most one commits; no clock decides; a writer that loses has changed
 nothing that counts.
 """
 
@@ -31,18 +31,18 @@ from segments.object_store.interface import ObjectStore
 LISTED_TOGETHER: Final = 256
 # Bytes. A smaller manifest holds the event loop for a millisecond.
 DECODED_IN_A_THREAD: Final = 128 << 10
-# After which a create without an answer is sent again.
+# Time limit of a create before it is sent again.
 TRY_S: Final = 10.0
-# Between two attempts to create a manifest.
+# Pause between two attempts to create a manifest.
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 2.0
 GONE_TRIES: Final = 10
-# Before a partition is listed again whose newest manifest was superseded and deleted before it was read.
+# Pause before a partition is listed again whose newest manifest was superseded and deleted before it was read.
 GONE_PAUSE_S: Final = 0.05
 
 
 async def newest_manifest(store: ObjectStore, topic: str, partition: TopicPartition) -> Manifest | None:
-    """None where nothing was compacted yet. Raises Corrupt, and what the store raises."""
+    """Returns the newest manifest; None where nothing was compacted yet. Raises Corrupt, and what the store raises."""
     for _ in range(GONE_TRIES):
         version = (await _newest_versions(store, topic, [partition])).get(partition)
         if version is None:
@@ -61,7 +61,7 @@ async def newest_manifests(
     known: Mapping[TopicPartition, Manifest] | None = None,
     reads_max: int = 16,
 ) -> dict[TopicPartition, Manifest | Corrupt | None]:
-    """Of many partitions, with the name of the topic of each: one listing for neighbours, and one GET for each that has any.
+    """Returns the newest manifests of many partitions, given their topics' names: one listing for neighbours, one GET each.
 
     A damaged manifest stands as Corrupt in the place of its partition; one that is `known` is not read again while it is the
     newest. Raises what the store raises.
@@ -92,7 +92,7 @@ async def newest_manifests(
 
 
 async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *, timeout_s: float = 60.0) -> bool:
-    """Whether this version, of this writer, counts. False: another was first, so read the newest, and plan again.
+    """Returns whether this version, of this writer, counts. False: another was first, so read the newest, and plan again.
 
     An unknown outcome is asked after until it is known. After `timeout_s` raises OutcomeUnknown where the version may exist, or
     may yet, and what the store said where it surely does not.
@@ -172,7 +172,7 @@ async def _newest_versions(store: ObjectStore, topic: str, partitions: Sequence[
 
 
 def _is_behind(key: str, prefix: str) -> bool:
-    """Whether a listing that has come to this key has told all that begin with `prefix`."""
+    """Returns whether a listing that has come to this key is past all keys that begin with `prefix`."""
     return key > prefix and not key.startswith(prefix)
 
 

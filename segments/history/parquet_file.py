@@ -33,7 +33,7 @@ from segments.records.batch import corrupt_range
 from segments.records.checksum import as_text, checksum_of_columns
 from segments.records.columns import Int64Array, record_ends, timestamps_of
 
-# What a row takes in memory beside its key, value and headers.
+# Memory of a row beside its key, value and headers.
 ROW_BYTES: Final = 40
 
 _MAGIC = b"PAR1"
@@ -48,13 +48,17 @@ _FALSE_POSITIVES = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ParquetSettings:
-    # Of records as columns in memory, after which a row group ends. A larger record has one for itself.
+    """Bounds row groups and sets their compression."""
+
+    # Bytes of records as columns in memory, after which a row group ends. A larger record has one for itself.
     row_group_bytes: int = 16 << 20
-    # Of zstd.
+    # Level of zstd.
     compression_level: int = 1
 
 
 class WrittenFile(NamedTuple):
+    """Holds a file that was written in memory, and its description for the manifest."""
+
     body: pa.Buffer
     file: HistoryFile
 
@@ -69,7 +73,7 @@ def write_history(
     last_offset: int | None = None,
     settings: ParquetSettings | None = None,
 ) -> WrittenFile:
-    """One file of these records: see HistoryWriter."""
+    """Writes one file of these records: see HistoryWriter."""
     writer = HistoryWriter(topic, partition, settings or ParquetSettings())
     for batch in columns:
         writer.append(batch)
@@ -99,7 +103,7 @@ class HistoryWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Of the row groups that are written; what was appended since, up to one row group, is not among them."""
+        """Returns the bytes of the written row groups; up to one row group more waits in memory."""
         return int(self._sink.tell())
 
     def append(self, columns: pa.RecordBatch, *, checksum: int | None = None) -> None:
@@ -203,7 +207,7 @@ def _ascend(offsets: Int64Array) -> bool:
 
 
 def _open_writer(sink: pa.NativeFile, first: pa.Table, settings: ParquetSettings) -> pq.ParquetWriter:
-    """How keys are stored is decided by those of the first row group.
+    """Opens a writer that stores keys by those of the first row group.
 
     Few different ones make a dictionary, which readers look up as well to skip a row group. Of many, it would be given up at 1 MiB;
     there a bloom filter serves for that. Where they are long, their least and greatest in the footer and in the page index are not
@@ -232,7 +236,7 @@ def _open_writer(sink: pa.NativeFile, first: pa.Table, settings: ParquetSettings
 
 
 def _byte_range(metadata: pq.FileMetaData, index: int) -> tuple[int, int]:
-    """Of all column chunks of a row group, which stand next to each other."""
+    """Returns the byte range of a row group, whose column chunks are adjacent."""
     group = metadata.row_group(index)
     chunks = [group.column(column) for column in range(group.num_columns)]
     starts = [chunk.data_page_offset if chunk.dictionary_page_offset is None else chunk.dictionary_page_offset for chunk in chunks]
@@ -240,12 +244,12 @@ def _byte_range(metadata: pq.FileMetaData, index: int) -> tuple[int, int]:
 
 
 class ParquetFooter(NamedTuple):
-    """What is needed of a file to read any of its row groups."""
+    """Holds what is needed to read any row group of a file."""
 
     key: str
     file: HistoryFile
     metadata: pq.FileMetaData
-    # Of row groups, by the byte where they begin.
+    # Indexes of row groups, by the byte where they begin.
     group_indexes: dict[int, int]
 
     @property
@@ -273,10 +277,8 @@ def parse_parquet_footer(tail: Buffer, file: HistoryFile, key: str) -> ParquetFo
     if not schema.equals(PARQUET_SCHEMA):
         raise _corrupt_footer(file, key, f"its columns are {', '.join(f'{field.name}: {field.type}' for field in schema)}")
     if counts != [group.record_count for group in file.row_groups]:
-        told = f"{sum(counts)} records in {len(counts)} row groups"
-        raise _corrupt_footer(
-            file, key, f"it tells of {told}, the manifest of {file.record_count} in {len(file.row_groups)}, or of others"
-        )
+        held = f"{sum(counts)} records in {len(counts)} row groups"
+        raise _corrupt_footer(file, key, f"it has {held}, the manifest {file.record_count} in {len(file.row_groups)}, or others")
     if places != [(group.start, group.end) for group in file.row_groups]:
         raise _corrupt_footer(file, key, "its row groups lie elsewhere than the manifest says")
     return ParquetFooter(key, file, metadata, {group.start: index for index, group in enumerate(file.row_groups)})
@@ -338,10 +340,10 @@ def verify_history(body: Buffer, file: HistoryFile, *, key: str = "") -> None:
         if latest[-1] != group.max_timestamp:
             raise _corrupt_group(group, key, f"the latest timestamp is {latest[-1]}, the manifest says {group.max_timestamp}")
     found = (as_text(checksum), record_bytes, min(earliest), max(latest))
-    told = (file.checksum, file.record_bytes, file.min_timestamp, file.max_timestamp)
-    if found != told:
+    expected = (file.checksum, file.record_bytes, file.min_timestamp, file.max_timestamp)
+    if found != expected:
         what = "checksum, bytes, earliest and latest timestamp"
-        raise _corrupt_file(file, key, f"of its records, {what} are {found}, the manifest says {told}")
+        raise _corrupt_file(file, key, f"of its records, {what} are {found}, the manifest says {expected}")
     index = memoryview(body)[file.row_groups[-1].end : file.footer_start]
     if crc32c(index) != file.index_crc32c or bytes(memoryview(body)[: len(_MAGIC)]) != _MAGIC:
         raise _corrupt_file(file, key, "its page index or its bloom filters, which only Spark reads, are not as they were written")

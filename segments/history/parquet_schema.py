@@ -1,4 +1,4 @@
-"""What a file of history holds: the columns of Spark's Kafka source. From the columns of decoded records, and back. Pure.
+"""Defines the columns of a file of history, those of Spark's Kafka source, and converts decoded records both ways. Pure.
 
     record_columns.SCHEMA        PARQUET_SCHEMA       stored
     key, value                   key, value           BYTE_ARRAY, null where the record has none
@@ -22,7 +22,7 @@ import pyarrow as pa
 from segments.records.columns import HEADERS_TYPE, SCHEMA
 
 _HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADERS_TYPE.value_type, nullable=False))
-# As Arrow reads a file. Spark's Kafka source has the same names and order, and timestamps in microseconds.
+# The schema that Arrow reads. Spark's Kafka source has the same names and order, and timestamps in microseconds.
 PARQUET_SCHEMA: Final = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -37,7 +37,7 @@ PARQUET_SCHEMA: Final = pa.schema(
 )
 
 _TOPIC_AT = PARQUET_SCHEMA.get_field_index("topic")
-# As it is given to Parquet's writer: the name of the topic stands in memory once.
+# The schema for Parquet's writer: the name of the topic is in memory once.
 WRITTEN_SCHEMA: Final = PARQUET_SCHEMA.set(_TOPIC_AT, pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False))
 
 _STORED_NAMES: Final = {"timestamp_type": "timestampType"}
@@ -49,7 +49,7 @@ def stored_names(columns: Sequence[str] | None) -> list[str]:
 
 
 def to_stored(columns: pa.RecordBatch, *, topic: str, partition: int) -> pa.RecordBatch:
-    """Of WRITTEN_SCHEMA, from record_columns.SCHEMA."""
+    """Converts record_columns.SCHEMA to WRITTEN_SCHEMA."""
     rows = columns.num_rows
     topics = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([topic], pa.string()))
     return pa.RecordBatch.from_arrays(
@@ -68,7 +68,7 @@ def to_stored(columns: pa.RecordBatch, *, topic: str, partition: int) -> pa.Reco
 
 
 def from_stored(table: pa.Table, columns: Sequence[str] | None) -> pa.RecordBatch:
-    """Of record_columns.SCHEMA, or of these columns of it, from what was read of a file."""
+    """Converts what was read of a file to record_columns.SCHEMA, or to these columns of it."""
     fields = [SCHEMA.field(name) for name in (SCHEMA.names if columns is None else columns)]
     arrays = [_whole(table.column(_STORED_NAMES.get(field.name, field.name))) for field in fields]
     retyped = [
@@ -82,5 +82,5 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _retyped(headers: pa.ListArray, type_: pa.DataType) -> pa.ListArray:
-    """The same lists, whose elements have another name."""
+    """Returns the same lists under a type whose elements have another name."""
     return pa.Array.from_buffers(type_, len(headers), headers.buffers()[:2], offset=headers.offset, children=[headers.values])

@@ -26,7 +26,7 @@ from segments.wal.pending_segment import PendingSegment
 
 
 class Acks(enum.Enum):
-    """When a produce request is answered."""
+    """Chooses when a produce request is answered."""
 
     # When the records are committed on the bucket.
     ALL = "all"
@@ -41,7 +41,7 @@ class PendingAppend(NamedTuple):
 
     # The offsets, which count once `segment` is committed.
     appended: Appended
-    # None where the batch repeats one that is committed already.
+    # None where the batch repeats a committed one.
     segment: PendingSegment | None
 
     async def committed(self, deadline: Deadline) -> Appended:

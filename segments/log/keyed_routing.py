@@ -1,4 +1,4 @@
-"""What a leader must know of a topic before it takes batches of requests with an Idempotency-Key. Pure."""
+"""Checks what a leader must know of a topic before it takes batches of requests with an Idempotency-Key. Pure."""
 
 from __future__ import annotations
 

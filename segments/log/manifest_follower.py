@@ -25,11 +25,11 @@ from segments.object_store.interface import ObjectStore
 from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
 from segments.shared_errors import copy_of
 
-# How long a bucket that does not answer is asked whether it took a manifest.
+# Time limit for asking a silent bucket whether it stored a manifest.
 COMMIT_TIMEOUT_S: Final = 15.0
 # Attempts of one DeleteRecords, where compactors commit first each time.
 TRIES: Final = 20
-# In place of an offset: the high watermark when the leader takes the request.
+# Stands for the high watermark when the leader takes the request.
 HIGH_WATERMARK: Final = -1
 
 
@@ -176,7 +176,7 @@ class ManifestFollower:
             await self._check_not_sealed()
             if self._partitions.writable(partition) is led:
                 return
-            reason = f"this broker leads {partition} anew"
+            reason = f"this broker leads {partition} again"
         except TidelogError as error:
             reason = error.message
         raise OutcomeUnknown(

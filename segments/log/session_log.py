@@ -50,9 +50,9 @@ Read = TypeVar("Read")
 
 
 class Released(NamedTuple):
-    """What a leader leaves behind that hands a partition over."""
+    """Holds what the new leader must know of a partition that was handed over."""
 
-    # None of the partition's records lies in the session's segments from here on.
+    # The first segment of the session without records of the partition.
     at_seq: SegmentSeq
     # The sessions that hold records of the partition.
     sessions: set[SessionId]

@@ -36,12 +36,12 @@ class ClockReading(NamedTuple):
     """Both clocks at one moment."""
 
     local_ms: int
-    # None where the store has not told its time lately, or does not tell it.
+    # None where the store has not shown its time lately, or never does.
     store: StoreTime | None
 
     @property
     def difference_ms(self) -> int:
-        """How far this machine's clock is ahead of the store's, at least; below 0 where it is behind, 0 where they may agree."""
+        """Returns how far this clock is ahead of the store's, at least; below 0 where behind, 0 where they may agree."""
         if self.store is None:
             return 0
         earliest_ms, latest_ms = self.store
@@ -49,7 +49,7 @@ class ClockReading(NamedTuple):
 
     @property
     def is_doubted(self) -> bool:
-        """Whether nothing may expire by this clock."""
+        """Returns whether nothing may expire by this clock."""
         return abs(self.difference_ms) > DIFFERENCE_MS_MAX
 
     @property

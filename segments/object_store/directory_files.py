@@ -51,9 +51,9 @@ _BUFFERS_PER_WRITE = os.sysconf("SC_IOV_MAX")
 _READ_BYTES_MAX = 1 << 30
 _DURABLE_FOLDERS_MAX = 10_000
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-# What others may have of an object: objects are never changed, so nobody else needs to write them.
+# Rights of others on an object, which is read-only for them, since objects are never changed.
 _READ_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
-# Of the root's mode, with the group of the parent (setgid) and the sticky bit.
+# Bits of the root's mode that are inherited, with the group of the parent (setgid) and the sticky bit.
 _INHERITED = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO | stat.S_ISGID | stat.S_ISVTX
 _UNSYNCED_HINT = "Look at the disk and its file system (dmesg); once they are mended, start this process again."
 _HARD_LINKS_HINT = "Use one local file system that has hard links: ext4, xfs, btrfs, zfs, apfs."
@@ -99,7 +99,7 @@ class DirectoryFiles:
     def list(self, prefix: str, start_after: str, limit: int) -> ListPage:
         objects: list[ObjectInfo] = []
         with self._explained("list", prefix):
-            os.stat(self._root)  # where the whole bucket is gone, say so: a log that seems empty would be written anew
+            os.stat(self._root)  # fails where the whole bucket is gone: a log that seems empty would be written again
             for key, entry in list_in_key_order(self._root, prefix, start_after):
                 if len(objects) == limit:
                     return ListPage(tuple(objects), more=True)
@@ -122,7 +122,7 @@ class DirectoryFiles:
             os.unlink(self._path(key))
 
     def open_root(self, *, make: bool) -> None:
-        """Checks that the root is a directory, makes it where told to, and removes what crashed writers left behind."""
+        """Checks that the root is a directory, creates it if `make`, and removes what crashed writers left behind."""
         with self._explained("open"):
             if make:
                 self._make_root()
@@ -187,9 +187,9 @@ class DirectoryFiles:
             os.close(file)  # another process sweeps, and took the file before it was locked
 
     def _sweep(self) -> None:
-        """Removes the temporaries that nobody holds, and nothing that has another name. Safe beside other processes and containers
-        on the same directory: a writer holds the lock on its file for as long as it needs the file, and the kernel lets go of it
-        when the writer dies.
+        """Removes unlocked temporaries, and no other files. Safe beside other processes and containers on the same directory.
+
+        A writer holds the lock on its file while it needs the file, and the kernel releases it when the writer dies.
         """
         with suppress(OSError), os.scandir(self._temporaries) as entries:  # absent, or a read-only directory
             for entry in entries:
@@ -360,7 +360,7 @@ def _is_directory(name: str, directory: int) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Whether nobody else held the file. The lock lasts until the file is closed."""
+    """Locks the file until it is closed; returns False where another process holds it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""How the bucket is: healthy, degraded or unavailable, as the outcomes of the calls to it say. Pure: the caller brings the time.
+"""Judges the bucket by the outcomes of calls: healthy, degraded or unavailable. Pure: the caller brings the time.
 
                  one in DEGRADED_SHARE fails                    nearly all fail
     healthy ───────────────────────────────▶ degraded ───────────────────────────────▶ unavailable
@@ -9,7 +9,7 @@ Counted over a window of seconds, and only from SAMPLE_MIN outcomes on: a broker
 healthy as before. What it takes to get worse is more than what it takes to stay there, so that a share at the border does not
 make it swing. A call that was answered is a success, whatever the answer ("there is no such object"): the store is there.
 
-Where nobody has called for a whole window, nothing is known, and nothing is held against the bucket: it is healthy.
+Without calls for a whole window nothing is known, and the bucket counts as healthy.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from typing import Final
 WINDOW_S: Final = 30
 # Outcomes in the window, below which the state gets no worse.
 SAMPLE_MIN: Final = 10
-# Of the outcomes in the window that fail: from here on a healthy bucket is degraded.
+# Share of failures in the window from which on a healthy bucket is degraded.
 DEGRADED_SHARE: Final = 0.25
 HEALTHY_SHARE: Final = 0.05
 UNAVAILABLE_SHARE: Final = 0.9
-# For so long at most HEALTHY_SHARE of the calls must have failed before a degraded bucket is healthy.
+# Seconds for which at most HEALTHY_SHARE of the calls may fail before a degraded bucket is healthy.
 CALM_S: Final = 10
 # Calls in a row that succeed end `unavailable`: a store that comes back is used again at once.
 RECOVERED_RUN: Final = 3
 
 
 class HealthState(enum.Enum):
+    """Names the health of the bucket."""
+
     HEALTHY = "healthy"
     # Some calls fail: fewer and larger ones are made.
     DEGRADED = "degraded"
@@ -40,17 +42,19 @@ class HealthState(enum.Enum):
 
 
 class StoreHealth:
+    """Counts outcomes over a window, and derives the state."""
+
     def __init__(self) -> None:
         self._state = HealthState.HEALTHY
+        # [second, successes, failures], the oldest first, none without an outcome.
         self._seconds: deque[list[int]] = deque()
-        """[second, successes, failures], the oldest first, none without an outcome."""
         self._successes = 0
         self._failures = 0
+        # Successes since the last failure.
         self._run = 0
-        """Successes since the last failure."""
 
     def ended(self, *, failed: bool, now_s: float) -> None:
-        """A call has ended. `now_s` never goes back."""
+        """Counts a call that has ended. `now_s` never falls."""
         second = int(now_s)
         if not self._seconds or self._seconds[-1][0] != second:
             self._forget(second)
@@ -69,7 +73,7 @@ class StoreHealth:
 
     @property
     def answers(self) -> bool:
-        """Whether the last call has succeeded."""
+        """Returns whether the last call succeeded."""
         return self._run > 0
 
     def state(self, now_s: float) -> HealthState:
@@ -90,7 +94,7 @@ class StoreHealth:
             case HealthState.HEALTHY if enough and share >= DEGRADED_SHARE:
                 return HealthState.DEGRADED
             case HealthState.UNAVAILABLE if self._run >= RECOVERED_RUN:
-                # What failed before it came back says nothing about how it is now.
+                # Failures before the bucket came back say nothing about its present state.
                 self._seconds.clear()
                 self._seconds.append([second, self._run, 0])
                 self._successes, self._failures = self._run, 0
@@ -101,7 +105,7 @@ class StoreHealth:
                 return self._state
 
     def _is_calm(self, second: int) -> bool:
-        """Whether there are outcomes of CALM_S and more, and of those of CALM_S nearly none failed."""
+        """Returns whether there are outcomes of CALM_S and more, and nearly none of CALM_S failed."""
         if second - self._seconds[0][0] < CALM_S:
             return False
         recent = [held for held in self._seconds if second - held[0] < CALM_S]

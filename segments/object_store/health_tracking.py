@@ -28,7 +28,7 @@ TOLD_AFTER_S: Final = 1.0
 TOLD_AGAIN_S: Final = 60.0
 # Failed writes are tried again more often than this.
 QUIET_S: Final = 5.0
-# A call other than a create that its caller gives up on after so long has failed.
+# A call other than a create counts as failed if its caller gives up on it after this time.
 SILENT_S: Final = 5.0
 
 
@@ -40,7 +40,7 @@ class StoreTrouble(NamedTuple):
 
 
 class Unwritable(NamedTuple):
-    """That nothing comes through: for how long, and how small the smallest object was that did not."""
+    """Describes an outage of writes: its length, and the smallest object that failed."""
 
     for_s: float
     bytes_min: int
@@ -58,8 +58,8 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
         self._told_at_s: float | None = None
         self._failure: TidelogError | None = None
         self._succeeded_at_s = float("-inf")
+        # Creates without an answer yet: since when, and how many bytes. In the order of their begin.
         self._under_way: dict[object, tuple[float, int]] = {}
-        """Creates that have no answer yet: since when, and how many bytes. In the order of their coming."""
 
     @property
     def state(self) -> HealthState:
@@ -78,9 +78,9 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
 
     @property
     def unwritable(self) -> Unwritable | None:
-        """None when the last write has succeeded, when nobody has wanted to write since, and when writing goes on as it should.
+        """Returns the outage of writes; None when the last write succeeded, or none was tried since.
 
-        Told from the first failure on, and of writes that have no answer yet: the caller decides how long is too long.
+        It begins with the first failure, and includes writes without an answer yet: the caller decides how long is too long.
         """
         now_s = asyncio.get_running_loop().time()
         waiting = [(max(since_s, self._succeeded_at_s), size) for since_s, size in self._under_way.values()]

@@ -1,10 +1,8 @@
-"""What Tidelog needs of an object store, and no more: create-only PUT, ranged GET, ordered listing, delete.
+"""Defines what Tidelog needs of an object store: create-only PUT, ranged GET, ordered listing, delete.
 
 Implemented by memory.py, directory.py and s3.py; one contract suite runs against all of them.
 Invariant: of all creates of one key, ever, at most one succeeds until the key is deleted; a created object never changes;
-an object that was created is at once seen by every get and list that starts later.
-
-All objects under a prefix, page by page.
+a created object is visible to every get and list that starts later.
 """
 
 from __future__ import annotations
@@ -21,23 +19,27 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
+    """Describes a listed object."""
+
     key: str
-    # In bytes.
+    # Size of the object in bytes.
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
+    """Holds one page of a listing."""
+
     # In ascending byte order of their keys.
     objects: tuple[ObjectInfo, ...]
-    # Whether keys may follow; pass the last key as `start_after` to read on. Only after a full page may there be none: versitygw
-    # says that a listing goes on where any key of the bucket follows.
+    # Whether more keys may follow; pass the last key as `start_after` to read on. After a full page there may be none:
+    # versitygw reports more where any key of the bucket follows.
     more: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of an object, as a suffix range GET answers it."""
+    """Holds the end of an object, as a suffix range GET returns it."""
 
     body: bytes
     # Size of the whole object in bytes.
@@ -50,7 +52,7 @@ def unsynced(kind: type[_Error], message: str, *, hint: str, **details: str) -> 
 
 
 def is_unsynced(error: TidelogError) -> bool:
-    """Whether the error is of `unsynced`: a repeat of the create proves nothing, also where it finds the object."""
+    """Returns whether the error is of `unsynced`: a repeat of the create proves nothing, even where it finds the object."""
     return error.details.get("unsynced") is True
 
 
@@ -64,11 +66,11 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for people: s3://bucket/prefix, file:///path, memory://"""
+        """Returns the store's place, for people: s3://bucket/prefix, file:///path, memory://"""
         ...
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
-        """Writes the buffers one after the other as a new object. AlreadyExists if the key has one, whoever wrote it.
+        """Writes the buffers one after the other as a new object. Raises AlreadyExists if the key has one, of any writer.
 
         `crc32c` of the whole body, where the caller knows it, lets the store check what it received. A create that is cancelled
         may still go on in the background, so the buffers must never change.
@@ -89,14 +91,14 @@ class ObjectStore(Protocol):
     async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage: ...
 
     async def delete(self, key: str) -> None:
-        """No error when the key has no object."""
+        """Deletes the object. A missing one is no error."""
         ...
 
     async def close(self) -> None: ...
 
 
 async def list_all(store: ObjectStore, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-    """In ascending byte order of their keys. What is created or deleted meanwhile may be seen or not."""
+    """Yields all objects under the prefix, page by page, in ascending byte order of keys. Concurrent changes may be seen or not."""
     while True:
         page = await store.list(prefix, start_after=start_after)
         for found in page.objects:

@@ -16,6 +16,8 @@ from segments.object_store.validation import check_key, check_list, check_range,
 
 
 class MemoryObjectStore:
+    """Keeps objects in memory, for tests and simulations."""
+
     def __init__(self, url: str = "memory://") -> None:
         self.url = url
         self._objects: dict[str, bytes] = {}

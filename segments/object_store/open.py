@@ -1,4 +1,4 @@
-"""From the URL of a bucket to an open store.
+"""Opens the store that the URL of a bucket names.
 
     memory://                              gone with the process
     /var/lib/tidelog   file:///var/lib/…   a directory, which must be there
@@ -29,12 +29,14 @@ from segments.object_store.timeout import TimeoutObjectStore
 _FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
 # `s3:/bucket` would be a directory "s3:" in this one; who has such a directory names it `./s3:`.
 _NEARLY_URL = re.compile("(s3|file|memory):", re.IGNORECASE)
-# For one call of a directory: a disk that hangs, or a dead NFS server, has no time limit of its own.
+# Time limit of one call of a directory: a hanging disk, or a dead NFS server, has none of its own.
 DISK_TIMEOUT_S = 60.0
 _PATH_STYLE = {"true": True, "false": False}
 
 
 class S3Place(NamedTuple):
+    """Locates a prefix of an S3 bucket."""
+
     bucket: str
     # Without "/" at its ends; empty for the whole bucket.
     prefix: str

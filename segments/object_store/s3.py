@@ -234,7 +234,7 @@ class S3Store:
 
     @asynccontextmanager
     async def _place(self, places: asyncio.Semaphore, doing: str, key: str) -> AsyncIterator[None]:
-        """One of the connections, or Throttled when none falls free in time."""
+        """Takes one of the connections, or raises Throttled when none is free in time."""
         try:
             async with asyncio.timeout(self._settings.s3_request_timeout_ms / 1000):
                 await places.acquire()
@@ -334,7 +334,7 @@ def _put_back(request: Any, **_: Any) -> None:
 
 
 def _parts(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in buffers that are worth a write of their own."""
+    """Yields the same bytes in buffers that are large enough for a write of their own."""
     small: list[Buffer] = []
     small_bytes = 0
     for buffer in buffers:

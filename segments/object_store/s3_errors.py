@@ -1,4 +1,4 @@
-"""What an error of S3, of its client or of the network means to the caller: one question decides, was anything written?
+"""Maps errors of S3, its client and the network. One question decides: was anything written?
 
     answer                                      create                        read, list
     ──────────────────────────────────────────  ────────────────────────────  ───────────
@@ -41,7 +41,7 @@ _CREDENTIALS = (
 _PERMISSIONS = "Allow s3:PutObject, s3:GetObject and s3:DeleteObject on the prefix, and s3:ListBucket on the bucket."
 _REGION = "Name the region of the bucket."
 _CERTIFICATE = "Name the certificate authority of the endpoint in AWS_CA_BUNDLE, or correct the endpoint."
-_SAME_BYTES = "Create it again with the same bytes; where it exists by then, read it back."
+_SAME_BYTES = "Create it again with the same bytes; if it exists then, read it back."
 
 _DENIED_HINTS = {
     "NoSuchBucket": "Make the bucket, or correct the bucket URL. Tidelog never makes a bucket.",

@@ -48,7 +48,7 @@ class S3Settings:
             _check_endpoint(self.endpoint_url)
 
     def create_timeout_s(self, bytes_count: int) -> float:
-        """Of one try: a file of history has hundreds of MiB, and must get there over a slow line, too, or it never does."""
+        """Returns the time limit of one create, which grows with its size: hundreds of MiB must also pass a slow line."""
         return self.s3_request_timeout_ms / 1000 + bytes_count / CREATE_BYTES_PER_S_MIN
 
 

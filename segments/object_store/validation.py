@@ -1,4 +1,4 @@
-"""What every object store refuses before it is asked: keys, ranges and limits that can't be right. Pure.
+"""Refuses keys, ranges and limits that can't be right, before any object store is called. Pure.
 
     key        component ( "/" component )*       at most 700 characters, so that a prefix of the bucket fits before it
     component  1 to 255 of A-Z a-z 0-9 . _ = -    neither "." nor ".."; the first of a key does not begin with "."
@@ -23,7 +23,7 @@ _ANY_TEXT = re.compile(r"[A-Za-z0-9._=/-]*", re.ASCII)
 
 
 def is_key(text: str) -> bool:
-    """Whether an object may have this key; what lies in a bucket under any other name was not put there by Tidelog."""
+    """Returns whether an object may have this key; Tidelog did not write objects with other names."""
     return len(text) <= KEY_LENGTH_MAX and _KEY.fullmatch(text) is not None
 
 

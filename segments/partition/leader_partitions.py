@@ -102,14 +102,14 @@ class LeaderPartitions:
         return led
 
     def writable(self, partition: TopicPartition) -> LeaderPartition:
-        """As `at`, for a producer."""
+        """Returns the partition as `at` does, for a producer."""
         led = self.at(partition)
         if partition in self._paused:
             raise NoLeader(f"{partition} is being handed over to another broker")
         return led
 
     def readable(self, partition: TopicPartition) -> LeaderPartition:
-        """As `at`, for a reader."""
+        """Returns the partition as `at` does, for a reader."""
         led = self.at(partition)
         if partition in self._without_reads:
             raise NoLeader(f"{partition} is being handed over to another broker")
@@ -121,9 +121,9 @@ class LeaderPartition:
     """A partition that this session leads: its state, and where its committed records lie on the bucket."""
 
     log: PartitionLog
-    # From `compacted_to` of the history on.
+    # Runs from `compacted_to` of the history on.
     runs: RunIndex
-    # What is in Parquet, by the newest manifest that is known here.
+    # Records in Parquet, by the newest manifest that is known here.
     history: HistoryIndex | None = None
     # On the loop's clock, of the newest segment with records of the partition that was committed here: when it got its first batch,
     # and when it was committed. 0 before the first.

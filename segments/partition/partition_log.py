@@ -1,4 +1,4 @@
-"""Where an offset is assigned: the state of one partition at its leader. Pure.
+"""Assigns offsets: the state of one partition at its leader. Pure.
 
     log_start_offset ── committed, readable ──▶ high_watermark ── buffered or in flight ──▶ end_offset (assigned next)
 
@@ -17,7 +17,7 @@ from segments.records.header import BatchHeader
 
 
 class Appended(NamedTuple):
-    """Where a batch lies. A fact once it is committed; before, what its leader has in mind."""
+    """Locates an appended batch. It is final once committed; before, it is the leader's plan."""
 
     base_offset: Offset
     last_offset: Offset
@@ -27,7 +27,7 @@ class Appended(NamedTuple):
 
 
 class TimestampPolicy(NamedTuple):
-    """What a topic says of the dates of its records."""
+    """Holds the topic's settings for timestamps of records."""
 
     # LogAppendTime: they are dated when they are appended.
     by_broker: bool = False
@@ -39,6 +39,8 @@ AS_PRODUCED = TimestampPolicy()
 
 
 class Bounds(NamedTuple):
+    """Holds the offsets and the epoch of a partition at one moment."""
+
     log_start_offset: Offset
     high_watermark: Offset
     end_offset: Offset
@@ -46,6 +48,8 @@ class Bounds(NamedTuple):
 
 
 class PartitionLog:
+    """Assigns offsets to batches, and tracks what is committed."""
+
     def __init__(
         self,
         partition: TopicPartition,
@@ -111,7 +115,7 @@ class PartitionLog:
         return Appended(base, last, self.leader_epoch)
 
     def enter(self, room: ProducerRoom) -> None:
-        """What is remembered of producers counts for this room, until `leave`."""
+        """Counts the remembered producers for this room, until `leave`."""
         self._producers.enter(room)
 
     def leave(self) -> None:
@@ -127,12 +131,14 @@ class PartitionLog:
         self.high_watermark = Offset(last_offset + 1)
 
     def raise_log_start(self, offset: Offset) -> None:
-        """Nobody reads below `offset` any more. It rises to the high watermark at most: what is not known to be committed here
-        was not deleted, or is raised again once it is."""
+        """Raises the log start to `offset`, but at most to the high watermark.
+
+        Records that are not known to be committed here were not deleted; the log start is raised again once they are.
+        """
         self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
 
     def check_epoch(self, current: int | None) -> None:
-        """As the function; None, where the reader names no epoch, is not checked."""
+        """Checks the epoch as the function does; None, from a reader that names no epoch, is not checked."""
         if current is not None:
             check_epoch(self.partition, held=self.leader_epoch, current=current)
 
@@ -158,9 +164,9 @@ def dated_too_far_ahead(partition: TopicPartition, timestamp_ms: int, timestamp_
 
 
 def check_epoch(partition: TopicPartition, *, held: LeaderEpoch, current: int) -> None:
-    """Whether a reader that knows the leader epoch `current` may be answered by the leader of epoch `held` (KIP-320).
+    """Checks that the leader of epoch `held` may answer a reader that knows the leader epoch `current` (KIP-320).
 
-    Raises FencedLeaderEpoch where the reader is behind, and UnknownLeaderEpoch where the leader is: another leads by now, and may
+    Raises FencedLeaderEpoch where the reader is behind, and UnknownLeaderEpoch where the leader is: another broker leads, and may
     have committed more.
     """
     if current < held:

@@ -1,4 +1,4 @@
-"""What a partition remembers of its idempotent producers, and what a new batch of one of them is. Pure.
+"""Remembers the idempotent producers of a partition, and classifies each new batch of theirs. Pure.
 
 What lies below `compacted_to` is in no footer any more, so a manifest takes it along (`remembered`, `recall`).
 
@@ -61,14 +61,16 @@ def next_sequence(sequence: int) -> int:
 
 
 class ProducerRoom:
-    """What the partitions of one broker remember together: in all their tables of a kind at most `producers_max` producers. Who was
-    silent longest goes first, wherever it wrote."""
+    """Bounds the producers that the partitions of one broker remember: `producers_max` in all tables of a kind.
+
+    The one that was silent longest is dropped first, in any partition.
+    """
 
     def __init__(self, producers_max: int) -> None:
         self._producers_max = producers_max
         self._states: dict[int, ProducerStates] = {}
+        # Producers in use, by table.
         self.used = [0, 0]
-        """Of each table."""
 
     def __contains__(self, states: ProducerStates) -> bool:
         return id(states) in self._states
@@ -189,7 +191,7 @@ class ProducerStates:
             self._room.grew(_table_of(batch.producer_id), len(producers) - count_before)
 
     def remembered(self, *, now_ms: int) -> tuple[RememberedProducer, ...]:
-        """All that is still known now, for a manifest; who was active last is last."""
+        """Returns all known producers for a manifest, by the time of their last batch, ascending."""
         self._expire(now_ms)
         known = (producers.items() for producers in (self._producers, self._one_shots))
         return tuple(
@@ -227,7 +229,7 @@ class ProducerStates:
         return len(self._tables[table])
 
     def oldest_ms(self, table: int) -> int:
-        """When the one that was silent longest was active."""
+        """Returns when the producer that was silent longest was last active."""
         return next(iter(self._tables[table].values())).last_active_ms
 
     def drop_oldest(self, table: int) -> None:

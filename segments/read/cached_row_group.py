@@ -1,10 +1,10 @@
-"""One row group of a Parquet file, read back and made into record batches again. Pure.
+"""Holds one row group of a Parquet file, read and converted to record batches. Pure.
 
     row group  rows 10 11 12 · · 15 16 · 18        offsets that key compaction left
     batches    [ 10 11 12 ][ 15 16 ][ 18 ]
     read for   [ 10 to 12 ][ 13 to 16 ][ 17 18 ]   a gap belongs to the batch behind it
 
-Invariant: it is whole, or damaged as a whole: then all who read it get one Corrupt, which names the offset behind the row group.
+Invariant: it is whole, or damaged as a whole: then all readers get one Corrupt, which names the offset behind the row group.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from segments.object_store.interface import Buffer
 from segments.records.batch import corrupt_range, parse_header
 from segments.shared_errors import copy_of
 
-# Of the batches that are made: a reader gets one of them at least, however few records it asks for.
+# Bytes of one batch, about: a reader gets at least one batch, however few records it asks for.
 GROUP_BATCH_BYTES: Final = 256 << 10
-# What a batch takes beside its bytes.
+# Memory of a batch beside its bytes.
 BATCH_MEMORY_BYTES: Final = 150
 
 
@@ -35,9 +35,11 @@ class GroupPart(NamedTuple):
 
 
 class CachedRowGroup(NamedTuple):
+    """Holds the batches of one row group, or its damage."""
+
     place: GroupPlace
     batches: list[bytes]
-    # Of the batches.
+    # The last offset of each batch.
     last_offsets: list[Offset]
     damage: Corrupt | None = None
 
@@ -51,7 +53,7 @@ class CachedRowGroup(NamedTuple):
 
     @property
     def batch_count(self) -> int:
-        """Where it is damaged, it counts as one."""
+        """Returns the number of batches; a damaged group counts as one."""
         return len(self.batches) or 1
 
     def read(self, offset: int, *, bytes_max: int, high_watermark: Offset) -> GroupPart:
@@ -71,7 +73,7 @@ class CachedRowGroup(NamedTuple):
         return GroupPart(self.batches[first:end], Offset(self.last_offsets[end - 1] + 1) if end > first else Offset(offset))
 
     def index_of(self, offset: int) -> int:
-        """Of the batch with the first record at or after `offset`."""
+        """Returns the index of the batch with the first record at or after `offset`."""
         return 0 if self.damage is not None else bisect_left(self.last_offsets, offset)
 
     def batch(self, index: int) -> bytes:
@@ -86,7 +88,7 @@ class CachedRowGroup(NamedTuple):
         return self.place.last_offset if self.damage is not None else self.last_offsets[index]
 
     def corrupt(self, index: int, why: str) -> Corrupt:
-        """What a reader gets who can't open this batch: the bytes that it was made of are those of the whole group."""
+        """Returns the error for readers that can't open this batch, which names the bytes of the whole group."""
         return unreadable_group(self.place, why)
 
 
@@ -98,7 +100,7 @@ def group_of(place: GroupPlace, batches: Sequence[HistoryBatch]) -> CachedRowGro
 
 
 def damaged_group(place: GroupPlace, error: Corrupt) -> CachedRowGroup:
-    """`error`: of the row group, or of the footer of its file; who reads the group is told where that ends."""
+    """Returns a damaged group. `error` is of the row group, or of its file's footer; readers learn where the group ends."""
     next_offset = place.last_offset + 1
     if error.details.get("next_offset") != next_offset:
         own = copy_of(error)
@@ -109,5 +111,5 @@ def damaged_group(place: GroupPlace, error: Corrupt) -> CachedRowGroup:
 
 
 def unreadable_group(place: GroupPlace, why: str) -> Corrupt:
-    """What a reader gets who meets any of the group. `details`: see corrupt_range."""
+    """Returns the error for readers of the group. `details`: see corrupt_range."""
     return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)

@@ -22,31 +22,35 @@ from segments.records.header import BatchHeader
 from segments.wal.run_index import RunPlace
 from segments.wal.segment_file import BatchEntry
 
-# What the two positions of a batch take beside its bytes.
+# Memory of the two positions of a batch, beside its bytes.
 BATCH_INDEX_BYTES: Final = 80
 
 
 class RunDamage(NamedTuple):
+    """Describes a damaged batch."""
+
     why: str
-    # Of its records, as far as the footer tells.
+    # Newest timestamp of its records, by the footer.
     max_timestamp: int
 
 
 class RunPart(NamedTuple):
-    """Whole batches that follow each other, and the offset behind them."""
+    """Holds consecutive whole batches, and the offset behind them."""
 
     body: Buffer
     next_offset: Offset
 
 
 class CachedRun(NamedTuple):
+    """Holds one run in memory, with the positions of its batches."""
+
     place: RunPlace
     body: memoryview
-    # Of its batches, in order. Damaged ones that nothing tells apart count as one.
+    # Base offsets of its batches, in order. Adjacent damaged ones without known positions count as one.
     base_offsets: list[Offset]
-    # Where each begins in `body`, and where the last one ends.
+    # Where each batch begins in `body`, and where the last one ends.
     starts: list[int]
-    # By the batch's index.
+    # Damage by the batch's index.
     damaged: dict[int, RunDamage]
 
     @property
@@ -72,7 +76,7 @@ class CachedRun(NamedTuple):
         return RunPart(part if 2 * len(part) >= len(self.body) else bytes(part), self._offset_of(end))
 
     def index_of(self, offset: int) -> int:
-        """Of the batch that holds `offset`."""
+        """Returns the index of the batch that holds `offset`."""
         return bisect_right(self.base_offsets, offset) - 1
 
     def batch(self, index: int) -> memoryview:
@@ -96,7 +100,7 @@ class CachedRun(NamedTuple):
         return self.corrupt(index, self.damaged[index].why, end=end)
 
     def corrupt(self, index: int, why: str, *, end: int | None = None) -> Corrupt:
-        """What a reader gets who meets this batch, or those up to the batch `end`. `details`: see corrupt_range."""
+        """Returns the error for readers of this batch, or of those up to the batch `end`. `details`: see corrupt_range."""
         end = index + 1 if end is None else end
         offsets = range(self.base_offsets[index], self._offset_of(end))
         start = self.place.start
@@ -107,7 +111,7 @@ class CachedRun(NamedTuple):
 
 
 def unreadable(place: RunPlace, why: str) -> Corrupt:
-    """What a reader gets who meets any of the run. `details`: see corrupt_range."""
+    """Returns the error for readers of the run. `details`: see corrupt_range."""
     return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)
 
 
@@ -151,7 +155,7 @@ def open_by_footer(body: bytes, place: RunPlace, entries: Sequence[BatchEntry]) 
 
 
 def _fill(entries: Sequence[BatchEntry], place: RunPlace) -> bool:
-    """Whether these batches follow each other from the run's beginning to its end, in bytes and in offsets."""
+    """Returns whether these batches fill the run from its beginning to its end, in bytes and in offsets."""
     at, offset = place.start, place.base_offset
     for entry in entries:
         if (entry.start, entry.base_offset) != (at, offset) or entry.last_offset < entry.base_offset:

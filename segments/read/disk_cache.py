@@ -32,6 +32,8 @@ class _Stored(NamedTuple):
 
 
 class DiskCache:
+    """Caches copies of runs and row groups on a local disk."""
+
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         """`folder` is made where it is not there; another process must not use it. OSError."""
         make_private_directories(folder)
@@ -41,14 +43,14 @@ class DiskCache:
         self._bytes_max = bytes_max
         self._stored: OrderedDict[Hashable, _Stored] = OrderedDict()
         self._next_number = 0
+        # Files that the next free thread removes, since a call may be cancelled before a thread is free.
         self._unneeded: list[Path] = []
-        """Files that a thread is to remove: the next one that gets to it, since a call may be cancelled before a thread is free."""
         self._is_off = False
         self.bytes_used = 0
 
     @property
     def is_off(self) -> bool:
-        """Whether the disk has failed."""
+        """Returns whether the disk has failed."""
         return self._is_off
 
     async def get(self, identity: Hashable) -> bytes | None:

@@ -1,12 +1,13 @@
-"""What one fetch reads from the bucket: the places (runs, row groups) that it waits for, and those that it leaves to the next one.
+"""Tracks what one fetch reads from the bucket: the places (runs, row groups) that it awaits, and those left to the next fetch.
 
-    look ─▶ cold_at: in memory? ─▶ what lies there
+    look ─▶ cold_at: in memory? ─▶ its contents
               └ no: begin ─▶ the pool reads it ─▶ woken: look again
                                 │
-    answered without it ────────┴─▶ it goes on being read ─▶ the next fetch finds it in the pool, or is told the error of its read,
-                                                            or, where the pool had no room for it, waits for it this time
+    answered without it ────────┴─▶ the read goes on ─▶ the next fetch finds it in the pool, or gets the error of its read,
+                                                       or, where the pool had no room for it, waits for it this time
 
-Invariants: a fetch reads about as many bytes as it may answer with, and RUNS_MAX places at most; what it has read it keeps to its
+Invariants: a fetch reads about as many bytes as it may answer with, and RUNS_MAX places at most; it keeps what it has read until
+its
 end, whether the pool has room or not; a place is left out of answers only while it is read.
 """
 
@@ -29,13 +30,13 @@ class FetchReads:
         self._pool = pool
         self._bytes_left = bytes_max
         self._woken = woken
+        # By the identity of the place.
         self._reads: dict[Hashable, tuple[Place, asyncio.Future[Loaded]]] = {}
-        """By the identity of the place."""
         self._owed: asyncio.Future[Loaded] | None = None
         self._awaited: set[Hashable] | None = None
 
     def begin(self, place: Place, *, is_next: bool = True, on_gone: OnGone | None = None) -> None:
-        """Has it read, unless it is in memory. What goes wrong is told by `cold_at`; where it is known at once, `woken` is set.
+        """Has the place read, unless it is in memory. `cold_at` raises its errors; an immediate one also sets `woken`.
 
         `is_next`: without it, there is nothing of its partition in the answer.
         """
@@ -57,14 +58,14 @@ class FetchReads:
             reading.add_done_callback(self._wake)
 
     def wait_for(self, places: Iterable[Place]) -> None:
-        """From now on, only these arrivals wake the fetch, and the last of all: those in between change nothing about its answer.
+        """Lets only these arrivals wake the fetch, and the last of all: others change nothing about its answer.
 
         A history of many small runs would be looked at again for each of them.
         """
         self._awaited = {place.identity for place in places}
 
     def cold_at(self, place: Place) -> Cold | None:
-        """What lies there, or None where it has not been read yet. Raises what its read met: Corrupt, Unavailable."""
+        """Returns the contents of the place; None before it is read. Raises the error of its read: Corrupt, Unavailable."""
         held = self._pool.held(place)
         if held is not None:
             return held
@@ -76,7 +77,7 @@ class FetchReads:
 
     @property
     def is_full(self) -> bool:
-        """Whether this fetch reads enough already."""
+        """Returns whether this fetch reads enough already."""
         return bool(self._reads) and (self._bytes_left <= 0 or len(self._reads) >= RUNS_MAX or self._pool.is_busy)
 
     def is_reading(self, place: Place) -> bool:
@@ -88,7 +89,7 @@ class FetchReads:
 
     @property
     def owes(self) -> bool:
-        """Whether a place is on its way that was left out of an answer before, and lost before its reader came back.
+        """Returns whether a place is being read that was left out of an answer before, and evicted before its reader came back.
 
         One at a time: that is enough for every reader to get on, and holds up the others the least.
         """

@@ -1,17 +1,17 @@
-"""Reads committed records of partitions that others lead, from the bucket, by what their leaders have told of the places.
+"""Reads committed records of partitions that other brokers lead, from the bucket, at the places that their leaders name.
 
-    told by the leader ─▶ manifest of that version, where part of it is in Parquet ─▶ LogReader over the cold pool ─▶ batches
+    places from the leader ─▶ manifest of that version, if part is in Parquet ─▶ LogReader over the cold pool ─▶ batches
 
-A leader's own reads without its hot pool: the same planning, checks, single flight and bounds, in the cold pool that this broker
-has anyway. Where an object is gone, the newest manifest is read, as at the leader. Invariant: nothing is kept here but what can't
+It reads as a leader without a hot pool: the same planning, checks, single flight and bounds, in the cold pool of this broker.
+Where an object is gone, the newest manifest is read, as at the leader. Invariant: it keeps only what can't
 change (bytes of objects, manifests by version); bounds and epochs are those of the answer that brought the places.
 
-Manifests of partitions that others lead, read from the bucket when a leader names their version, and kept for the next reader.
+Manifests are read when a leader names their version, and kept for the next reader:
 
-    version that the leader names ─▶ held, or a newer one: that ─▶ else GET it, once for all who ask ─▶ gone: the newest
+    version that the leader names ─▶ held, or a newer one: that ─▶ else GET it, once for all callers ─▶ gone: the newest
 
-Nothing says here that there is a newer one: a history is used only where the leader names its version, or one before it, in this
-moment; or where an object was gone, and this is the newest then. Invariant: an older one never takes the place of a newer one.
+This module never looks for newer ones: a history is used only where the leader names its version, or an earlier one, in this
+moment; or where an object was gone, and this is the newest. Invariant: an older one never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ TOPICS_MAX: Final = 10_000
 
 
 class ToldTarget(NamedTuple):
-    # Its name, which the keys of its objects hold.
+    """Holds a fetch target with the snapshot of its leader."""
+
+    # The topic's name, which the keys of its objects hold.
     topic: str
     target: FetchTarget
     told: LeaderSnapshot
 
 
 class FollowerReader:
+    """Answers fetches for partitions of other leaders."""
+
     def __init__(
         self,
         store: ObjectStore,
@@ -108,7 +112,7 @@ class FollowerReader:
 
     async def _read_newest(self, partition: TopicPartition) -> None:
         if (topic := self._topics.get(partition)) is not None:
-            with suppress(TidelogError):  # who reads is told that the object is gone
+            with suppress(TidelogError):  # the read itself reports that the object is gone
                 await self._histories.newest(topic, partition)
 
     def _remember(self, partition: TopicPartition, topic: str) -> None:
@@ -119,7 +123,7 @@ class FollowerReader:
 
 
 class _Partition:
-    """One that a leader has told of, for the time of one fetch."""
+    """Holds a partition of another leader for the time of one fetch."""
 
     def __init__(
         self, partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None, histories: FollowerManifests
@@ -129,11 +133,11 @@ class _Partition:
         self._histories = histories
         self._history = history
         self._known: LeaderPartition | None = None
+        # Another manifest was found than the one that the leader named.
         self.has_moved = False
-        """Another manifest was found than that which the leader has told of."""
 
     def known_now(self) -> LeaderPartition:
-        """By the newest manifest that was read meanwhile. Raises Corrupt."""
+        """Returns the partition by the newest manifest that was read meanwhile. Raises Corrupt."""
         held = self._histories.held(self._partition)
         is_newer = held is not None and held.version > (self._history.version if self._history is not None else 0)
         if self._known is None or is_newer:
@@ -152,7 +156,7 @@ def _with_high_watermark(answer: FetchResult | TidelogError, told: LeaderSnapsho
     return answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=told.high_watermark, committed_at_s=None)
 
 
-# Of all that are held, reckoned; one is held in any case. A partition of 100 GiB has about 1.5 MB.
+# Bytes of all manifests held, estimated; one is held in any case. A partition of 100 GiB has about 1.5 MB.
 BYTES_MAX: Final = 32 << 20
 MANIFEST_BYTES: Final = 1_000
 FILE_BYTES: Final = 500
@@ -164,6 +168,8 @@ _Failed = TidelogError | None
 
 
 class FollowerManifests:
+    """Caches manifests of partitions that other brokers lead."""
+
     def __init__(
         self, store: ObjectStore, *, spawn: Callable[[Coroutine[Any, Any, _Failed]], asyncio.Task[_Failed]], read_timeout_s: float
     ) -> None:
@@ -202,7 +208,7 @@ class FollowerManifests:
                 raise Unavailable(f"{READS_WAITING_MAX} manifests are being read")
             reading = self._readings[partition] = self._spawn(self._found(topic, partition, version))
             reading.add_done_callback(lambda _: self._readings.pop(partition, None))
-        await asyncio.wait((reading,))  # whoever waits may be cancelled, and disturbs no other
+        await asyncio.wait((reading,))  # a waiter may be cancelled without disturbing the others
         failed = reading.result() if not reading.cancelled() else Unavailable("the session ended while a manifest was read")
         if failed is not None:
             raise copy_of(failed)
@@ -222,7 +228,7 @@ class FollowerManifests:
         return None
 
     async def _named(self, topic: str, partition: TopicPartition, version: int | None) -> Manifest | None:
-        """None where it was superseded, and deleted since the leader read it."""
+        """Reads the named version; None where it was superseded, and deleted since the leader read it."""
         try:
             return None if version is None else await read_manifest(self._store, topic, partition, version)
         except NotFound:

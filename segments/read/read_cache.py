@@ -1,14 +1,15 @@
-"""What was read back from the bucket, in memory, apart from the hot pool so that a lagging reader can't evict the tail: runs of
-batches, and row groups of Parquet files as batches.
+"""Caches what was read from the bucket, apart from the hot pool, so that a lagging reader can't evict the tail: runs, and row
+groups
+as batches.
 
-One GET for a run or a row group (a place, below) however many readers wait for it (single flight), least recently used out first,
+One GET for a run or a row group (a place, below) for any number of readers (single flight), least recently used out first,
 and a bound on the bytes and the number of reads in flight. A row group is many times what one fetch takes, so it stays while a
-reader is in the middle of it, and the next one is read only when there is room beside those: else fifty readers would push out each
-other's, and each would be read as often as there are fetches in it.
+reader is in the middle of it, and the next one is read only when there is room beside those: otherwise fifty readers would evict
+each other's, and each would be read as often as there are fetches in it.
 
-What one fetch reads is in fetch_reads.py. Invariants: what it holds was checked by its CRC-32C when it was read; row groups that
-are being read never take more than the pool has; of a place that was left out of an answer it is known what became of its read,
-until somebody gets it.
+fetch_reads.py holds what one fetch reads. Invariants: contents were checked by their CRC-32C when they were read; row groups that
+are in use never take more than the pool has; the outcome of a read that was left out of an answer is kept
+until a reader gets it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from segments.wal.run_index import RunPlace
 READS_IN_FLIGHT_MAX: Final = 16
 # Places that are read or wait for their turn. Further ones are refused; from a quarter on, no fetch begins more than one.
 READS_WAITING_MAX: Final = 1000
-# What is damaged is read again after this: the object may have been restored, or the damage have come from the network.
+# Damage is read again after this time: the object may have been restored, or the damage have come from the network.
 DAMAGE_BELIEVED_S: Final = 10.0
 # Places that are remembered because their object was not there.
 GONE_MAX: Final = 1000
@@ -61,12 +62,14 @@ class _Held(NamedTuple):
 class _LeftOut(NamedTuple):
     """The read of a place that was left out of an answer has ended."""
 
-    # None: it was read. It may have been pushed out again before its reader came back.
+    # None: the place was read. It may have been evicted before its reader came back.
     error: TidelogError | None
     ended_s: float
 
 
 class ReadCache:
+    """Reads places of the bucket once for all readers, and caches them."""
+
     def __init__(
         self,
         store: ObjectStore,
@@ -87,18 +90,18 @@ class ReadCache:
         self._run_reads = RunLoader(store, disk=disk, counters=counters)
         self._history_reads = RowGroupLoader(store, disk=disk, counters=counters)
         self._in_use = RowGroupPins(bytes_max)
+        # By the identity of the place, as the following.
         self._held: OrderedDict[Hashable, _Held] = OrderedDict()
-        """This, and what follows, by the identity of the place."""
+        # Errors of missing objects, and until when they are believed.
         self._gone: OrderedDict[Hashable, tuple[Corrupt, float]] = OrderedDict()
-        """Of objects that are not there: what readers are told, and until when."""
         self._loading: dict[Hashable, asyncio.Future[Loaded]] = {}
+        # Places that are being read, and were left out of an answer.
         self._awaited: set[Hashable] = set()
-        """Of those that are loading: the ones that were left out of an answer."""
         self._left_out: OrderedDict[Hashable, _LeftOut] = OrderedDict()
         self.bytes_used = 0
 
     async def read_whole(self, place: Place, *, on_gone: OnGone | None = None) -> Cold:
-        """What lies there, for somebody who does not come back. Raises Corrupt when nothing of it is there, Unavailable."""
+        """Returns the contents for a caller that does not come back. Raises Corrupt when all of it is damaged, Unavailable."""
         held = self.held(place)
         if held is not None:
             return held
@@ -108,13 +111,13 @@ class ReadCache:
         return outcome_of(reading)
 
     async def run_at(self, place: RunPlace, *, on_gone: OnGone | None = None) -> CachedRun:
-        """As `read_whole`, of a run."""
+        """Returns the run, as `read_whole` does."""
         run = await self.read_whole(place, on_gone=on_gone)
         assert isinstance(run, CachedRun), f"{place} is a run"
         return run
 
     def held(self, place: Place) -> Cold | None:
-        """What lies there, where it is in memory."""
+        """Returns the contents if they are in memory."""
         held = self._held.get(place.identity)
         if held is None:
             return None
@@ -126,9 +129,9 @@ class ReadCache:
         return held.cold
 
     def read(self, place: Place, *, on_gone: OnGone | None = None) -> asyncio.Future[Loaded]:
-        """Begins to read it, or joins whoever began. Unavailable when the session has ended, Throttled when too many wait.
+        """Begins a read, or joins one. Raises Unavailable when the session has ended, Throttled when too many wait.
 
-        `on_gone` is called where the object is not there any more, before anybody is told so.
+        `on_gone` is called where the object is missing, before any waiter gets the error.
         """
         key = place.identity
         self._left_out.pop(key, None)
@@ -170,7 +173,7 @@ class ReadCache:
             self._awaited.add(key)
 
     def was_left_out(self, place: Place) -> bool:
-        """Whether somebody was answered without it, it has been read since, and nobody has had it yet."""
+        """Returns whether an answer left the place out, and no reader has had it since it was read."""
         return place.identity in self._left_out
 
     def raise_error(self, place: Place) -> None:
@@ -227,11 +230,11 @@ class ReadCache:
         return missing
 
     def _missing(self, key: Hashable) -> asyncio.Future[Loaded] | None:
-        """What was told of it a short while ago, where it was not there."""
-        told = self._gone.get(key)
-        if told is None:
+        """Returns the recent error of a missing object."""
+        gone = self._gone.get(key)
+        if gone is None:
             return None
-        missing, expires_s = told
+        missing, expires_s = gone
         loop = asyncio.get_running_loop()
         if expires_s <= loop.time():
             del self._gone[key]
@@ -254,7 +257,7 @@ class ReadCache:
             raise
 
     def _charge_of(self, place: Place) -> int:
-        """What reading it takes of all reads. A place that is larger than they may be is read when it is alone."""
+        """Returns the bytes that reading it takes of the budget. A place above the budget is read when it is alone."""
         size_bytes = place.size_bytes * (1 if isinstance(place, RunPlace) else GROUP_READ_FACTOR)
         return min(max(size_bytes, self._reads.bytes_max // READS_IN_FLIGHT_MAX), self._reads.bytes_max)
 
@@ -275,7 +278,7 @@ class ReadCache:
 
 
 def outcome_of(reading: asyncio.Future[Loaded]) -> Cold:
-    """What a read that has ended brought. Raises its error, a copy for each who waited."""
+    """Returns the contents that a finished read brought. Raises its error, a copy for each waiter."""
     if reading.cancelled():
         raise Unavailable("the session ended while the broker read from the bucket")
     loaded = reading.result()

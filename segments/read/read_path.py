@@ -121,7 +121,7 @@ class ReadPath:
         return found
 
     def end_of_epoch(self, partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int | None = None) -> EpochEnd:
-        """As LeaderPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. The caller verifies the leadership before."""
+        """Returns LeaderPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. The caller verified the leadership."""
         led = self._partitions.readable(partition)
         led.log.check_epoch(current_leader_epoch)
         return led.end_of_epoch(leader_epoch)
@@ -140,7 +140,7 @@ class ReadPath:
         return found
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
-        """As RecordLookup.explain."""
+        """Explains a record as RecordLookup.explain does."""
         return await self._lookup.explain(self._partitions.at(partition), offset)
 
     def news_of(self, partitions: Iterable[TopicPartition]) -> AbstractContextManager[asyncio.Event]:

@@ -1,9 +1,9 @@
-"""Where committed records lie, told in place of the records: for another broker that reads them from the bucket itself. Pure.
+"""Describes the places of committed records instead of the records, for a broker that reads them from the bucket itself. Pure.
 
     leader   offset ─▶ plan of a fetch ─▶ Located: runs in segments · version of the manifest, where part of it is in Parquet
     asker    Located, and that manifest or a newer one ─▶ the partition as a LogReader needs it ─▶ the same plan, the same bytes
 
-Invariant: what the asker takes for readable lies below the high watermark that the leader told, and at or above its log start.
+Invariant: the asker reads only below the high watermark that the leader named, and at or above its log start.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from segments.wal.segment_file import Run
 
 
 class RecordLocations(NamedTuple):
-    # Of the manifest that tells of what lies below its `compacted_to`. 0: nothing of it does.
+    """Holds the places of records in segments, and the version of the manifest for those in Parquet."""
+
+    # Version of the manifest that has the records below its `compacted_to`. 0: none are in Parquet.
     manifest_version: int
-    # In segments, from the asked offset or `compacted_to` on.
+    # Runs in segments, from the requested offset or `compacted_to` on.
     runs: tuple[RunPlace, ...]
 
 
 class ByteExtent(NamedTuple):
-    """How much lies there."""
+    """Holds the size of the located records."""
 
     # About.
     size_bytes: int
-    # Behind it.
+    # The offset behind them.
     next_offset: Offset
 
 
 class LeaderSnapshot(NamedTuple):
-    """What the leader told of a partition, with the places."""
+    """Holds what the leader said of a partition, with the places."""
 
     located: RecordLocations
     high_watermark: Offset
@@ -49,7 +51,7 @@ class LeaderSnapshot(NamedTuple):
 def located(
     parts: Sequence[FetchPart], history: HistoryIndex | None, *, part_bytes_min: int
 ) -> tuple[RecordLocations, ByteExtent] | None:
-    """Where these parts of the bucket lie, and how much; None where they have less than `part_bytes_min` each on average.
+    """Returns the places of these parts, and their size; None where they have less than `part_bytes_min` each on average.
 
     Each is a request to the bucket, which is worth it only for so many bytes.
     """
@@ -67,7 +69,7 @@ def located(
 
 
 def partition_told(partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None) -> LeaderPartition:
-    """The partition as far as it was told of: it ends where that does. Corrupt where the runs do not follow each other.
+    """Returns the partition as far as the leader described it. Raises Corrupt where the runs do not follow each other.
 
     `history`: of the version that was told, or a newer one; that may have come further than the leader knows, so it counts up to
     the high watermark, and its log start counts as well.

@@ -30,12 +30,14 @@ AdoptNewest = Callable[[TopicPartition], Awaitable[object]]
 
 
 class TimestampedOffset(NamedTuple):
+    """Names a record by its offset and timestamp."""
+
     offset: Offset
     timestamp_ms: int
 
 
 class Explanation(NamedTuple):
-    """Where one record lies: bytes [range_start, range_end) of the object are the batch, or the row group, that holds it."""
+    """Locates one record: bytes [range_start, range_end) of the object are the batch, or the row group, that holds it."""
 
     object_key: str
     range_start: int
@@ -43,7 +45,7 @@ class Explanation(NamedTuple):
     base_offset: Offset
     last_offset: Offset
     leader_epoch: LeaderEpoch
-    # Of the batch, as it says itself; of the row group's bytes, as the manifest says.
+    # CRC-32C of the batch, by its header; of the row group's bytes, by the manifest.
     crc32c: int
     in_hot_pool: bool
     session: SessionId | None = None
@@ -59,6 +61,8 @@ class Explanation(NamedTuple):
 
 
 class RecordLookup:
+    """Finds single records by offset or timestamp."""
+
     def __init__(self, hot: TailCache, cold: ReadCache, adopt_newest: AdoptNewest | None, *, decompressed_bytes_max: int) -> None:
         self._hot = hot
         self._cold = cold
@@ -77,7 +81,7 @@ class RecordLookup:
         return await self._planned(led, partial(self._explain, led, offset))
 
     async def _planned(self, led: LeaderPartition, find: Callable[[], Awaitable[Found]]) -> Found:
-        """What `find` finds; it looks again where an object was gone and another manifest is known by then."""
+        """Returns what `find` finds, and repeats it where an object was gone and another manifest is known."""
         while True:
             history = led.history
             try:
@@ -154,7 +158,7 @@ class RecordLookup:
         )
 
     async def _holds(self, led: LeaderPartition, place: GroupPlace, offset: int) -> bool:
-        """Whether the group has a record of this offset: key compaction may have left it away."""
+        """Returns whether the group has a record of this offset: key compaction may have removed it."""
         group = await self._read(led, place)
         index = group.index_of(offset)
         records = await asyncio.to_thread(self._records, group, index)
@@ -175,8 +179,10 @@ class RecordLookup:
 
 
 def _next_from_timestamp(led: LeaderPartition, timestamp_ms: int, offset: Offset) -> Place | None:
-    """The next place that holds a record at or after this time, from `offset` on. Asked for anew behind each read: what lay in
-    segments may have been compacted meanwhile."""
+    """Returns the next place from `offset` on that holds a record at or after this time.
+
+    Ask again after each read: runs may have been compacted meanwhile.
+    """
     runs = led.runs.from_timestamp(timestamp_ms, from_offset=offset)
     groups = led.history.from_timestamp(timestamp_ms, from_offset=offset) if led.history is not None else iter(())
     return next(chain[Place](groups, runs), None)

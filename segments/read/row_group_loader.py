@@ -16,7 +16,7 @@ Threads in which row groups of Parquet become record batches: few, and behind ev
 A row group is 50 ms of a core. Where as many are decoded at a time as there are readers, those at the tail wait behind all of them:
 for a core, and for the interpreter's lock.
 
-Invariant: work is begun in order of arrival, and not at all where nobody waits for it any more.
+Invariant: work begins in order of arrival, and not at all once its waiters are gone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from segments.read.disk_cache import DiskCache
 if TYPE_CHECKING:
     from segments.history.parquet_file import ParquetFooter
 
-# Of parsed Parquet footers that are kept. One of a file of 256 MiB takes about 100 KiB.
+# Bytes of parsed Parquet footers that are kept. One of a file of 256 MiB takes about 100 KiB.
 FOOTERS_BYTES_MAX: Final = 8 << 20
 # A footer so near behind a row group is read along with it.
 SHARED_GET_BYTES: Final = 128 << 10
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 
 class RowGroupLoader:
+    """Reads row groups and converts them to record batches."""
+
     def __init__(self, store: ObjectStore, *, disk: DiskCache | None = None, counters: LogCounters | None = None) -> None:
         self._store = store
         self._disk = disk
@@ -61,13 +63,13 @@ class RowGroupLoader:
         self._decoding = DecodeThreads()
         self._loading = asyncio.Lock()
         self._has_loaded = False
+        # Row groups that are being read.
         self._under_way = 0
-        """Groups that are read."""
+        # By the key of the file.
         self._footers: OrderedDict[str, ParquetFooter] = OrderedDict()
-        """By the key of the file."""
         self._footers_bytes = 0
+        # By the key of the file whose footer is read.
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By the key of the file whose footer is read."""
 
     async def read(self, place: GroupPlace, *, outlived: Outlived | None = None) -> CachedRowGroup:
         """The group, or a damaged one where it, or the footer of its file, is not what the manifest says.
@@ -88,7 +90,7 @@ class RowGroupLoader:
         return group
 
     async def _load(self) -> None:
-        """Once, and not on the event loop. From then on importing it takes nothing."""
+        """Imports the Parquet decoder once, in a thread. Later imports cost nothing."""
         if not self._has_loaded:
             async with self._loading:
                 if not self._has_loaded:
@@ -96,7 +98,7 @@ class RowGroupLoader:
                     self._has_loaded = True
 
     async def _read_from_disk(self, place: GroupPlace, outlived: Outlived | None) -> CachedRowGroup | None:
-        """None where it is not there, or not as it was put there."""
+        """Returns the group on the local disk; None where it is missing, or differs from what was stored."""
         if self._disk is None or (body := await self._disk.get(place.identity)) is None:
             return None
         footer = await self._footer(place)
@@ -192,15 +194,15 @@ def threads_max(cores: int) -> int:
 
 
 class DecodeThreads:
-    """They are started when there is work, and end when nobody has this object any more."""
+    """Runs decoding in few threads, which start with the first work and end with this object."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(threads_max(_cores()), thread_name_prefix="decoding", initializer=_step_back)
 
     async def run(self, work: Callable[[], _Made], *, outlived: Outlived | None = None) -> _Made:
-        """What `work` makes in a thread, or raises. Who gives up before its turn holds nothing of it any more.
+        """Returns the result of `work` in a thread, or raises its error. A caller cancelled before its turn frees its memory.
 
-        Who gives up later leaves a thread at work, with all that it holds, and tells by `outlived`, on the event loop.
+        A caller cancelled later leaves a thread at work, with all that it holds; `outlived` reports it, on the event loop.
         """
         loop = asyncio.get_running_loop()
         waiting = [work]
@@ -213,14 +215,14 @@ class DecodeThreads:
                 return begun()
             finally:
                 del begun
-                with suppress(RuntimeError):  # the loop has ended, and with it whoever counted
+                with suppress(RuntimeError):  # the loop has ended, and with it the counting
                     loop.call_soon_threadsafe(end)
 
         def end() -> None:
             nonlocal ended
             ended = True
-            for told in on_ended:
-                told()
+            for notify in on_ended:
+                notify()
 
         try:
             return await loop.run_in_executor(self._threads, begin)
@@ -231,7 +233,7 @@ class DecodeThreads:
 
 
 def _taken(waiting: list[Callable[[], _Made]]) -> bool:
-    """Whether it was still there. The threads' queue keeps what was cancelled until it comes to it, with a row group's bytes."""
+    """Removes queued work and returns whether it was queued. Otherwise the queue keeps a row group's bytes until its turn."""
     try:
         waiting.pop()
     except IndexError:
@@ -240,7 +242,7 @@ def _taken(waiting: list[Callable[[], _Made]]) -> bool:
 
 
 def _cores() -> int:
-    """That this process may run on."""
+    """Returns the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 

@@ -1,12 +1,11 @@
-"""Which row groups readers are in the middle of, and how many there may be at a time.
+"""Tracks which row groups readers are in the middle of, and bounds them.
 
     begin (waits for room) ─▶ read ─▶ go_on, go_on, … ─▶ end: a reader has taken its last record
-         │                                └ nobody in IN_USE_S ─▶ end
+         │                                └ no reader in IN_USE_S ─▶ end
          └ none in time, or larger than all the room ─▶ read all the same, and not in use
 
-Decides nothing about what is kept: read_cache.py does. Invariant: what is in use never takes more than `bytes_max`, as far as the
-manifest tells how large it is; whoever waits for room is served in order of arrival, and nobody waits for long: who gets none has
-to read the group again for the rest of it.
+read_cache.py decides what is kept. Invariant: groups in use never take more than `bytes_max`, by the manifest's sizes; waiters for
+room are served in order of arrival, and for a short time only: without room, a reader reads the group again for the rest of it.
 """
 
 from __future__ import annotations
@@ -33,6 +32,8 @@ class _InUse:
 
 
 class RowGroupPins:
+    """Reserves room for row groups that readers are in the middle of."""
+
     def __init__(self, bytes_max: int) -> None:
         self._room = ByteBudget(bytes_max, of="row groups that readers are in the middle of")
         self._groups: dict[Hashable, _InUse] = {}
@@ -48,14 +49,14 @@ class RowGroupPins:
         return self._room.has_room(place.size_bytes)
 
     async def begin(self, place: GroupPlace, *, patience_s: float) -> None:
-        """Waits until there is room to read this group, or for so long: it is read then all the same."""
+        """Waits until there is room for this group, at most `patience_s`: it is read afterwards in any case."""
         size_bytes = place.size_bytes
         with suppress(Throttled, TooLarge):
             await self._room.acquire(size_bytes, timeout_s=patience_s)
             self._groups[place.identity] = _InUse(size_bytes)
 
     def go_on(self, place: GroupPlace) -> None:
-        """The group is there, or a reader has taken a part of it: somebody comes back for the rest."""
+        """Keeps the group in use: a reader has taken a part of it, and will come back for the rest."""
         group = self._groups.get(place.identity)
         if group is None:
             if not self.has_room(place):
@@ -68,7 +69,7 @@ class RowGroupPins:
             group.expiry = loop.call_later(IN_USE_S, self._on_expiry, place.identity)
 
     def end(self, identity: Hashable) -> None:
-        """Nobody is in the middle of it any more."""
+        """Ends the use of the group."""
         group = self._groups.pop(identity, None)
         if group is not None:
             if group.expiry is not None:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class RunLoader:
+    """Reads runs from the local disk or the bucket, and splits them into batches."""
+
     def __init__(self, store: ObjectStore, *, disk: DiskCache | None = None, counters: LogCounters | None = None) -> None:
         self._store = store
         self._disk = disk
@@ -45,16 +47,16 @@ class RunLoader:
         return run
 
     async def _told_apart(self, run: CachedRun, body: bytes) -> CachedRun:
-        """The same with each damaged batch by itself, where the segment's footer still tells where each begins."""
+        """Returns the run with each damaged batch by itself, where the segment's footer still locates each batch."""
         place, partition = run.place, "a partition"
         try:
             footer = await read_footer(self._store, ObjectInfo(place.key, place.end), place.session, place.seq)
-            for told in footer.runs:
-                if (told.start, told.end) == (place.start, place.end):
-                    partition = str(told.partition)
-                    run = await asyncio.to_thread(open_by_footer, body, place, footer.batches(told))
+            for listed in footer.runs:
+                if (listed.start, listed.end) == (place.start, place.end):
+                    partition = str(listed.partition)
+                    run = await asyncio.to_thread(open_by_footer, body, place, footer.batches(listed))
         except Corrupt as error:
-            log.error("%s, so what lies behind the damage in its run can't be told apart", error)
+            log.error("%s, so batches behind the damage in its run can't be located", error)
         first = next(iter(run.damaged))
         log.error("%s: %s (batches damaged in this run: %d)", partition, run.damage_at(first), len(run.damaged))
         return run

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from metadata.model import Offset, TopicPartition
 from segments.wal.segment_file import StampedBatch
 
-# What the objects round a batch take beside its bytes.
+# Memory of the objects around a batch, beside its bytes.
 BATCH_MEMORY_BYTES = 512
 
 
@@ -37,17 +37,21 @@ class _Window:
 
 
 class HotBatches(NamedTuple):
+    """Holds consecutive batches of the tail, and the offset behind them."""
+
     batches: list[StampedBatch]
     next_offset: Offset
 
 
 class TailCache:
+    """Keeps the newest committed batches of led partitions in memory."""
+
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._windows: dict[TopicPartition, _Window] = {}
+        # The window of each batch, in the order of the commits. Entries of a dropped window stay until they are half of all.
         self._order: deque[tuple[TopicPartition, _Window]] = deque()
-        """The window of each batch, in the order of the commits. Entries of a dropped window stay until they are half of it all."""
         self._left_in_order = 0
 
     def add(self, partition: TopicPartition, batches: list[StampedBatch]) -> None:

@@ -1,4 +1,4 @@
-"""One Kafka record batch (v2, magic 2): its header, what a broker must check of it, and the stamp that it adds. Pure.
+"""Parses one Kafka record batch (v2, magic 2): its header, a broker's checks of it, and the stamp that it adds. Pure.
 
 Source: https://kafka.apache.org/documentation/#recordbatch and KIP-98. All numbers are big-endian.
 
@@ -17,7 +17,7 @@ Source: https://kafka.apache.org/documentation/#recordbatch and KIP-98. All numb
     57  record_count       int32
     61  the record section, compressed as a whole where a codec is set (its format: batch_kernel.py)
 
-Invariant: a batch that passed `check_produced` is well-formed to its last byte, so that whoever reads it later, compiled or
+Invariant: a batch that passed `check_produced` is well-formed to its last byte, so that later readers, compiled or
 not, may trust its lengths; and it is stored with no byte changed but the stamp.
 """
 
@@ -39,7 +39,7 @@ BATCH_OVERHEAD_BYTES = 61
 # `batch_length` counts what follows it: 12 bytes less than the batch.
 LENGTH_BYTES_MIN = BATCH_OVERHEAD_BYTES - 12
 
-# Of a produced batch. 64 MiB decompressed would hold nine million, of 7 bytes each; whoever opens them needs 40 bytes for each.
+# Bound on a produced batch. 64 MiB decompressed would hold nine million records of 7 bytes; opening each takes 40 bytes.
 RECORDS_PER_BATCH_MAX = 1_000_000
 
 NO_PRODUCER_ID = -1

@@ -1,8 +1,8 @@
-"""One number for any set of records, whatever their order: what is conserved from batches to Parquet, and by merges. Pure.
+"""Computes one number for any set of records, in any order: batches, their Parquet and merges of it have the same. Pure.
 
-It is the sum, modulo 2^64, of a checksum of each record (checksum_kernel.py says of what), so that of a whole is the sum of those
-of its parts. It changes with every field of a record, tells null from empty, and headers in another order apart. It is to find
-mistakes, ours and those of machines: nobody is kept from making up records that have the same.
+It is the sum, modulo 2^64, of a checksum of each record (checksum_kernel.py), so that of a whole is the sum of those
+of its parts. It changes with every field of a record, and distinguishes null from empty and the order of headers. It finds
+mistakes of software and machines, not attacks: records with the same sum can be made up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def checksum_of_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: in
 
 
 def checksum_of_opened(opened: Sequence[OpenBatch]) -> tuple[int, int]:
-    """The same from their sections. InvalidRecord where one is malformed."""
+    """Returns count and checksum of the records in opened batches. Raises InvalidRecord where a section is malformed."""
     total = 0
     for header, section in opened:
         total += SectionReader(section).checksum(
@@ -35,7 +35,7 @@ def checksum_of_opened(opened: Sequence[OpenBatch]) -> tuple[int, int]:
 
 
 def checksum_of_columns(columns: pa.RecordBatch) -> int:
-    """The same sum of the same records as columns of record_columns.SCHEMA."""
+    """Returns the same sum for the records as columns of record_columns.SCHEMA."""
     if columns.num_rows == 0:
         return 0
     headers = columns.column("headers")
@@ -53,7 +53,7 @@ def checksum_of_columns(columns: pa.RecordBatch) -> int:
 
 
 def as_text(checksum: int) -> str:
-    """As a manifest has it: 16 hex digits."""
+    """Returns the checksum in the manifest's form: 16 hex digits."""
     return f"{checksum % SUMS:016x}"
 
 

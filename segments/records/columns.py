@@ -33,7 +33,7 @@ from segments.records.header import LOG_APPEND_TIME_BIT, BatchHeader
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
-# Of decoded records. `timestamp_type`: 0 as the producer set it, 1 log append time. A record without headers has an empty list.
+# Schema of decoded records. `timestamp_type`: 0 as the producer set it, 1 log append time. Without headers the list is empty.
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -60,6 +60,8 @@ def decode_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) ->
 
 
 class OpenBatch(NamedTuple):
+    """Holds a batch's header and its decompressed section."""
+
     header: BatchHeader
     # Not compressed.
     section: Buffer
@@ -71,8 +73,11 @@ def open_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) -> l
 
 
 def open_in_parts(batches: Sequence[Buffer], *, decompressed_bytes_max: int, part_bytes: int) -> Iterator[list[OpenBatch]]:
-    """The same, some at a time: as many as have `part_bytes` together, and one more at the most. A batch of a few KiB may become
-    `decompressed_bytes_max`, so many of them at once could take any memory, or be more than one Arrow record batch holds."""
+    """Opens batches in parts: as many as have `part_bytes` together, and at most one more.
+
+    A batch of a few KiB may become `decompressed_bytes_max`, so many at once could exhaust memory, or exceed one Arrow record
+    batch.
+    """
     part: list[OpenBatch] = []
     opened_bytes = 0
     for opened in _opened(batches, decompressed_bytes_max):
@@ -141,7 +146,7 @@ def decode_opened(opened: Sequence[OpenBatch]) -> pa.RecordBatch:
 
 
 def record_ends(columns: pa.RecordBatch) -> Int64Array:
-    """Where each record of SCHEMA ends, counted in bytes of keys, values and headers; 0 first."""
+    """Returns where each record of SCHEMA ends, counted in bytes of keys, values and headers; 0 first."""
     headers = columns.column("headers")
     lists = value_offsets(headers)
     structs = headers.values.slice(lists[0], lists[-1] - lists[0])
@@ -154,13 +159,13 @@ def record_ends(columns: pa.RecordBatch) -> Int64Array:
 
 
 def timestamps_of(columns: pa.RecordBatch) -> Int64Array:
-    """In ms since 1970."""
+    """Returns the timestamps in ms since 1970."""
     times: Int64Array = columns.column("timestamp").view(pa.int64()).to_numpy()
     return times
 
 
 def value_offsets(array: pa.Array) -> npt.NDArray[np.int32]:
-    """Where the values of a binary, string or list array begin in what it points into, and where the last one ends."""
+    """Returns where the values of a binary, string or list array begin in its data, and where the last one ends."""
     if len(array) == 0:
         return np.zeros(1, np.int32)
     return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
@@ -193,7 +198,8 @@ def encode_batch(
     base_sequence: int = -1,
     log_append_time: bool = False,
 ) -> bytes:
-    """One batch of columns of equal length, at least 1. Null keys and values stay null; a null list of headers is an empty one.
+    """Encodes columns of equal length, at least 1, as one batch. Null keys and values stay null; a null list of headers is an empty
+    one.
 
     keys, values: binary (string, large and view types are taken too) · timestamps_ms: int64, at least -1 · headers: HEADERS_TYPE ·
     offset_deltas: int64, ascending, to `base_offset`, for what key compaction has thinned out; 0, 1, 2, … where not given ·
@@ -243,8 +249,10 @@ class ColumnsEncoder:
         _, self._header_keys, self._header_values = _header_readers(headers)
 
     def encode(self, start: int, end: int, *, leader_epoch: int, log_append_time: bool) -> bytes:
-        """One batch, not compressed, of rows [start, end): at least one, with offsets no more than 2^31 - 1 apart, and with one
-        timestamp where `log_append_time` is set. It has no producer. InvalidArgument, TooLarge (2 GiB)."""
+        """Encodes rows [start, end) as one batch without compression or producer. Raises InvalidArgument, TooLarge (2 GiB).
+
+        It takes at least one row, with offsets no more than 2^31 - 1 apart, and one timestamp where `log_append_time` is set.
+        """
         count = end - start
         base = int(self._offsets[start])
         dense = int(self._offsets[end - 1]) - base == count - 1
@@ -270,7 +278,7 @@ def encode_records(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """One batch of (key, value, headers, timestamp_ms) tuples, at least one: `encode_batch` for few records, without Arrow.
+    """Encodes (key, value, headers, timestamp_ms) tuples, at least one, as `encode_batch` does, without Arrow.
 
     Keys and values are bytes or None, headers (key, value) tuples in a sequence. InvalidArgument, TooLarge (2 GiB).
     """
@@ -279,7 +287,7 @@ def encode_records(
 
 
 def binary_reader(array: pa.Array, name: str) -> ArrowReader:
-    """What the kernel reads of a binary or string array. InvalidArgument if it is neither, or its buffers contradict themselves."""
+    """Returns the kernel's view of a binary or string array. Raises InvalidArgument for another type or contradicting buffers."""
     if not (pa.types.is_binary(array.type) or pa.types.is_string(array.type)):
         array = _cast_to_binary(array, name)
     validity, offsets, data = array.buffers()
@@ -321,7 +329,7 @@ class _Views(NamedTuple):
 
 
 def _header_readers(headers: pa.Array) -> tuple[ArrowReader, ArrowReader, ArrowReader]:
-    """Of the lists, and of all keys and all values that these point into."""
+    """Returns the kernel's views of the lists, and of all keys and all values in them."""
     if not (pa.types.is_list(headers.type) and pa.types.is_struct(headers.type.value_type)):
         raise InvalidArgument(f"the column of headers is of type {headers.type}; {HEADERS_TYPE} is needed")
     structs = headers.values
@@ -374,7 +382,7 @@ def _readable_header(batch: Buffer) -> BatchHeader:
 def _new_header(
     base_offset: int, leader_epoch: int, producer_id: int, producer_epoch: int, base_sequence: int, log_append_time: bool
 ) -> BatchHeader:
-    """What the kernel completes."""
+    """Returns a header that the kernel completes."""
     if not (
         0 <= base_offset <= _INT64_MAX
         and -1 <= leader_epoch <= _INT32_MAX

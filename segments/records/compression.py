@@ -89,7 +89,7 @@ _INTO = {
     Codec.ZSTD: cramjam.zstd.decompress_into,
 }
 _FULL = "failed to write whole buffer"
-# What a frame says of its size is believed up to so many times its own: nobody gets 64 MiB of memory for 20 bytes.
+# A frame's claim of its size is believed up to this multiple of its own size: 20 bytes don't get 64 MiB of memory.
 _KNOWN_RATIO_MAX = 1000
 
 
@@ -125,7 +125,7 @@ class Decompressor:
 
 
 def _decompress_into(codec: Codec, section: Buffer, out: memoryview) -> memoryview | None:
-    """What of `out` was filled; None if it is too small."""
+    """Returns the filled part of `out`; None if it is too small."""
     try:
         return out[: _INTO[codec](section, out)]
     except cramjam.DecompressionError as error:
@@ -143,7 +143,7 @@ _DICTIONARY_BYTES = (0, 1, 2, 4)
 
 
 def _zstd_content_size(section: Buffer) -> int | None:
-    """Of the first frame, as it says itself."""
+    """Returns the size that the first frame claims."""
     head = bytes(memoryview(section)[:18])
     if len(head) < 6 or head[:4] != _ZSTD_MAGIC:
         return None
@@ -158,8 +158,7 @@ def _zstd_content_size(section: Buffer) -> int | None:
 
 
 def _decompress_known(codec: Codec, section: Buffer, bytes_max: int) -> Buffer | None:
-    """Of one zstd frame that tells its size, at once and into as much memory as it takes. None for all others, and for what is
-    malformed."""
+    """Decompresses one zstd frame that claims its size, at once. None for all others, and for a malformed one."""
     if codec is not Codec.ZSTD:
         return None
     size = _zstd_content_size(section)

@@ -33,7 +33,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Of the whole batch, in bytes."""
+        """Returns the size of the whole batch in bytes."""
         return 12 + self.batch_length
 
     @property
@@ -54,7 +54,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def log_append_time(self) -> bool:
-        """Whether `max_timestamp` stands for the timestamps of all records."""
+        """Returns whether `max_timestamp` stands for the timestamps of all records."""
         return bool(self.attributes & LOG_APPEND_TIME_BIT)
 
     @property

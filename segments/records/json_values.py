@@ -1,4 +1,4 @@
-"""Keys and values between JSON and bytes, as the HTTP door takes and gives them. Pure.
+"""Converts keys and values between JSON and bytes, as the HTTP listener takes and gives them. Pure.
 
     JSON that is produced                          bytes that are stored
     "text"                                         its UTF-8
@@ -8,7 +8,7 @@
 
     bytes that are read, as `auto`                 JSON that is given
     none                                           null
-    JSON text                                      that JSON, without white space: 7 is read as a number, whoever wrote it
+    JSON text                                      that JSON, without white space: 7 is read as a number, from any producer
     other UTF-8                                    a string of it
     anything else                                  {"type":"binary","data":"<base64>"}
 
@@ -30,7 +30,7 @@ from segments.records.batch_kernel import compact_json
 
 
 class JsonFormat(StrEnum):
-    """How bytes are given as JSON. None is null in all of them."""
+    """Chooses how bytes are given as JSON. None is null in all of them."""
 
     AUTO = "auto"
     # The JSON that they are; InvalidArgument if they are none.
@@ -58,7 +58,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def to_bytes(value: msgspec.Raw) -> bytes | None:
-    """What is stored for one JSON value, as msgspec has cut it out of a request: everything but its UTF-8 has been checked.
+    """Returns the stored bytes for one JSON value, as msgspec cut it out of a request: only its UTF-8 was not checked.
 
     An empty Raw, msgspec's word for a field that was left out, is null. InvalidArgument if the text is not UTF-8, or the binary
     form holds no base64.

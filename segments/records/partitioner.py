@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: the choice of Kafka's own clients, so that both write a key to the same place. Pure.
+"""Chooses the partition of a key as Kafka's own clients do, so that both write a key to the same place. Pure.
 
 Invariant: one key and one partition count always give the same partition. A null key has none: the caller spreads those.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _POSITIVE = 0x7FFFFFFF  # Kafka's toPositive clears the sign bit; it does not negate
 
-# Of a null key.
+# The partition of a null key.
 NO_PARTITION = -1
 
 
@@ -27,7 +27,7 @@ def partition_of(key: bytes, partition_count: int) -> int:
 
 
 def partitions_of(keys: pa.BinaryArray, partition_count: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The same for a column of keys, as int32; NO_PARTITION where the key is null. The column may be of strings, too."""
+    """Returns the partitions of a column of keys (binary or string), as int32; NO_PARTITION where the key is null."""
     reader = binary_reader(keys, "key")
     hashes = np.empty(len(keys), np.uint32)
     murmur2_column(reader, hashes.data)

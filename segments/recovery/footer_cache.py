@@ -1,13 +1,13 @@
-"""What the footers of sessions say, kept for a while, so that each is read once however many lots of partitions are taken over.
+"""Caches the footers of sessions, so that each is read once for any number of batches of takeovers.
 
-    asked for        to its end            up to 90           up to 120          to its end, sealed     again
+    requested        to its end            up to 90           up to 120          to its end, sealed     again
     read             [0, 80)               [80, 90)           [90, 120)          [120, 134)             nothing, no listing either
 
-Decides nothing and reads nothing: recover.py and takeover_prefetch.py do, one at a time for each session. Sessions that nobody
-asked for in KEPT_S are forgotten, and those asked for longest ago where all take too much memory.
+It decides and reads nothing: recover.py and takeover_prefetch.py do, one at a time for each session. Sessions that were not
+requested in KEPT_S are dropped, and the least recently requested ones where all take too much memory.
 
-Invariants: what is kept was committed, and the committed prefix of a session never changes; damage is never kept, so whoever asks
-next looks again, and finds what was restored. What a listing shows to be trimmed is dropped: it is compacted, and nobody needs it.
+Invariants: what is kept was committed, and the committed prefix of a session never changes; damage is never kept, so the next
+reader looks again, and finds what was restored. Segments that a listing shows as trimmed are dropped: they are compacted.
 """
 
 from __future__ import annotations
@@ -28,30 +28,32 @@ from segments.wal.session_listing import SessionListing
 _FIRST: Final = SegmentSeq(0)
 # Longer than the pauses of a rolling restart.
 KEPT_S: Final = 120.0
-# What a run of one batch takes in memory (637, measured with tracemalloc).
+# Memory of a run of one batch (637, measured with tracemalloc).
 RUN_BYTES: Final = 640
 UNINDEXED_BYTES_MAX: Final = 16 << 20
 
 
 class Damaged(NamedTuple):
+    """Names a segment whose footer can't be read, with its error."""
+
     seq: SegmentSeq
     error: Corrupt
 
 
 class SessionRuns:
-    """What the footers of a session say of its segments [first_seq, end_seq), by partition and leader epoch."""
+    """Indexes the footers of a session's segments [first_seq, end_seq), by partition and leader epoch."""
 
     def __init__(self, session: SessionId, first_seq: SegmentSeq) -> None:
         self.session = session
         self.first_seq = self.end_seq = self.trimmed_to = first_seq
+        # Whether nothing can come at or after `end_seq`.
         self.sealed = False
-        """Whether nothing can come at or after `end_seq`."""
         self.count = 0
+        # Memory of all batches but the first of each run.
         self._batch_bytes = 0
-        """Of all batches but the first of each run."""
         self.damaged: list[Damaged] = []
+        # Set where all objects of the session are gone, its claim included: what it wrote is unknown.
         self.missing: Corrupt | None = None
-        """Where nothing is left of the session, its claim included: what it wrote is not known."""
         self._runs: dict[TopicPartition, dict[LeaderEpoch, list[tuple[SegmentFooter, Run]]]] = {}
 
     @property
@@ -60,11 +62,11 @@ class SessionRuns:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything of the session was found out."""
+        """Returns whether anything of the session was read."""
         return self.sealed or self.end_seq > self.first_seq
 
     def take_in(self, listing: SessionListing, footers: Sequence[SegmentFooter | Corrupt]) -> None:
-        """Those behind the ones that are held, up to the end of the listing."""
+        """Adds the footers behind those that are held, up to the end of the listing."""
         for seq, footer in enumerate(footers, start=listing.trimmed_to):
             if isinstance(footer, Corrupt):
                 self.damaged.append(Damaged(SegmentSeq(seq), footer))
@@ -75,7 +77,7 @@ class SessionRuns:
         self.missing = _missing(listing) if listing.is_missing else None
 
     def trimmed(self, seq: SegmentSeq) -> SessionRuns:
-        """The same without what stands below `seq`. Others may still look at what there was."""
+        """Returns a copy without segments below `seq`; other readers may still use the original."""
         if seq <= self.trimmed_to:
             return self
         left = SessionRuns(self.session, self.first_seq)
@@ -113,7 +115,7 @@ def _missing(listing: SessionListing) -> Corrupt:
 
 
 class KeptSession:
-    """Of one session. Whoever holds its turn may read on, and replace `runs`."""
+    """Holds one session. The holder of its turn may read on, and replace `runs`."""
 
     def __init__(self, runs: SessionRuns) -> None:
         self.runs = runs
@@ -123,13 +125,15 @@ class KeptSession:
 
 
 class FooterCache:
+    """Holds the footers of recently requested sessions."""
+
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        # The least recently requested session is first.
         self._kept: dict[SessionId, KeptSession] = {}
-        """Who was asked for longest ago is first."""
         self._forgetting: asyncio.TimerHandle | None = None
+        # Ends of sealed sessions that were read one by one, whose indexes are to be written.
         self.unindexed: deque[tuple[SessionId, IndexBlock]] = deque()
-        """Ends of sealed sessions that were read one by one, for who has the time to write their indexes."""
 
     @property
     def size_bytes(self) -> int:
@@ -140,14 +144,14 @@ class FooterCache:
         return [kept.runs for kept in self._kept.values()]
 
     def keep_unindexed(self, session: SessionId, tail: IndexBlock) -> None:
-        """Its index only saves reads: where nobody comes to write them, the oldest are dropped."""
+        """Queues an index to be written. It only saves reads: the oldest are dropped where none are written."""
         self.unindexed.append((session, tail))
         while sum(block.size_bytes for _, block in self.unindexed) > UNINDEXED_BYTES_MAX:
             self.unindexed.popleft()
 
     @asynccontextmanager
     async def session(self, session: SessionId, *, first_seq: SegmentSeq = _FIRST) -> AsyncIterator[KeptSession]:
-        """What is known of it from `first_seq` on, which may be nothing; one asker at a time."""
+        """Yields what is known of the session from `first_seq` on, maybe nothing; one caller at a time."""
         kept = self._kept.get(session)
         if kept is None:
             kept = self._kept[session] = KeptSession(SessionRuns(session, first_seq))

@@ -43,9 +43,9 @@ from segments.wal.session_listing import SessionListing
 from segments.wal.session_reader import read_footers
 
 _FIRST = SegmentSeq(0)
-# So many segments that a leader has vouched for are read by their names; of more, a listing may show an index.
+# Up to this many segments that a leader has vouched for are read by name; of more, a listing may show an index.
 READ_UNLISTED_MAX = 64
-# Before a session is looked at again of which something was gone that its listing showed.
+# Pause before a session is listed again after a listed segment was gone.
 GONE_PAUSE_S = 0.05
 # Runs of batches. With fewer, the event loop is held for a few milliseconds.
 REBUILT_IN_A_THREAD = 1_000
@@ -188,7 +188,7 @@ async def _read_on(
 
 
 def _vouched_for(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> SessionListing:
-    """What a listing would show of the segments [first, end), which are committed."""
+    """Returns what a listing would show of the segments [first, end), which are committed."""
     places = (segment_key(session, SegmentSeq(seq)) for seq in range(first, end))
     return SessionListing(session, first, tuple(ObjectInfo(key, size=0) for key in places), sealed=False)
 

@@ -1,4 +1,4 @@
-"""What a partition's new leader starts from, as it is put together run by run. Pure.
+"""Assembles the state from which a partition's new leader starts, run by run. Pure.
 
     manifest   [ below compacted_to: epochs, producers, log start ]│
     runs       [ of footers: ignored                            ]  │[ must go on from here without a gap ]
@@ -24,16 +24,16 @@ from segments.wal.segment_file import Run, SegmentFooter
 
 @dataclass(slots=True)
 class RecoveredPartition:
-    """What a partition's new leader starts from."""
+    """Holds the state from which a partition's new leader starts."""
 
     partition: TopicPartition
     producers: ProducerStates
     manifest: Manifest
-    # Its name; empty where nobody asked for its manifests.
+    # The topic's name; empty where manifests are not needed.
     topic: str = ""
-    # Those at or above `compacted_to`.
+    # Runs at or above `compacted_to`.
     runs: RunIndex = field(init=False)
-    # Those that hold such runs; the others need not be remembered.
+    # Sessions that hold such runs; the others can be dropped from the state.
     sessions: set[SessionId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class RecoveredPartition:
 
     @property
     def end_offset(self) -> Offset:
-        """Behind its last run; where they are all gone, behind what was compacted, or deleted."""
+        """Returns the offset behind the last run; without runs, the one behind what was compacted, or deleted."""
         return max(self.runs.end_offset or Offset(0), self.manifest.log_start_offset)
 
     @property
@@ -62,7 +62,7 @@ class RecoveredPartition:
         return run.last_offset < self.manifest.compacted_to
 
     def is_next(self, run: Run) -> bool:
-        """Whether it continues what is there. What is missing in between harms nobody where it lies below the log start."""
+        """Returns whether the run continues the others. A gap does no harm below the log start."""
         expected = self.runs.end_offset or Offset(0)
         return run.base_offset == expected or expected < run.base_offset <= self.manifest.log_start_offset
 
@@ -97,7 +97,7 @@ class RecoveredPartition:
             self.runs = self._no_runs(self.end_offset)
 
     def go_on_from(self, manifest: Manifest, topic: str) -> bool:
-        """Whether what was rebuilt with an older manifest still holds with this one: then what was compacted since is dropped."""
+        """Adopts this manifest, and drops what was compacted since. Returns False where the state contradicts it."""
         if (self.runs.end_offset or 0) < manifest.compacted_to:
             return False
         self.manifest, self.topic = manifest, topic
@@ -113,6 +113,6 @@ class RecoveredPartition:
 def empty_partition(
     partition: TopicPartition, settings: SegmentSettings, *, manifest: Manifest | None = None, topic: str = ""
 ) -> RecoveredPartition:
-    """A partition that nobody has written to yet, or nobody behind what its manifest tells."""
+    """Returns a partition without runs behind its manifest."""
     producers = ProducerStates(producers_max=settings.producers_per_partition_max, expiry_ms=settings.producer_expiry_ms)
     return RecoveredPartition(partition, producers, manifest or no_manifest(partition), topic)

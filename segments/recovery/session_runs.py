@@ -1,4 +1,4 @@
-"""From what footers say to partitions, by the stretches of leadership that the metadata record. Pure.
+"""Assembles partitions from footers, by the stretches of leadership that the metadata record. Pure.
 
     spans of a partition   epoch 3: session 7, up to 120 │ epoch 4: session 9, to its end
     found                  runs of session 7 below 120   │ runs of session 9             ─▶ RecoveredPartition, or Corrupt
@@ -24,7 +24,7 @@ _FIRST = SegmentSeq(0)
 
 
 class LeadershipSpan(Protocol):
-    """One stretch of leadership, as the metadata records it: in this epoch, this session, up to where it was released."""
+    """Is one stretch of leadership in the metadata: in this epoch, this session, up to where it was released."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch: ...
@@ -41,7 +41,7 @@ class PrefetchedPartition:
     recovered: RecoveredPartition
     # The last one is of the leader that was still at work.
     spans: tuple[LeadershipSpan, ...]
-    # All of the last session below this one was read.
+    # All segments of the last session below this one were read.
     read_to: SegmentSeq
     # The spans that were found to hold something of it.
     holding: set[tuple[SessionId, LeaderEpoch]]
@@ -49,7 +49,7 @@ class PrefetchedPartition:
     last_seq: SegmentSeq
 
     def continues_in(self, spans: Sequence[LeadershipSpan]) -> bool:
-        """Whether what these hold is what was read, and what the last one has beyond `read_to`."""
+        """Returns whether these spans hold what was read, and at most add to the last one beyond `read_to`."""
         released = {place_of(span): span.released_at_seq for span in self.spans}
         last = place_of(self.spans[-1])
         for span in spans:
@@ -66,7 +66,7 @@ def place_of(span: LeadershipSpan) -> tuple[SessionId, LeaderEpoch]:
 
 
 class RecoveredRuns:
-    """What footers say, by session and partition, up to where it was known when it was taken in here."""
+    """Holds the runs of footers, by session and partition, up to the ends that were known when they were taken in."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -82,7 +82,7 @@ class RecoveredRuns:
     def of(
         self, partition: TopicPartition, span: LeadershipSpan, *, first_seq: SegmentSeq = _FIRST
     ) -> list[tuple[SegmentFooter, Run]]:
-        """In order. Others may read on in the session meanwhile, beyond what was taken in."""
+        """Returns the runs in order, without what others have read of the session since they were taken in."""
         runs, end_seq = self._of(span)
         return [found for found in runs.of(partition, span.leader_epoch) if first_seq <= found[0].seq < end_seq]
 

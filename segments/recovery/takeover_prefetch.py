@@ -26,24 +26,26 @@ from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, 
 from segments.settings import SegmentSettings
 from segments.wal.session import list_session
 
-# What takes longer is no gain: the leader has let go by then.
+# Time limit: a longer prefetch is no gain, as the leader has released the partition.
 TIMEOUT_S = 10.0
-# The same once producers wait for what was let go: a bucket that takes half a second for each request has told all by then.
+# The time limit once producers wait for the partitions: a bucket that takes half a second for each request needs less.
 AWAITED_S = 2.0
-# Each with `footer_reads_max` reads.
+# Sessions read at once, each with `footer_reads_max` reads.
 SESSIONS_AT_ONCE = 4
 
 log = logging.getLogger(__name__)
 
 
 class TakeoverPrefetch:
+    """Reads footers of partitions before they are handed over."""
+
     def __init__(self, store: ObjectStore, settings: SegmentSettings, cache: FooterCache | None = None) -> None:
         self._store = store
         self._settings = settings
         self._cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._begun: dict[TopicPartition, PrefetchedPartition] = {}
+        # Ends the reading that is under way.
         self._ends: asyncio.Timeout | None = None
-        """When the reading that is under way is given up."""
 
     async def read(
         self,
@@ -99,11 +101,11 @@ class TakeoverPrefetch:
         return await asyncio.to_thread(begin_all) if found_runs.count > REBUILT_IN_A_THREAD else begin_all()
 
     def take(self, partitions: Set[TopicPartition]) -> dict[TopicPartition, PrefetchedPartition]:
-        """What was read of these, once."""
+        """Returns what was read of these partitions, and drops it."""
         return {partition: self._begun.pop(partition) for partition in partitions if partition in self._begun}
 
     def forget_others(self, partitions: Set[TopicPartition]) -> None:
-        """What was read of partitions that are not to be taken over any more takes no memory."""
+        """Drops what was read of partitions that are not to be taken over any more."""
         for partition in self._begun.keys() - partitions:
             del self._begun[partition]
 
@@ -145,7 +147,7 @@ async def _read_so_far(
 
 
 def _begun(empty: RecoveredPartition, spans: Sequence[LeadershipSpan], found_runs: RecoveredRuns) -> PrefetchedPartition | None:
-    """None where something is damaged: that is for recover.py to tell."""
+    """Returns the prefetched partition; None where something is damaged, which recover.py reports."""
     *_, last = spans
     partition = empty.partition
     found = found_runs.rebuilt(empty, spans)

@@ -1,4 +1,4 @@
-"""When a record is committed, as its writer sees it: PUTs land in any order, segments commit in theirs. Pure.
+"""Decides when a record is committed, for its writer: PUTs land in any order, segments commit in theirs. Pure.
 
     seq        0    1    2    3    4
     landed     ✓    ✓    ·    ✓    ·
@@ -19,17 +19,19 @@ Segment = TypeVar("Segment")
 
 
 class CommitOrder(Generic[Segment]):
+    """Tracks the segments of one session from issue to commit."""
+
     def __init__(self) -> None:
         self.next_seq = SegmentSeq(0)
+        # Every place below this one is committed.
         self.committed_to = SegmentSeq(0)
-        """Every place below this one is committed."""
         self.sealed_at: SegmentSeq | None = None
         self._in_flight: dict[SegmentSeq, Segment] = {}
         self._landed: set[SegmentSeq] = set()
 
     @property
     def in_flight(self) -> int:
-        """Segments that were issued and have not landed. Those that landed early count no more: they only wait to be told."""
+        """Counts segments that were issued and have not landed. Those that landed early only wait for their turn."""
         return len(self._in_flight) - len(self._landed)
 
     @property

@@ -1,11 +1,11 @@
-"""When a segment is flushed. Pure: the caller brings the time, in seconds of a monotonic clock.
+"""Decides when a segment is flushed. Pure: the caller brings the time, in seconds of a monotonic clock.
 
     the open segment is full                           flush
     its oldest batch has waited linger_ms              flush
     nothing is in flight, and the budget allows a PUT  flush: a quiet broker answers in one PUT time
     the same, but the bucket is not healthy            linger: fewer and larger PUTs
     puts_in_flight_max are in flight                   wait for one to land
-    the log is closing, or somebody waits              flush what is left
+    the log is closing, or a caller waits              flush what is left
 
 Invariant: a batch never waits longer than linger_ms while there is room in flight; PUTs per second stay below the larger of
 puts_per_second_max and 1000 / linger_ms, but for full segments, for those that a handover waits for, and for a burst of a quarter
@@ -20,19 +20,23 @@ from segments.settings import SegmentSettings
 
 
 class FlushState(NamedTuple):
+    """Describes the writer's queues to the policy."""
+
     # Segments that are full and wait for their PUT.
     full_segments: int
     # When the first batch of the open segment came; None while it is empty.
     open_since_s: float | None
     in_flight: int
     closing: bool
-    # Whether somebody waits for the open segment who won't be answered by a fuller one: its batches are not to linger.
+    # Whether a caller waits for the open segment that a fuller one would not answer: its batches are not to linger.
     waited_for: bool = False
-    # Whether the bucket is not healthy, so that nothing is sent before its time.
+    # Whether the bucket is unhealthy, so that nothing is sent early.
     spared: bool = False
 
 
 class FlushPolicy:
+    """Decides when the next segment is flushed, and keeps the budget of PUTs."""
+
     def __init__(self, settings: SegmentSettings) -> None:
         self._linger_s = settings.linger_ms / 1000
         self._in_flight_max = settings.puts_in_flight_max
@@ -41,7 +45,7 @@ class FlushPolicy:
         self._budget_at_s = float("-inf")
 
     def due_at_s(self, state: FlushState, *, now_s: float) -> float | None:
-        """When the next segment is to be flushed: `now_s` or earlier is at once; None is not before something changes."""
+        """Returns when the next segment is due: `now_s` or earlier is at once; None is not before something changes."""
         if state.in_flight >= self._in_flight_max:
             return None
         if state.full_segments:

@@ -1,4 +1,4 @@
-"""Footers of many segments in one object, so that whoever takes over reads tens of objects and not thousands. Pure.
+"""Stores footers of many segments in one object, so that a takeover reads tens of objects instead of thousands. Pure.
 
     seq      0 ──── 31 │ 32 ─── 63 │ 64 ─── 95 │ 96 ── 127 │ 128 … 140
     written  [ 0, 32)    [ 0, 64)    [64, 96)    [ 0, 128)
@@ -127,23 +127,23 @@ def parse_index(body: bytes, *, session: SessionId, first: SegmentSeq, end: Segm
 
 
 class IndexRange(NamedTuple):
-    """What an index's name says: it holds the footers of the segments [first, end)."""
+    """Holds the range in an index's name: it has the footers of the segments [first, end)."""
 
     first: SegmentSeq
     end: SegmentSeq
 
 
 class FooterRead(NamedTuple):
-    """What to read for the footers from `first` on: those that an index holds, or the one of a segment."""
+    """Plans a read of the footers from `first` on: those of an index, or the one of a segment."""
 
     first: SegmentSeq
     held_in: IndexRange | None
 
 
 def cover(start: SegmentSeq, end: SegmentSeq, indexes: Iterable[IndexRange]) -> Sequence[FooterRead]:
-    """What to read for the footers of [start, end), in order: indexes where they are, single segments elsewhere.
+    """Plans the reads for the footers of [start, end), in order: indexes where they are, single segments elsewhere.
 
-    An index may begin before the place from which it is needed, since who took over may have written one that overlaps with the
+    An index may begin before the place from which it is needed, since a successor may have written one that overlaps with the
     dead leader's, and the last one may end after `end`.
     """
     indexes = tuple(indexes)

@@ -26,7 +26,7 @@ async def read_footer(store: ObjectStore, info: ObjectInfo, session: SessionId, 
 
 
 async def read_footer_bytes(store: ObjectStore, info: ObjectInfo) -> FooterBytes:
-    """Not parsed yet. Raises as `read_footer`."""
+    """Reads a footer without parsing it. Raises as `read_footer`."""
     tail = await store.tail(info.key, FOOTER_READ_BYTES)
     needed = footer_bytes_needed(tail.body, object_size=tail.size, key=info.key)
     body = tail.body[-needed:] if needed <= len(tail.body) else (await store.tail(info.key, needed)).body
@@ -46,7 +46,7 @@ async def read_index(store: ObjectStore, session: SessionId, covered: IndexRange
 
 
 async def write_index(store: ObjectStore, session: SessionId, block: IndexBlock, *, timeout_s: float) -> None:
-    """Once: it only saves reads."""
+    """Writes an index with one attempt, as it only saves reads."""
     key = index_key(session, block.first, block.end)
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,6 +1,6 @@
-"""What a scan of the WAL knows of each session, and what it has to list and read next. Pure: the caller brings the time.
+"""Tracks what a scan of the WAL knows of each session, and what it has to list and read next. Pure: the caller brings the time.
 
-    wal/ behind the newest session     at each poll: sessions that are new; the numbers between them that nobody claimed are holes
+    wal/ behind the newest session     at each poll: sessions that are new; the unclaimed numbers between them are holes
     a hole                             at each poll for HOLES_LOOKED_MS, then once in HOLES_LATER_MS: its broker may be slow
     a session without a seal           at each poll: from `known_to` on
     a session with a seal              never again once it is read
@@ -35,7 +35,7 @@ SEGMENTS_LISTED_MAX: Final = 4 * SEGMENTS_AT_ONCE
 # Numbers below a new session that may belong to brokers which were slow to claim theirs.
 HOLES_BEHIND: Final = 64
 HOLES_MAX: Final = 256
-# For so long each poll lists a number that nobody has claimed.
+# Each poll lists an unclaimed number for this time.
 HOLES_LOOKED_MS: Final = 600_000
 # Pause between two listings of such a number afterwards: a broker that stood still may claim its own an hour later.
 HOLES_LATER_MS: Final = 3_600_000
@@ -45,7 +45,7 @@ _FIRST: Final = SegmentSeq(0)
 
 @dataclass(slots=True)
 class _Hole:
-    """A number that nobody has claimed."""
+    """Holds a number that no broker has claimed."""
 
     since_ms: int
     listed_ms: int
@@ -56,14 +56,14 @@ class _Hole:
 
 @dataclass(slots=True, eq=False)
 class KnownSession:
-    """One session, as far as it was listed and read."""
+    """Tracks how far one session was listed and read."""
 
     session: SessionId
-    # All segments before it were handed on, or were trimmed.
+    # All segments before it were delivered, or were trimmed.
     known_to: SegmentSeq = _FIRST
     # Whether nothing comes behind what was listed.
     sealed: bool = False
-    # What was listed and is not read yet.
+    # Segments that were listed and are not read yet.
     listed: SessionListing | None = None
     # Whether more may be there that the first listing did not show.
     is_cut: bool = True
@@ -71,11 +71,11 @@ class KnownSession:
     is_due: bool = False
     # Whether it is being listed or read.
     is_busy: bool = False
-    # Where the last listing showed a gap with something behind it.
+    # Where the last listing showed a gap before further objects.
     gap_at: SegmentSeq | None = None
-    # When the last segment that was read was written.
+    # When the last segment that was read had been written.
     written_ms: int = -1
-    # How often in a row a segment was gone that a listing had shown.
+    # How often in a row a listed segment was gone.
     gone_count: int = 0
 
     @property
@@ -136,7 +136,7 @@ def sort_in(looks: dict[SessionId, SessionLook], found: ObjectInfo, *, places_ma
 
 
 class KnownSessions:
-    """The sessions that are not read to their seal, and the numbers that nobody has claimed."""
+    """Tracks the sessions that are not read to their seal, and the unclaimed numbers."""
 
     def __init__(self) -> None:
         self.open: dict[SessionId, KnownSession] = {}

@@ -32,10 +32,10 @@ class PendingSegment:
         self.size_bytes = 0
         self.bytes_charged = 0
         self.opened_at_s = opened_at_s
+        # When its PUT began, when it was certain to be on the bucket, and when all before it were; 0 before that.
         self.sent_at_s = self.landed_at_s = self.committed_at_s = 0.0
-        """When its PUT began, when it was certain to be on the bucket, and when all before it were; 0 while that is to come."""
+        # None when committed, else the error for all waiters. A result, never an exception: there may be no waiter.
         self.outcome: Final = outcome
-        """None when committed, else the error for everyone who waits. A result, never an exception: nobody may be waiting."""
 
     def add(self, partition: TopicPartition, leader_epoch: LeaderEpoch, batch: StampedBatch, bytes_charged: int) -> None:
         held = self.partitions.get(partition)

@@ -1,4 +1,4 @@
-"""Where the runs of a partition lie in the segments on the bucket. Pure.
+"""Indexes the runs of a partition in the segments on the bucket. Pure.
 
 One row of eight integers for each run (64 bytes), in columns, so that a partition whose history has not been compacted yet
 costs little. Those that were compacted are dropped. Invariant: runs are in offset order, without overlap or gap, and their leader
@@ -19,7 +19,7 @@ from segments.wal.segment_file import Run
 
 
 class RunPlace(NamedTuple):
-    """One run of batches and the bytes [start, end) of the segment that holds it."""
+    """Locates one run of batches: the bytes [start, end) of the segment that holds it."""
 
     base_offset: Offset
     last_offset: Offset
@@ -36,7 +36,7 @@ class RunPlace(NamedTuple):
 
     @property
     def identity(self) -> tuple[SessionId, SegmentSeq, int]:
-        """Names these bytes for ever: a segment is never written twice."""
+        """Identifies these bytes permanently: a segment is never written twice."""
         return self.session, self.seq, self.start
 
     @property
@@ -48,9 +48,9 @@ class RunPlace(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where the records of a leader epoch end (KIP-101): what lies at or above `end_offset` is of later leaders, or of none yet."""
+    """Holds where the records of a leader epoch end (KIP-101): later offsets belong to later leaders, or to none yet."""
 
-    # That was asked for, or else the largest below it that has records.
+    # The requested epoch, or else the largest below it that has records.
     leader_epoch: LeaderEpoch
     end_offset: Offset
 
@@ -60,13 +60,15 @@ NO_EPOCH_END: Final = EpochEnd(LeaderEpoch(-1), Offset(-1))
 
 
 class RunIndex:
+    """Holds the runs of one partition in columns, in offset order."""
+
     def __init__(self, *, start_offset: Offset | None = None, leader_epoch: int = -1) -> None:
-        """Where the first run is to begin, and the epoch of the records before it, where something came before."""
+        """`start_offset`: where the first run must begin; `leader_epoch`: of the records before it, if any."""
         self._columns = tuple(array("q") for _ in RunPlace._fields)
         self._base_offsets, self._last_offsets = self._columns[0], self._columns[1]
         self._leader_epochs = self._columns[RunPlace._fields.index("leader_epoch")]
+        # Bytes of the runs in the index.
         self.size_bytes = 0
-        """Of the runs that are here."""
         self._next_offset = start_offset
         self._last_epoch = leader_epoch
 
@@ -75,12 +77,12 @@ class RunIndex:
 
     @property
     def end_offset(self) -> Offset | None:
-        """Where the next run begins; None before the first."""
+        """Returns where the next run begins; None before the first."""
         return self._next_offset
 
     @property
     def sessions(self) -> set[SessionId]:
-        """In which the runs lie."""
+        """Returns the sessions that hold the runs."""
         return {SessionId(session) for session in set(self._columns[RunPlace._fields.index("session")])}
 
     @property
@@ -112,7 +114,7 @@ class RunIndex:
         self._last_epoch = run.leader_epoch
 
     def drop_below(self, offset: int) -> None:
-        """Forgets the runs that end below `offset`: they were compacted, or nobody reads them any more."""
+        """Drops the runs that end below `offset`: they were compacted, or deleted."""
         dropped = bisect_left(self._last_offsets, offset)
         starts, ends = self._columns[4], self._columns[5]
         self.size_bytes -= sum(ends[:dropped]) - sum(starts[:dropped])

@@ -31,7 +31,7 @@ RUNS_IN_A_ROW: Final = 2_000
 
 
 class SegmentConsumer(Protocol):
-    """What the owner of a scanner does with what is found."""
+    """Receives what a scanner finds."""
 
     def listed(self, session: KnownSession, look: SessionLook) -> None:
         """Takes in what a listing of the session shows; the first of them tells that there is such a session."""
@@ -47,7 +47,7 @@ class SegmentConsumer(Protocol):
 
 
 class WalScanner:
-    """Its owner calls `poll` from time to time, one call at a time."""
+    """Scans the WAL for new segments. Its owner calls `poll` from time to time, one call at a time."""
 
     def __init__(self, store: ObjectStore, consumer: SegmentConsumer, *, reads_max: int, sessions_at_once: int = 1) -> None:
         """`reads_max`: reads of a session at the same time."""

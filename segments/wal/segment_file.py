@@ -61,7 +61,7 @@ HEADER_BYTES: Final = _HEADER.size
 TRAILER_BYTES: Final = _TRAILER.size
 SEAL_BYTES: Final = _HEADER.size + _SEAL_BODY.size
 BATCH_ENTRY_BYTES: Final = _BATCH.size
-# What stands in a batch between its stamp and the bytes that its own CRC covers.
+# Bytes of a batch between its stamp and the bytes that its own CRC covers.
 _MAGIC_AND_CRC_BYTES: Final = 5
 SEGMENT_BYTES_MIN: Final = HEADER_BYTES + _FOOTER_HEAD.size + _RUN.size + _BATCH.size + TRAILER_BYTES
 
@@ -84,7 +84,7 @@ BATCH_DTYPE: Final = np.dtype(
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """All batches of one partition in one segment: offsets base_offset … last_offset, bytes [start, end) of the object."""
+    """Describes all batches of one partition in one segment: offsets base_offset … last_offset, bytes [start, end)."""
 
     partition: TopicPartition
     leader_epoch: LeaderEpoch
@@ -102,7 +102,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchEntry(NamedTuple):
-    """One batch as the footer tells it: enough to find it, and to rebuild the state of its producer."""
+    """Describes one batch in the footer: enough to find it, and to rebuild the state of its producer."""
 
     base_offset: Offset
     last_offset: Offset
@@ -118,6 +118,8 @@ class BatchEntry(NamedTuple):
 
 
 class SegmentFooter(msgspec.Struct, frozen=True):
+    """Describes a segment: its runs, and each of their batches."""
+
     session: SessionId
     seq: SegmentSeq
     # Every place of the session below this one was committed when the segment was written.
@@ -133,17 +135,19 @@ class SegmentFooter(msgspec.Struct, frozen=True):
 
 
 class Seal(NamedTuple):
+    """Ends a session at the place `seq`."""
+
     session: SessionId
     seq: SegmentSeq
     writer: bytes
-    # Its own place, when a successor wrote it or the session ended cleanly; less, when a PUT had missed its deadline.
+    # Its own place, when a successor wrote it or the session ended cleanly; less, when a PUT missed its deadline.
     committed_to: SegmentSeq
     sealed_at_ms: int
     sealed_by: SessionId
 
 
 class ObjectHead(NamedTuple):
-    """What the first 40 bytes of an object in a session say."""
+    """Holds the parsed first 40 bytes of an object in a session."""
 
     is_seal: bool
     session: SessionId
@@ -152,7 +156,7 @@ class ObjectHead(NamedTuple):
 
 
 class StampedBatch(msgspec.Struct, gc=False):
-    """A batch with its place in the log: the first 16 bytes made anew by the leader, the rest as the producer sent it."""
+    """Holds a batch with its place in the log: the leader replaced the first 16 bytes, the rest is the producer's."""
 
     header: BatchHeader
     base_offset: Offset
@@ -176,6 +180,8 @@ class FooterBytes(NamedTuple):
 
 
 class EncodedSegment(NamedTuple):
+    """Holds an encoded segment, ready for its PUT."""
+
     body: list[Buffer]
     size_bytes: int
     crc32c: int
@@ -299,7 +305,7 @@ def parse_seal(body: Buffer, *, key: str) -> Seal:
 
 
 def footer_bytes_needed(tail: Buffer, *, object_size: int, key: str) -> int:
-    """How many bytes from the object's end hold footer and trailer; read again when the tail at hand is shorter."""
+    """Returns how many bytes from the object's end hold footer and trailer; read again when the tail at hand is shorter."""
     if len(tail) < TRAILER_BYTES:
         raise Corrupt(f"{key} ends after {object_size} bytes, before its trailer", key=key)
     footer_bytes, _, magic = _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)

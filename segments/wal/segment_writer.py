@@ -56,6 +56,8 @@ class _Put(enum.Enum):
 
 
 class SegmentWriter:
+    """Collects batches into segments, uploads them and reports their commits."""
+
     def __init__(
         self,
         store: ObjectStore,
@@ -68,7 +70,7 @@ class SegmentWriter:
         counters: LogCounters | None = None,
         bucket_state: Callable[[], HealthState] = lambda: HealthState.HEALTHY,
     ) -> None:
-        """`bucket_state`: while it is not healthy, the bucket is spared: nothing is sent before its time, nor twice."""
+        """`bucket_state`: while the bucket is unhealthy, nothing is sent early, nor twice."""
         self._counters = counters or LogCounters()
         self._bucket_state = bucket_state
         self._store = store
@@ -140,7 +142,7 @@ class SegmentWriter:
 
     @property
     def ended(self) -> bool:
-        """Whether the session has ended: nothing that is added from now on could be committed."""
+        """Returns whether the session has ended: no later batch could be committed."""
         return self._ended
 
     async def run(self) -> None:
@@ -164,7 +166,7 @@ class SegmentWriter:
 
     @property
     def oldest_waits_since_s(self) -> float | None:
-        """On the loop's clock: when the oldest batch came that is not committed; None where all are. From any thread."""
+        """Returns when the oldest uncommitted batch came, on the loop's clock; None where all are. From any thread."""
         undecided = [*list(self._issued.values()), *list(self._full), *([self._open] if self._open is not None else [])]
         return min((segment.opened_at_s for segment in undecided), default=None)
 
@@ -278,7 +280,7 @@ class SegmentWriter:
             if is_unsynced(error):
                 log.error("PUT %s: %s", key, error)
                 return _Put.UNSYNCED
-            log.debug("PUT %s: %s", key, error)  # that none comes through is told once, by object_store/health_tracking.py
+            log.debug("PUT %s: %s", key, error)  # an outage is logged once, by object_store/health_tracking.py
             return _Put.UNCERTAIN
         return _Put.CREATED
 
@@ -309,9 +311,9 @@ class SegmentWriter:
         return OutcomeUnknown(f"{self._store.url} can't prove that {key} outlives a power cut; it may or may not be committed")
 
     async def _is_ours(self, seq: SegmentSeq, segment_bytes: int) -> bool:
-        """Whether `seq` was committed as our segment: it stands there, or it was compacted, trimmed and maybe deleted since.
+        """Returns whether `seq` was committed as our segment: it exists, or was compacted, trimmed and maybe deleted since.
 
-        False when a seal stands there, Corrupt when anything else does.
+        False when a seal stands there. Raises Corrupt when anything else does.
         """
         gone = False
         while True:
@@ -352,7 +354,7 @@ class SegmentWriter:
                 uploads.create_task(self._write_index(due), name=f"index up to segment {due.end}")
 
     async def _write_index(self, block: IndexBlock) -> None:
-        """Once: it only saves reads, and a later one takes in what this one holds."""
+        """Writes an index with one attempt: it only saves reads, and a later one includes its footers."""
         key = index_key(self._session.id, block.first, block.end)
         try:
             async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
@@ -361,7 +363,7 @@ class SegmentWriter:
             log.info("index %s was not written: %s", key, error or "no answer in time")
 
     def _end(self, seq: SegmentSeq, *, unknown: OutcomeUnknown | None = None) -> None:
-        """Nothing of ours at or after `seq` will be acknowledged: refuses it, and what was not sent. What stands before goes on.
+        """Ends the session at `seq`: refuses that segment and all unsent ones. Earlier segments go on.
 
         Where a seal stands, what was sent will never be visible. `unknown`: the outcome of what was sent, where none stands.
         """
@@ -386,7 +388,7 @@ class SegmentWriter:
             log.warning("session %s ends without its seal: %s", self._session.id, error or "the bucket did not answer in time")
 
     def _refuse_the_rest(self) -> None:
-        """When `run` is cancelled: nobody may wait for ever."""
+        """Refuses all open segments when `run` is cancelled, so that no caller waits forever."""
         unknown = OutcomeUnknown(f"session {self._session.id} was given up while this was on its way to the bucket")
         for segment in self._issued.values():
             self._decide(segment, unknown)
@@ -403,7 +405,7 @@ class SegmentWriter:
     def _decide(self, segment: PendingSegment, error: TidelogError | None) -> None:
         if error is not None:
             self._counters.segments_lost += 1
-        segment.partitions.clear()  # whoever still waits to be answered must not keep the batches of all the others
+        segment.partitions.clear()  # a caller that still waits must not keep the batches of all the others in memory
         self._budget.release(segment.bytes_charged)
         segment.outcome.set_result(error)
 

@@ -1,14 +1,14 @@
-"""A broker process's life on the bucket: how it begins (claim), how far it is committed, and how it is ended (seal).
+"""Begins a broker's session on the bucket (claim), finds how far it is committed, and ends it (seal).
 
 Here a zombie is fenced: from the seal on, no later segment of the session can become visible, whatever its process believes.
 
     wal/{session}/   0   1   2   seal   4        committed: 0 1 2.  4 came late and will never be seen.
                                   ▲ created at the first gap
 
-A gap below what some object calls committed is no end: there lay a segment that somebody deleted. It is listed as missing, and
-what lies behind it still counts.
+A gap below what some object calls committed is no end: a segment there was deleted by hand. It is listed as missing, and
+later segments still count.
 
-Invariants: a session number is claimed by one process; a sealed session is sealed for ever, and its seal is never deleted.
+Invariants: a session number is claimed by one process; a sealed session stays sealed, and its seal is never deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIRST = SegmentSeq(0)
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
-    """What `wal/{session}/claim` holds, as JSON: for people, and to tell one's own claim from another's."""
+    """Holds the content of `wal/{session}/claim`, as JSON: for people, and to distinguish one's own claim from another's."""
 
     session: SessionId
     # 32 hex digits: the nonce in the header of every object of this session's owner.
@@ -48,8 +48,10 @@ class ClaimRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """Identifies a broker process on the bucket."""
+
     id: SessionId
-    # 16 random bytes, drawn anew for each session.
+    # 16 random bytes, drawn for each session.
     writer: bytes
 
 
@@ -155,7 +157,7 @@ async def looked_at(store: ObjectStore, look: SessionLook) -> SessionLook:
 async def _committed_by_evidence(
     store: ObjectStore, session: SessionId, places: Mapping[SegmentSeq, ObjectInfo], behind: Iterable[SegmentSeq]
 ) -> tuple[SegmentSeq, str]:
-    """How far the objects behind a gap say that the session was committed, and which one says so.
+    """Returns how far the objects behind a gap prove the session to be committed, and which one proves it.
 
     Segments are written in order, so the last sound one knows most of them; a seal may know more.
     """
@@ -187,11 +189,11 @@ async def seal(
     pause_s: float = 0.2,
     patience_s: float = math.inf,
 ) -> SessionListing:
-    """Ends another's session, and answers its committed prefix, which from now on can't grow.
+    """Ends another broker's session, and returns its committed prefix, which can't grow from now on.
 
     Looks for the first gap and creates the seal there, until a look shows a seal at the first gap: a seal that was created does
     not prove it, since the segment that stood there may have been compacted, trimmed and deleted since the look. Retries while
-    the bucket is away, because without the seal nobody may go on; where the caller has `patience_s`, raises what the bucket says
+    the bucket is away, because without the seal no successor may begin; with `patience_s`, raises the bucket's error
     when it has failed for longer. `by` is the sealing session, None for a tool.
     """
     writer, sealed_by = (by.writer, by.id) if by is not None else (bytes(16), SessionId(0))

@@ -1,4 +1,4 @@
-"""What a listing of a session shows, and how far the session is committed by it. Pure.
+"""Interprets a listing of a session, and how far it shows the session to be committed. Pure.
 
 seq       0   1   2       4   claim  index-…  trimmed-…
 listing   └───────┘ committed: up to the first gap at or after the trim point, or up to the seal
@@ -21,7 +21,7 @@ _INDEX_REACH = 1024
 
 @dataclass(frozen=True, slots=True)
 class SessionListing:
-    """What a listing of a session shows: places from the trim point on, up to the first gap or seal."""
+    """Holds the places of a session from the trim point on, up to the first gap or seal."""
 
     session: SessionId
     trimmed_to: SegmentSeq
@@ -29,18 +29,18 @@ class SessionListing:
     segments: tuple[ObjectInfo | None, ...]
     # Whether a seal stands at `end_seq`.
     sealed: bool
-    # Of footers of its segments.
+    # Indexes of footers of its segments.
     indexes: tuple[IndexRange, ...] = ()
     # The key of the object that says that the missing ones were committed.
     evidence: str = ""
-    # Whether it ends where nothing more was listed, and may go on behind.
+    # Whether the listing was cut off, so that the session may continue behind it.
     is_cut: bool = False
     # Whether its claim was listed. A claim is created before anything else of the session, and is never deleted.
     is_claimed: bool = True
 
     @property
     def is_missing(self) -> bool:
-        """Whether all objects of the session are gone but its seal, which a successor may have created since."""
+        """Returns whether all objects of the session are gone but its seal, which a successor may have created since."""
         return self.end_seq == 0 and not self.is_claimed
 
     @property
@@ -48,13 +48,13 @@ class SessionListing:
         return SegmentSeq(self.trimmed_to + len(self.segments))
 
     def up_to(self, seq: SegmentSeq) -> SessionListing:
-        """The same session as if it ended before `seq`."""
+        """Returns the session as if it ended before `seq`."""
         if seq >= self.end_seq:
             return self
         return replace(self, segments=self.segments[: max(0, seq - self.trimmed_to)], sealed=False)
 
     def since(self, seq: SegmentSeq) -> SessionListing:
-        """The same session without what stands before `seq`."""
+        """Returns the session without what stands before `seq`."""
         if seq <= self.trimmed_to:
             return self
         return replace(self, trimmed_to=seq, segments=self.segments[seq - self.trimmed_to :])
@@ -62,7 +62,7 @@ class SessionListing:
 
 @dataclass(slots=True)
 class SessionLook:
-    """What a listing of a session showed, or of its places from `since` on.
+    """Collects a listing of a session, or of its places from `since` on.
 
     Where it has more than `places_max` of these, it is cut off: those behind are skipped, and the indexes that tell of them.
     """
@@ -74,11 +74,11 @@ class SessionLook:
     indexes: list[IndexRange] = field(default_factory=list)
     since: SegmentSeq = _FIRST
     places_max: int | None = None
-    # Of this place, and those behind it, nothing is known. None: all was listed.
+    # The first place of which nothing is known. None: all was listed.
     cut_at: SegmentSeq | None = None
     # The listing may go on behind this key: nothing up to there is of use.
     skip_to: str = ""
-    # Whether the claim was listed. False also where the listing was cut off before it.
+    # Whether the claim was listed. Also False where the listing was cut off before it.
     is_claimed: bool = False
 
     @property
@@ -107,7 +107,7 @@ class SessionLook:
         return parsed
 
     def _next_of_use(self, index: IndexRange, cut_at: SegmentSeq) -> str:
-        """Behind this index. A session with many places has many indexes, and most are not listed anew for each part of it."""
+        """Returns the key behind this index. A session has many indexes, and most are not listed again for each part of it."""
         if index.end >= cut_at:
             return bucket_layout.trimmed_prefix(self.session)
         near = SegmentSeq(max(0, self.since - _INDEX_REACH))

@@ -18,7 +18,7 @@ from segments.wal.segment_file import FooterBytes, SegmentFooter, parse_footer
 from segments.wal.session import list_session, trim_point
 from segments.wal.session_listing import SessionListing
 
-# How often in a row a segment may be gone that a listing shows. Each time the session is listed again.
+# Attempts in a row after a listed segment was gone; each lists the session again.
 GONE_TRIES: Final = 5
 
 

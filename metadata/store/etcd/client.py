@@ -1,12 +1,12 @@
-"""Requests to an etcd cluster: connections, failover, tokens and time limits. What is asked stands in store.py.
+"""Sends requests to an etcd cluster: connections, failover, tokens and time limits. store.py makes the requests.
 
     one request:   member ─▶ connected? ─▶ token? ─▶ one try ─▶ answer
                      ▲                                │ errors.py
-                     └── the next member ◀────────────┤ nothing was written, or nothing can be by asking again
+                     └── the next member ◀────────────┤ nothing was written, or the request only reads
                      └── the same, with a new token ◀─┘                              otherwise the caller gets the error
 
-One member is asked by all requests until it fails; then all go to the next. Before the first request on a connection the member is
-asked who it is: so a request is only sent over a connection that stands, and where there is none it is certain that nothing was
+All requests go to one member until it fails; then all go to the next. Before the first request on a connection the member
+identifies itself: so a request is only sent over an established connection, and without one it is certain that nothing was
 written. A member of another cluster is refused, or two brokers could each be the only one.
 
 Invariants: a request that may have written is sent once. Each try has a time limit and all tries together have one. At most
@@ -32,13 +32,13 @@ from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.settings import EtcdSettings, EtcdStatus, next_status
 
 CALLS_PENDING_MAX = 1024
-# Between two rounds in which every member has failed, and before a broken watch is taken up again.
+# Pause between two rounds in which every member failed, and before a broken watch is resumed.
 RETRY_PAUSE_S = 0.1
-# The first that splits large answers of a watch.
+# The first version that splits large answers of a watch.
 VERSION_MIN = (3, 4)
-# gRPC takes no time limit that has passed.
+# Lower bound of a time limit: gRPC refuses one that has passed.
 _TRY_S_MIN = 0.001
-# Sent along: a member that has lost its leader refuses at once, and ends its watches, instead of leaving us without an answer.
+# Metadata by which a member that lost its leader refuses at once and ends its watches, instead of not answering.
 _REQUIRE_LEADER = ("hasleader", "true")
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class StreamRefused(Exception):
-    """A stream was opened, and what was asked over it was refused: a status like that of a request."""
+    """Reports that a request over an open stream was refused, with a status like that of a request."""
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(details)
@@ -57,10 +57,10 @@ class StreamRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One try of a request: where, and what to send along."""
+    """Holds one try of a request: its member, its token and its time limit."""
 
     member: EtcdMember
-    # Empty where we are nobody's user.
+    # Empty without a user.
     token: str
     timeout_s: float
 
@@ -70,12 +70,12 @@ class Try:
 
     @property
     def options(self) -> dict[str, Any]:
-        """For a call of gRPC that ends within the try."""
+        """Returns the arguments for a gRPC call that ends within the try."""
         return {"metadata": self.metadata, "timeout": self.timeout_s}
 
 
 class Stream(Protocol):
-    """A call that outlives the request which opened it."""
+    """Is a call that outlives the request which opened it."""
 
     @property
     def member(self) -> EtcdMember: ...
@@ -84,31 +84,33 @@ class Stream(Protocol):
 
 
 class EtcdClient:
+    """Sends requests to one member of etcd at a time, and moves to the next one on failure."""
+
     def __init__(self, settings: EtcdSettings, *, first_member: int = 0) -> None:
-        """`first_member` is the place, in any count, of the one that is asked first: brokers spread by choosing at random."""
+        """`first_member`: the place, in any count, of the member that is asked first. Brokers spread by choosing at random."""
         addresses = settings.addresses
         if not addresses:
             raise InvalidArgument("etcd is not set", hint="Name its members: --etcd http://HOST:2379")
         self._settings = settings
         self._members = [EtcdMember(address, settings) for address in addresses]
         self._place = first_member % len(addresses)
-        self._token: str | None = None  # None: not asked for yet; empty: etcd asks for none
+        self._token: str | None = None  # None: not asked for yet; empty: etcd requires none
         self._authenticating = asyncio.Lock()
-        self._cluster_id = 0  # unknown until a member has told it
+        self._cluster_id = 0  # unknown before the first answer
         self._pending = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.closing = False
         self.status: EtcdStatus | None = None
+        # Added by their openers. Cancelled when their member is silent, and when the client closes.
         self.streams: set[Stream] = set()
-        """Kept by those who open them. Cancelled when their member is silent, and when the client closes."""
 
     async def call(
         self, once: Callable[[Try], Awaitable[T]], *, doing: str, writes: bool = False, timeout_s: float | None = None
     ) -> T:
-        """What `once` answers: one try, at a member that the client chooses. Tried again as errors.py says.
+        """Returns what `once` returns, one try at a member that the client chooses. Failures are retried as errors.py says.
 
-        `doing` is a verb and its object for people; `writes` whether a try that has failed may have written; `timeout_s` bounds a
+        `doing` is a verb and its object for people; `writes` whether a failed try may have written; `timeout_s` bounds a
         try where it is shorter than etcd_request_timeout_ms. Raises TidelogError, LeaseLost, HistoryGone, AnswerTooLarge.
         """
         self._check_open()
@@ -118,7 +120,7 @@ class EtcdClient:
             return await self._until_answered(once, doing, writes, timeout_s or self._settings.etcd_request_timeout_ms / 1000)
 
     def broken(self, member: EtcdMember, error: grpc.aio.AioRpcError, doing: str) -> Failure:
-        """A stream has ended with an error: what it means. Further requests go to another member where that may help."""
+        """Classifies the error that ended a stream, and moves to another member where that may help."""
         failed = failure(error.code().name, error.details() or "", doing=doing, url=member.url, writes=False)
         self._note(member, failed)
         return failed
@@ -132,9 +134,9 @@ class EtcdClient:
         member.met, member.left = False, True
 
     async def probe(self) -> None:
-        """Asks the members of open streams for a sign of life, and cancels the streams of those that give none.
+        """Sends a status request to the members of open streams, and cancels the streams of those that do not answer.
 
-        gRPC's own pings do not do it: on a connection that sends nothing it holds them back to one a minute.
+        gRPC's own pings do not suffice: on a connection that sends nothing it holds them back to one a minute.
         """
         for member in {stream.member for stream in self.streams}:
             try:
@@ -167,7 +169,7 @@ class EtcdClient:
     async def _until_answered(self, once: Callable[[Try], Awaitable[T]], doing: str, writes: bool, timeout_s: float) -> T:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._settings.etcd_deadline_ms / 1000
-        failures: dict[str, Failure] = {}  # by address, the last that tells something
+        failures: dict[str, Failure] = {}  # by address, the last informative one
         new_token = False
         while True:
             member = self._members[self._place]
@@ -188,14 +190,14 @@ class EtcdClient:
             except asyncio.CancelledError:
                 if cancelled_by_others():
                     raise
-                # Else it was the call that was: its connection gave way to one with new certificates.
+                # Else the call was cancelled: its connection was replaced by one with new certificates.
                 failed = failure("CANCELLED", "the connection was closed", doing=doing, url=member.url, writes=sent)
             except _WrongMember as error:
                 failed = Failure(error.rejected, "ask another member", leaves=True, cause=error.rejected.message)
             self._note(member, failed)
             if failed.then == "take a new token" and self._settings.etcd_user and not new_token:
                 new_token = True
-                if self._token == token:  # else another request has found that out before, and has a new one
+                if self._token == token:  # else another request has noticed before, and has a new one
                     self._token = None
                 continue
             if failed.then != "ask another member":
@@ -205,13 +207,13 @@ class EtcdClient:
                 failures[member.url] = failed
             none_will_do = len(failures) == len(self._members) and all(isinstance(f.error, Rejected) for f in failures.values())
             if clock() >= deadline or none_will_do:
-                raise _nobody_answered(doing, failures)
+                raise _all_failed(doing, failures)
             if once_more:
                 await asyncio.sleep(RETRY_PAUSE_S)
             self._check_open()
 
     async def _meet(self, member: EtcdMember) -> None:
-        """Returns when there is a connection to the member, and it is one of our cluster."""
+        """Returns when there is a connection to the member, and it belongs to our cluster."""
         if member.met and member.connected:
             return
         await member.renew_certificates()
@@ -222,7 +224,7 @@ class EtcdClient:
         except grpc.aio.AioRpcError as error:
             if error.code() not in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}:
                 raise
-            member.welcome()  # it answers, but tells who it is only to those whom it knows
+            member.welcome()  # it answers, but identifies itself only to known users
             return
         cluster_id = status.header.cluster_id
         if self._cluster_id not in {0, cluster_id}:
@@ -237,7 +239,7 @@ class EtcdClient:
         member.welcome()
 
     async def _signed_in(self, member: EtcdMember) -> str:
-        """The token to send along; empty where there is no user, or etcd asks for none. One request for it at a time."""
+        """Returns the token to send; empty without a user, or where etcd requires none. One request for it at a time."""
         user, password = self._settings.etcd_user, self._settings.etcd_password
         if password is None:
             return ""
@@ -258,13 +260,13 @@ class EtcdClient:
     def _note(self, member: EtcdMember, failed: Failure) -> None:
         if failed.leaves:
             self.leave(member, failed.cause)
-        if failed.silent:  # its streams would be silent, too, and only notice when the pings run out
+        if failed.silent:  # its streams would be silent as well, and only notice when the pings run out
             for stream in tuple(self.streams):
                 if stream.member is member:
                     stream.cancel()
 
-    def _note_status(self, told: etcd_pb2.StatusResponse) -> None:
-        self.status = next_status(self.status, db_size_bytes=told.dbSize, leader=told.leader, alarms=told.errors)
+    def _note_status(self, answer: etcd_pb2.StatusResponse) -> None:
+        self.status = next_status(self.status, db_size_bytes=answer.dbSize, leader=answer.leader, alarms=answer.errors)
 
     def _check_open(self) -> None:
         if self.closing:
@@ -272,31 +274,31 @@ class EtcdClient:
 
 
 def cancelled_by_others() -> bool:
-    """Whether somebody cancels this task. gRPC raises CancelledError as well where a call was cancelled, and not the task."""
+    """Returns whether this task is cancelled; gRPC also raises CancelledError where only the call was."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class _WrongMember(Exception):
-    """The member answers, and is none that we may ask."""
+    """Reports a member that answers but belongs to another cluster, or is too old."""
 
     def __init__(self, message: str, hint: str, **details: str) -> None:
         super().__init__(message)
         self.rejected = Rejected(message, hint=hint, **details)
 
 
-def _nobody_answered(doing: str, failures: dict[str, Failure]) -> TidelogError:
-    """One error for those of all members that were asked, with the remedy of the first."""
+def _all_failed(doing: str, failures: dict[str, Failure]) -> TidelogError:
+    """Combines the errors of all members that were asked, with the hint of the first."""
     first, *_ = (failed.error for failed in failures.values())
     if isinstance(first, TidelogError) and (len(failures) == 1 or all(isinstance(f.error, Rejected) for f in failures.values())):
         return first
-    told = "; ".join(f"{url}: {failed.cause}" for url, failed in failures.items())
+    causes = "; ".join(f"{url}: {failed.cause}" for url, failed in failures.items())
     hint = first.hint if isinstance(first, TidelogError) else None
-    return Unavailable(f"can't {doing} at etcd: {told}", hint=hint, endpoints=",".join(failures))
+    return Unavailable(f"can't {doing} at etcd: {causes}", hint=hint, endpoints=",".join(failures))
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Major and minor; the lowest that will do where the text is none."""
+    """Returns major and minor; VERSION_MIN where the text is no version."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else VERSION_MIN

@@ -1,4 +1,4 @@
-"""What an error of etcd, or of the way to it, means to the caller: was anything written, and may another member do better? Pure.
+"""Maps errors of etcd and of the network: was anything written, and may another member do better? Pure.
 
     etcd, or gRPC, says                             transaction        read, lease, watch    then
     ──────────────────────────────────────────────  ─────────────────  ────────────────────  ──────────────
@@ -19,11 +19,11 @@
     corrupt cluster                                 Corrupt            Corrupt               -
     no such method (not an etcd)                    Rejected           Rejected              another member
 
-"Another member" goes for a transaction only where nothing was written: an unknown outcome is for the caller to look up. Space
-exceeded is an unknown outcome, since the member that runs out of space while it applies a transaction keeps the transaction and
+"Another member" goes for a transaction only where nothing was written: the caller looks up an unknown outcome. Space exceeded is
+an unknown outcome, since a member that runs out of space while it applies a transaction keeps the transaction and
 answers with the same error (etcd's quotaApplierV3). Sources: etcd's api/v3rpc/rpctypes/error.go and server/etcdserver.
 
-Invariant: a transaction is called Unavailable only where etcd said, before it proposed it, that it does not take it.
+Invariant: a transaction is called Unavailable only where etcd refused it before it proposed it.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ _READ_BACK = "Read back whether it happened before you send it again."
 
 
 class HistoryGone(Exception):
-    """The revision was compacted; etcd does not say here where its history begins."""
+    """Reports that the revision was compacted; here etcd does not say where its history begins."""
 
 
 class AnswerTooLarge(Exception):
-    """The answer is larger than a message may be: ask for fewer keys."""
+    """Reports an answer above the limit of a message: ask for fewer keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One try of one request at one member has failed."""
+    """Describes the failure of one try at one member."""
 
     # What the caller gets, unless `then` helps.
     error: Exception
     then: Then
-    # Whether the next request had better go to another member.
+    # Whether later requests should go to another member.
     leaves: bool
     # In a few words, for people.
     cause: str
@@ -89,7 +89,7 @@ class Failure:
 
 
 def failure(code: str, details: str, *, doing: str, url: str, writes: bool) -> Failure:
-    """What a status of gRPC means.
+    """Maps a status of gRPC.
 
     `code` is its name, such as UNAVAILABLE; `doing` a verb and its object for people; `writes` whether the request, once sent, may
     have changed the store.
@@ -98,43 +98,43 @@ def failure(code: str, details: str, *, doing: str, url: str, writes: bool) -> F
     cause = "no answer in time" if silent else _cause(code, details)
     what = f"can't {doing} at etcd {url}: {cause}"
 
-    def told(error: Exception, then: Then = "raise", *, leaves: bool = False) -> Failure:
+    def failed(error: Exception, then: Then = "raise", *, leaves: bool = False) -> Failure:
         return Failure(error, then, leaves or then == "ask another member", cause, silent)
 
     if any(said in details for said in _TOKEN) or code == "UNAUTHENTICATED":
-        return told(Denied(what, hint=_CREDENTIALS, endpoint=url), "take a new token")
+        return failed(Denied(what, hint=_CREDENTIALS, endpoint=url), "take a new token")
     if "larger than max" in details:
         if details.startswith("grpc: "):  # etcd's own gRPC, before it has read the request
-            return told(TooLarge(what, hint="Split it.", endpoint=url))
+            return failed(TooLarge(what, hint="Split it.", endpoint=url))
         if not writes:
-            return told(AnswerTooLarge(what))
+            return failed(AnswerTooLarge(what))
     if any(said in details for said in _NOT_TAKEN):
-        return told(Unavailable(what, hint=_hint(details), endpoint=url), "ask another member")
+        return failed(Unavailable(what, hint=_hint(details), endpoint=url), "ask another member")
     if "etcdserver: too many requests" in details:
-        return told(Throttled(what, endpoint=url))
+        return failed(Throttled(what, endpoint=url))
     if "etcdserver: mvcc: database space exceeded" in details:
         if writes:
-            return told(OutcomeUnknown(f"{what}; it may have happened or not", hint=f"{_READ_BACK} {_SPACE}", endpoint=url))
-        return told(Unavailable(what, hint=_SPACE, endpoint=url))
+            return failed(OutcomeUnknown(f"{what}; it may have happened or not", hint=f"{_READ_BACK} {_SPACE}", endpoint=url))
+        return failed(Unavailable(what, hint=_SPACE, endpoint=url))
     if "etcdserver: requested lease not found" in details:
-        return told(LeaseLost(f"{what}; the lease has ended"))
+        return failed(LeaseLost(f"{what}; the lease has ended"))
     if "required revision has been compacted" in details:
-        return told(HistoryGone(what))
+        return failed(HistoryGone(what))
     if "etcdserver: request is too large" in details:
-        return told(TooLarge(what, hint="Split it.", endpoint=url))
+        return failed(TooLarge(what, hint="Split it.", endpoint=url))
     if code == "PERMISSION_DENIED" or "authentication failed" in details or "permission denied" in details:
-        return told(Denied(what, hint=_CREDENTIALS, endpoint=url))
+        return failed(Denied(what, hint=_CREDENTIALS, endpoint=url))
     if code in {"INVALID_ARGUMENT", "OUT_OF_RANGE"}:
-        return told(InvalidArgument(what, endpoint=url))
+        return failed(InvalidArgument(what, endpoint=url))
     if code in {"FAILED_PRECONDITION", "NOT_FOUND", "ALREADY_EXISTS"}:
-        return told(Rejected(what, endpoint=url))
+        return failed(Rejected(what, endpoint=url))
     if code == "UNIMPLEMENTED":
-        return told(Rejected(what, hint="Is this an etcd of version 3.4 or later?", endpoint=url), "ask another member")
+        return failed(Rejected(what, hint="Is this an etcd of version 3.4 or later?", endpoint=url), "ask another member")
     if code == "DATA_LOSS":
-        return told(Corrupt(what, hint="Restore etcd from a backup; records on the bucket are not touched.", key=url))
+        return failed(Corrupt(what, hint="Restore etcd from a backup; records on the bucket are not touched.", key=url))
     if writes:
-        return told(OutcomeUnknown(f"{what}; it may have happened or not", hint=_READ_BACK, endpoint=url), leaves=True)
-    return told(Unavailable(what, hint=_hint(details), endpoint=url), "ask another member")
+        return failed(OutcomeUnknown(f"{what}; it may have happened or not", hint=_READ_BACK, endpoint=url), leaves=True)
+    return failed(Unavailable(what, hint=_hint(details), endpoint=url), "ask another member")
 
 
 def _cause(code: str, details: str) -> str:

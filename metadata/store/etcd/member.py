@@ -1,8 +1,8 @@
-"""One member of an etcd cluster: its connection, and the methods that can be called over it.
+"""Holds the connection to one member of an etcd cluster, and its stubs.
 
-The certificates are read again whenever a connection is made anew, so that those which live for hours can be replaced below us.
+The certificates are read again for each new connection, so that short-lived ones can be replaced while the broker runs.
 Limits of a connection: a message as long as ANSWER_BYTES_MAX, and for each stream WINDOW_BYTES that its reader has not taken yet.
-A connection on which a ping stays unanswered for KEEPALIVE_TIMEOUT_S is given up, and the next request makes a new one.
+A connection on which a ping stays unanswered for KEEPALIVE_TIMEOUT_S is dropped, and the next request makes a new one.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ _Pem = tuple[bytes | None, bytes | None, bytes | None]
 
 
 class EtcdMember:
+    """Connects to one member of etcd."""
+
     def __init__(self, address: EtcdAddress, settings: EtcdSettings) -> None:
-        """Raises InvalidArgument where a certificate can't be read."""
+        """Connects lazily. Raises InvalidArgument where a certificate can't be read."""
         self.url = address.url
+        # Whether the member has identified itself over this connection as one of our cluster.
         self.met = False
-        """Whether the member has told over this connection that it is one of our cluster."""
+        # Whether it has failed since, so that a failure is logged once.
         self.left = False
-        """Whether it has failed since; that is worth a line in the log once."""
         self._address = address
         self._settings = settings
         self._pem = _read(settings) if address.tls else (None, None, None)
-        self._complaint = ""  # about the certificates, told once
+        self._complaint = ""  # the last error of the certificates, logged once
         self._retired: grpc.aio.Channel | None = None
         self._connect()
 
@@ -65,14 +67,14 @@ class EtcdMember:
         self.met, self.left = True, False
 
     async def renew_certificates(self) -> None:
-        """Makes the connection anew where the files of the certificates have changed."""
+        """Connects again where the certificate files have changed."""
         if not self._address.tls:
             return
         try:
             pem = _read(self._settings)
-        except InvalidArgument as error:  # just being replaced, or gone: what was read before may still do
+        except InvalidArgument as error:  # just being replaced, or gone: the old ones may still be valid
             if self._complaint != error.message:
-                log.warning("the connection to etcd %s keeps its certificates: %s", self.url, error)
+                log.warning("reading certificates failed etcd=%s: %s; keeping the old ones", self.url, error)
             self._complaint = error.message
             return
         if pem == self._pem:

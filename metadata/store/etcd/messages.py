@@ -1,6 +1,6 @@
-"""Between the terms of metadata/store/interface.py and those of etcd's protocol (store/etcd/proto/etcd.proto). Pure.
+"""Translates between metadata/store/interface.py and etcd's protocol (store/etcd/proto/etcd.proto). Pure.
 
-Invariant: what goes out has passed the same checks as on every other store; a key that comes in is UTF-8, or it is not ours.
+Invariant: every request has passed the same checks as on every other store; a received key is UTF-8, or Tidelog did not write it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _RELATIONS = {
     ">": etcd_pb2.Compare.GREATER,
     "!=": etcd_pb2.Compare.NOT_EQUAL,
 }
-# etcd takes no empty key; this one is before all others.
+# The first of all keys: etcd takes no empty key.
 _FIRST_KEY = b"\0"
 
 
 def key_range(prefix: str) -> tuple[bytes, bytes]:
-    """The first key under a prefix (empty: of all), and the first after it."""
+    """Returns the first key under a prefix (empty: of all), and the first after it."""
     start = encode_key(prefix)
     return start or _FIRST_KEY, prefix_end(start)
 
 
 def transaction(compares: Sequence[Compare], operations: Sequence[Operation]) -> etcd_pb2.TxnRequest:
-    """InvalidArgument and TooLarge where etcd, with its default limits, would refuse it."""
+    """Encodes a transaction. Raises InvalidArgument and TooLarge where etcd, with its default limits, would refuse it."""
     check_transaction(compares, operations)
     success = [_operation(done) for done in operations]
     if compares and not operations:
@@ -66,7 +66,7 @@ def decode_key(key: bytes) -> str:
         return key.decode()
     except UnicodeDecodeError as error:
         raise Corrupt(
-            f"etcd holds the key {key[:120]!r}, which is not UTF-8", hint="Delete it: nothing of Tidelog wrote it.", key=repr(key)
+            f"etcd holds the key {key[:120]!r}, which is not UTF-8", hint="Delete it: Tidelog did not write it.", key=repr(key)
         ) from error
 
 

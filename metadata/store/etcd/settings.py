@@ -1,10 +1,8 @@
-"""Settings of an etcd: where its members answer, and who we are to them. Pure, and light: who uses SQLite never loads the client.
+"""Holds the addresses of etcd members and our credentials, and the status of a member. Pure; does not import the client.
 
     etcd = http://a:2379,http://b:2379,http://c:2379      members of one cluster, in any order; one is asked, the others stand by
 
-Invariant: an EtcdSettings that was built names members that can be addressed, all with TLS or none, and no half of a pair.
-
-What the etcd member that is asked tells of itself. Pure, and light: who uses SQLite never loads the client.
+Invariant: an EtcdSettings names members that can be addressed, all with TLS or none, and no half of a pair.
 """
 
 from __future__ import annotations
@@ -26,13 +24,15 @@ _FORM = "Name scheme, host and port, a number up to 65535: http://etcd-0:2379,ht
 
 @dataclass(frozen=True, slots=True)
 class EtcdAddress:
+    """Holds the address of one member."""
+
     host: str
     port: int
     tls: bool
 
     @property
     def target(self) -> str:
-        """As gRPC takes it."""
+        """Returns the address in gRPC's form."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -46,7 +46,7 @@ class EtcdSettings:
 
     # Members of an etcd cluster: http://HOST:PORT or https://HOST:PORT, with commas between. Empty: SQLite in data_dir.
     etcd: str = ""
-    # Name of a user of etcd, where etcd asks for one.
+    # Name of a user of etcd, where etcd requires one.
     etcd_user: str = ""
     # Its password. Set it as TIDELOG_ETCD_PASSWORD, since flags show in the list of processes.
     etcd_password: Secret | None = None
@@ -54,7 +54,7 @@ class EtcdSettings:
     etcd_password_file: Path | None = None
     # PEM file of the authorities that sign etcd's certificates. Default: those that gRPC brings along.
     etcd_ca: Path | None = None
-    # PEM file of our own certificate, where etcd asks for one.
+    # PEM file of our own certificate, where etcd requires one.
     etcd_cert: Path | None = None
     # PEM file of its private key.
     etcd_key: Path | None = None
@@ -88,7 +88,7 @@ class EtcdSettings:
 
     @property
     def addresses(self) -> tuple[EtcdAddress, ...]:
-        """None where `etcd` is empty."""
+        """Returns the members' addresses; empty where `etcd` is not set. Raises InvalidArgument."""
         if not self.etcd.strip():
             return ()
         addresses = tuple(_parsed(url.strip()) for url in self.etcd.split(","))
@@ -132,7 +132,7 @@ class EtcdStatus(NamedTuple):
 
 
 def next_status(before: EtcdStatus | None, *, db_size_bytes: int, leader: int, alarms: Iterable[str]) -> EtcdStatus:
-    """With the changes of leader that this answer adds."""
+    """Returns the status with the changes of leader that this answer adds."""
     changes, last_leader = (before.leader_changes, before.last_leader) if before is not None else (0, 0)
     if leader and last_leader not in {0, leader}:
         changes += 1

@@ -1,7 +1,7 @@
 """The metadata store of a cluster: MetadataStore on etcd. What each call asks of etcd; how it gets there is in client.py.
 
 Reads are linearizable. A range is read in pages of about PAGE_BYTES at one revision, however many keys it has. A transaction is
-sent once: where its answer is lost, the caller is told OutcomeUnknown and looks it up.
+sent once: where its answer is lost, the caller gets OutcomeUnknown and looks it up.
 
 Invariants: those of MetadataStore, over failovers and restarts of etcd as well.
 """
@@ -67,7 +67,7 @@ class EtcdStore:
 
     @property
     def status(self) -> EtcdStatus | None:
-        """What etcd has told of itself, where a watch is open."""
+        """Returns the last status of etcd; None before a watch has opened."""
         return self._client.status
 
     async def check(self, prefix: str) -> None:
@@ -88,7 +88,7 @@ class EtcdStore:
         return key_value(answer.kvs[0]) if answer.kvs else None
 
     async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
-        """As MetadataStore.range. TooLarge where a single key has over 16 MiB, which nothing of Tidelog wrote."""
+        """Reads as MetadataStore.range. Raises TooLarge where a single key has over 16 MiB, which Tidelog never writes."""
         if limit < 0 or revision < 0:
             raise InvalidArgument(f"no range at revision {revision} with limit {limit}")
         for _ in range(READS_OVERTAKEN_MAX):
@@ -111,7 +111,7 @@ class EtcdStore:
         return transaction_result(await self._client.call(once, doing=doing, writes=bool(operations)))
 
     async def grant_lease(self, ttl_s: float) -> LeaseId:
-        """etcd counts whole seconds, and keeps a lease for longer than one election: it may live longer than asked.
+        """Takes a lease of whole seconds, and of at least one election: it may live longer than asked.
 
         Where an answer is lost, another lease is taken, and the first ends by itself.
         """
@@ -156,14 +156,13 @@ class EtcdStore:
             await self._client.call(once, doing=f"end lease {lease}")
 
     def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
-        """As MetadataStore.watch. Raises Unavailable where no member has served for etcd_deadline_ms: go on with a new watch."""
+        """Watches as MetadataStore.watch. Raises Unavailable where no member has served for etcd_deadline_ms: begin a new watch."""
         if from_revision < 1:
             raise InvalidArgument(f"a watch begins at a revision of 1 or more, not at {from_revision}")
         encode_key(prefix)
         return self._watches.watch(prefix, from_revision)
 
     async def compact(self, to_revision: Revision) -> None:
-        """As MetadataStore.compact."""
         request = etcd_pb2.CompactionRequest(revision=to_revision)
 
         async def once(at: Try) -> None:
@@ -208,4 +207,4 @@ class EtcdStore:
 
 
 def _value_too_large(key: str) -> TooLarge:
-    return TooLarge(f"{key} in etcd has over {ANSWER_BYTES_MAX} bytes", hint="Delete it: nothing of Tidelog wrote it.", key=key)
+    return TooLarge(f"{key} in etcd has over {ANSWER_BYTES_MAX} bytes", hint="Delete it: Tidelog did not write it.", key=key)

@@ -1,12 +1,12 @@
-"""A watch on etcd: one stream after the other, from where the last one has ended. What its answers mean: watch_batches.py.
+"""Watches etcd over one stream after the other, each from where the last one ended. watch_batches.py decodes the answers.
 
-Each watch has a stream of its own, and reads from it only when its reader wants more. So there is no queue here: what a slow
+Each watch has its own stream, and reads from it only when its reader wants more. So there is no queue here: what a slow
 reader leaves lies in the stream's window (member.py), then in etcd, which reads its history again for a watcher that lags; and
-no slow reader stops another. A shared stream would need a queue for each watch, and an answer when one is full. A stream costs etcd
+no slow reader stops another. A shared stream would need a queue for each watch, and a policy for full ones. A stream costs etcd
 two goroutines, and a broker has a handful of watches: it watches prefixes, never single keys.
 
-A stream that ends (a member restarts, loses its leader, or is silent) is opened again at the next member. Only when no member has
-served for etcd_deadline_ms is the reader told, as Unavailable; it may go on with a new watch.
+A stream that ends (a member restarts, loses its leader, or is silent) is opened again at the next member. The reader gets
+Unavailable only when no member has served for etcd_deadline_ms; it may go on with a new watch.
 
 Invariant: whatever ends a stream, no transaction is missed or given twice.
 """
@@ -30,11 +30,13 @@ from metadata.store.interface import RevisionCompacted, WatchBatch
 
 
 class EtcdWatches:
+    """Opens watches, and resumes them at other members."""
+
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
 
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncGenerator[WatchBatch, None]:
-        """As MetadataStore.watch. Raises RevisionCompacted, Unavailable, Denied, Corrupt, Stopping."""
+        """Watches as MetadataStore.watch. Raises RevisionCompacted, Unavailable, Denied, Corrupt, Stopping."""
         batches = WatchBatches(from_revision)
         doing = f"watch {prefix!r}"
         while True:
@@ -57,14 +59,14 @@ class EtcdWatches:
                     raise
                 if self._client.closing:
                     raise Stopping("the metadata store is closed") from None
-                # Else the client has cancelled the stream, since its member is silent: on to the next.
+                # Else the client has cancelled the stream, since its member is silent: go to the next.
             finally:
                 self._client.streams.discard(stream)
                 stream.cancel()
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def compacted_revision(self, prefix: str) -> Revision:
-        """Where history begins: etcd refuses a range of what was compacted without saying it, but tells a watch."""
+        """Returns where history begins, by a watch: etcd's refusal of a compacted range does not name it."""
         doing = f"ask where the history of {prefix!r} begins"
 
         async def once(at: Try) -> Revision:
@@ -82,7 +84,7 @@ class EtcdWatches:
 
 
 class _Stream:
-    """A watch at one member, from its beginning until the member or we end it."""
+    """Is a watch at one member, from its beginning until the member or we end it."""
 
     def __init__(self, member: EtcdMember, call: Any) -> None:
         self.member = member
@@ -90,7 +92,7 @@ class _Stream:
 
     @classmethod
     async def open(cls, at: Try, prefix: str, start_revision: int) -> _Stream:
-        """Returns when the member has taken the watch. Raises AioRpcError, Refused, TimeoutError."""
+        """Returns when the member has accepted the watch. Raises AioRpcError, StreamRefused, TimeoutError."""
         key, range_end = key_range(prefix)
         create = etcd_pb2.WatchCreateRequest(
             key=key, range_end=range_end, start_revision=start_revision, progress_notify=True, fragment=True
@@ -103,7 +105,7 @@ class _Stream:
             if answer is None:
                 raise StreamRefused("UNAVAILABLE", "the watch was ended at once")
             if answer.canceled:
-                # etcd before 3.5.8 says so of a token that has expired, too.
+                # etcd before 3.5.8 also answers so to an expired token.
                 expired = bool(at.token) and "permission denied" in answer.cancel_reason
                 raise StreamRefused("UNAUTHENTICATED" if expired else "UNKNOWN", answer.cancel_reason)
         except BaseException:
@@ -112,7 +114,7 @@ class _Stream:
         return stream
 
     async def read(self) -> etcd_pb2.WatchResponse | None:
-        """The next answer; None at a clean end."""
+        """Returns the next answer; None at a clean end."""
         answer = await self._call.read()
         return None if answer is grpc.aio.EOF else answer
 

@@ -1,4 +1,4 @@
-"""From etcd's answers to a watch to whole transactions. Pure.
+"""Assembles whole transactions from etcd's answers to a watch. Pure.
 
     etcd sends      answer: events of revisions 7 7 8 | fragment: 9 9 9 | last fragment: 9 10 | nothing, at 25 (progress)
     the reader gets        [7 7] [8]                    -                 [9 9 9 9] [10]         -
@@ -21,23 +21,23 @@ from metadata.store.interface import Event, WatchBatch
 
 
 class WatchBatches:
-    """What one watch has seen, over all its streams."""
+    """Assembles the transactions of one watch, over all its streams."""
 
     def __init__(self, from_revision: Revision) -> None:
         self._next = from_revision
         self._held: list[Event] = []
 
     def begin(self) -> int:
-        """Where a new stream is to begin: one before what is wanted.
+        """Returns where a new stream begins: one revision before the next wanted one.
 
         A watch that begins at the compacted revision itself is served by etcd without the deletes of that revision (3.5); one that
         begins before it is refused. Begun one earlier, what is wanted is either whole or refused.
         """
-        self._held = []  # what the last stream left half is sent again
+        self._held = []  # the new stream sends an incomplete transaction again
         return max(self._next - 1, 1)
 
     def take(self, answer: etcd_pb2.WatchResponse) -> Iterator[WatchBatch]:
-        """The transactions that the answer makes whole."""
+        """Yields the transactions that the answer completes."""
         for seen in answer.events:
             revision = seen.kv.mod_revision
             if revision < self._next:

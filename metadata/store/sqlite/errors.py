@@ -1,4 +1,4 @@
-"""SQLite's errors in terms of what the caller does next. No I/O.
+"""Translates SQLite's errors by what the caller does next. No I/O.
 
     busy, locked                    Rejected         another process has the file open
     read-only, no permission        Denied
@@ -20,7 +20,7 @@ from metadata.errors import Corrupt, Denied, OutcomeUnknown, Rejected, TooLarge,
 
 
 def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> Exception:
-    """The error to raise in place of `error`; `committing` says whether it came while a commit was under way."""
+    """Returns the error to raise in place of `error`; `committing`: whether it came while a commit was under way."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
     file = str(path)

@@ -1,4 +1,4 @@
-"""Keys, all their recent versions, and leases in one SQLite file: etcd's data model. Blocking; one thread at a time.
+"""Keeps keys, their recent versions, and leases in one SQLite file: etcd's data model. Blocking; one thread at a time.
 
     store      one row       revision · compacted_revision · next_lease
     versions   one row for each put or delete of a key, in the order they happened
@@ -12,7 +12,7 @@ replaced_revision <= c, deletes included. Invariants: of one key at most one ver
 file wholly or not at all (WAL, synchronous=FULL: it survives loss of power once it is answered); no other process has the
 file open (locking_mode=EXCLUSIVE), so that revisions held in memory are true; only the user of this process may read the files.
 
-A lease lives in memory: whoever held one in an earlier process is gone, so opening the file ends them all.
+A lease lives in memory: its holder of an earlier process is gone, so opening the file ends all leases.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _COLUMNS = "key, value, create_revision, revision, version, lease"
 
 
 class SqliteMvcc:
-    """Calls are those of MetadataStore, blocking. Errors: see errors.py, and as the protocol says."""
+    """Implements the calls of MetadataStore on SQLite, blocking. Errors: see errors.py, and as the protocol says."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         """Opens or creates the file, and ends what leases an earlier process left behind.
@@ -103,7 +103,7 @@ class SqliteMvcc:
         return _key_value(row) if row else None
 
     def range(self, prefix: str, start_after: str, limit: int, revision: Revision) -> RangeResult:
-        """As MetadataStore.range. RevisionCompacted, or InvalidArgument for a revision that is still to come."""
+        """Reads as MetadataStore.range. Raises RevisionCompacted, and InvalidArgument for a future revision."""
         if limit < 0 or revision < 0 or revision > self.revision:
             raise InvalidArgument(f"no range at revision {revision} with limit {limit}: the store is at {self.revision}")
         at = revision or self.revision
@@ -125,7 +125,7 @@ class SqliteMvcc:
         return RangeResult(tuple(_key_value(row) for row in (rows[:limit] if more else rows)), at, more)
 
     def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
-        """As MetadataStore.transact. LeaseLost where a put names a lease that has ended."""
+        """Writes as MetadataStore.transact. Raises LeaseLost where a put names a lease that has ended."""
         check_transaction(compares, operations)
         with self._writing() as write:
             if not all(self._holds(compare) for compare in compares):
@@ -163,7 +163,7 @@ class SqliteMvcc:
             self.revoke_lease(lease)
 
     def events(self, prefix: str, from_revision: Revision) -> tuple[list[WatchBatch], Revision]:
-        """What happened under `prefix` from a revision on, in pieces that fit memory, and the revision to go on from.
+        """Returns what happened under `prefix` from a revision on, in pieces that fit memory, and the revision to go on from.
 
         RevisionCompacted where a part of it is no longer there.
         """
@@ -196,7 +196,7 @@ class SqliteMvcc:
         return batches, Revision(max(from_revision, self.revision + 1))
 
     def compact(self, to_revision: Revision) -> bool:
-        """One step of dropping what no read at `to_revision` or later sees; whether more is left to drop."""
+        """Drops some of what no read at `to_revision` or later sees; returns whether more is left to drop."""
         if to_revision > self.revision:
             raise InvalidArgument(f"cannot compact to revision {to_revision}: the store is at {self.revision}")
         compacted = Revision(max(to_revision, self.compacted_revision))
@@ -309,7 +309,7 @@ class SqliteMvcc:
             raise translate(error, self.path, committing=True) from error
 
     def _roll_back(self) -> None:
-        """No error of its own: the one that led here is the one to tell."""
+        """Rolls back without an error of its own: the one that led here is raised."""
         if self._connection.in_transaction:  # SQLite has rolled back itself after some errors
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK").close()
@@ -336,7 +336,7 @@ class SqliteMvcc:
 
 @dataclass(slots=True)
 class _Write:
-    """A transaction under way: the revision that its versions get, and how many there are."""
+    """Counts the versions of a transaction under way, and holds their revision."""
 
     revision: Revision
     versions: int = 0

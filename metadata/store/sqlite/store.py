@@ -1,4 +1,4 @@
-"""The embedded metadata store: MetadataStore on one SQLite file, for one broker process. Nothing to install, no server.
+"""Implements MetadataStore on one SQLite file, for one broker process. Nothing to install, no server.
 
 One thread does all the work of SQLite (mvcc.py), so the event loop never waits for the disk. A watch holds nothing in
 memory: it reads on from its revision in the table whenever the store has advanced, so a slow watcher costs nothing but the
@@ -22,9 +22,9 @@ from metadata.model import Revision
 from metadata.store.interface import Compare, KeyValue, LeaseId, Operation, RangeResult, TransactionResult, WatchBatch
 from metadata.store.sqlite.mvcc import SqliteMvcc
 
-# Revisions that watches and older ranges can go back, when nothing else is asked for.
+# Revisions of history that are kept, for watches and older ranges.
 HISTORY_REVISIONS = 10_000
-# Calls that may wait for the thread; the next one is refused as Throttled.
+# Bound on calls that wait for the thread; the next one is refused as Throttled.
 CALLS_PENDING_MAX = 1024
 HOUSEKEEPING_INTERVAL_S = 1.0
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """MetadataStore on the SQLite file `path`. Its owner runs `run()` as a task, and calls `close()` at the end.
+    """Stores metadata in the SQLite file `path`. Its owner runs `run()` as a task, and calls `close()` at the end.
 
     Opening blocks for some milliseconds, once. Raises Rejected (open in another process, or not our file), Denied, Corrupt.
     Calls raise as MetadataStore says, Stopping after close(), and Throttled when CALLS_PENDING_MAX calls wait already.
@@ -80,7 +80,7 @@ class SqliteStore:
         return self._watch(prefix, from_revision)
 
     async def run(self) -> None:
-        """Ends leases that nobody renews and compacts history, until cancelled. A failure is logged and tried again."""
+        """Ends expired leases and compacts history, until cancelled. Failures are logged and retried."""
         failing = False
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
@@ -90,11 +90,10 @@ class SqliteStore:
                 failing = False
             except TidelogError as error:
                 if not failing:
-                    log.warning("metadata housekeeping fails and is tried again every second: %s", error)
+                    log.warning("metadata housekeeping failed: %s; retrying every second", error)
                 failing = True
 
     async def compact(self, to_revision: Revision) -> None:
-        """As MetadataStore.compact."""
         while await self._call(lambda history: history.compact(to_revision)):
             pass
 

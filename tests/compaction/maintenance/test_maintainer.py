@@ -97,7 +97,7 @@ def test_what_retention_can_not_delete_is_told_once(caplog: pytest.LogCaptureFix
         on_a_bucket(work)
     told = [text for text in caplog.messages if "past retention.ms" in text]
     assert len(told) == 1
-    assert "keeps offsets 0 to 1, and 1 files behind them" in told[0]
+    assert "keeps offsets 0 to 1, and 1 later files past retention.ms" in told[0]
 
 
 def test_settings_that_change_are_acted_on() -> None:

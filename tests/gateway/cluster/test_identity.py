@@ -253,7 +253,7 @@ def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(t
         await bucket.create(*(segment_in(1) if told_by == "session" else (snapshot_key(Revision(1000)), [b"a copy"])))
         with pytest.raises(Rejected, match="were rebuilt from it meanwhile") as refused:
             await identify(bucket, metadata)
-        assert "Start it with the metadata that were restored" in refused.value.hint
+        assert "Start it with the restored metadata" in refused.value.hint
 
     with_parts(tmp_path, test)
 

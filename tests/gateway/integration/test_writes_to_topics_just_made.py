@@ -147,7 +147,7 @@ def test_a_client_is_told_to_retry_where_the_watch_does_not_tell_of_the_topic_in
         [broker] = cluster.brokers
         broker.hear_no_topics()
         topic = await cluster.topics.create("orders", 1)
-        with pytest.raises(Unavailable, match="did not tell in time"):
+        with pytest.raises(Unavailable, match="no answer of the metadata store in time"):
             await broker.http([{"value": "v"}])
         for error in await broker.produce(append(topic, 0), append(topic, 0)):
             assert isinstance(error, Unavailable)

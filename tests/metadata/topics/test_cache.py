@@ -443,7 +443,7 @@ def test_clients_that_name_many_missing_topics_read_few_of_them_at_once() -> Non
 def test_who_can_t_catch_up_is_to_ask_again() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()
-        with pytest.raises(Unavailable, match="did not tell in time"):
+        with pytest.raises(Unavailable, match="no answer of the metadata store in time"):
             await cache.catch_up("orders", timeout_s=0.01)
         store.open.set()
         store.down = Unavailable("the store is away")

@@ -461,7 +461,7 @@ def test_a_change_that_never_gets_its_turn_gives_up_as_retriable(on_cluster: OnC
             c.store.before_transaction = again
 
         c.store.before_transaction = again
-        with pytest.raises(Unavailable, match="other changes came first"):
+        with pytest.raises(Unavailable, match="attempts lost to concurrent changes"):
             await c.topics.alter("orders", settings={"retention.ms": "5"})
 
     on_cluster(test)

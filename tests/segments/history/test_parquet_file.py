@@ -348,7 +348,7 @@ def as_stored(rows: Sequence[Row]) -> pa.Table:
 
 def test_another_number_of_records_than_the_manifest_says_is_corrupt() -> None:
     found = forged(as_stored(ODD), record_count=6)
-    assert "5 records in 1 row groups, the manifest of 6 in 1" in corrupt_of(bytes(found.body), found.file).message
+    assert "5 records in 1 row groups, the manifest 6 in 1" in corrupt_of(bytes(found.body), found.file).message
 
 
 def test_row_groups_elsewhere_than_the_manifest_says_are_corrupt() -> None:

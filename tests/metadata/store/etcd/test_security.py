@@ -95,7 +95,7 @@ def test_certificates_may_be_replaced_while_the_broker_runs(tmp_path: Path, capl
                     await in_thread(member.end)
                     make_certificates(tmp_path / "pem")
                     certificates.ca.rename(tmp_path / "ca")  # not there for a moment
-                    await until(lambda: "keeps its certificates" in caplog.text)
+                    await until(lambda: "keeping the old ones" in caplog.text)
                     (tmp_path / "ca").rename(certificates.ca)
                     await in_thread(member.start)
                     second = (await store.transact([], [Put("/a", b"2")])).revision

@@ -3,6 +3,8 @@
     /{cluster}/cluster_id                     text; created once
     /{cluster}/next_session                   decimal; the first session number that nobody has taken
     /{cluster}/next_producer_id               decimal; likewise, taken in blocks
+    /{cluster}/next_kafka_node_id             decimal; the first node id that no broker has (cluster/node_ids.py); absent is 0
+    /{cluster}/kafka_node_ids/{broker_id}     decimal; the number of a broker in Kafka's protocol, created once
     /{cluster}/beginning/{session:016x}       text: the nonce of the broker that took this session number and has yet to begin it
     /{cluster}/controller                     text: the broker that is it; leased
     /{cluster}/appointments                   JSON (controller/appointments.py); absent is 0, no batch of appointments yet
@@ -94,6 +96,19 @@ class KeyLayout:
     @property
     def next_producer_id(self) -> str:
         return f"/{self.cluster}/next_producer_id"
+
+    @property
+    def next_kafka_node_id(self) -> str:
+        return f"/{self.cluster}/next_kafka_node_id"
+
+    @property
+    def kafka_node_ids(self) -> str:
+        """Prefix of the numbers that brokers have in Kafka's protocol."""
+        return f"/{self.cluster}/kafka_node_ids/"
+
+    def kafka_node_id(self, broker_id: str) -> str:
+        """`broker_id` has passed check_broker_id, so it holds no '/'."""
+        return self.kafka_node_ids + broker_id
 
     @property
     def partition_count(self) -> str:

@@ -27,6 +27,7 @@ import msgspec
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
+from metadata.cluster.node_ids import NODE_IDS_END, parse_node_id
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
@@ -42,6 +43,8 @@ EPOCHS_AHEAD: Final = 1 << 20
 EPOCH_MAX: Final = 2**31 - 1
 # The same for producer ids: one that was given out may not have written yet, and may be about to. There are 2^62.
 PRODUCER_IDS_AHEAD: Final = 1 << 40
+# The same for node ids: brokers that first started after the snapshot were given some. There are 2^30, which should stay small.
+NODE_IDS_AHEAD: Final = 1 << 10
 TRANSACTION_BYTES_MAX: Final = 1 << 20
 GUARDS_MAX: Final = 2
 
@@ -191,6 +194,7 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     for key, number in (
         (layout.next_session, plan.next_session),
         (layout.next_producer_id, plan.next_producer_id),
+        (layout.next_kafka_node_id, min(told.next_node_id + NODE_IDS_AHEAD, (told.next_node_id + NODE_IDS_END) // 2)),
         (layout.partition_count, plan.partitions),
         (layout.restoration, found.restoration),
         (layout.revision_base, max(found.revision_max, told.numbers.get(layout.revision_base, 0))),
@@ -237,6 +241,8 @@ class _Told:
     epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
     # Counters, by key.
     numbers: dict[str, int] = field(default_factory=dict)
+    # Above every node id that the snapshot tells of.
+    next_node_id: int = 0
     others: list[Put] = field(default_factory=list)
 
     @classmethod
@@ -246,7 +252,13 @@ class _Told:
             return told
         told.revision = snapshot.header.revision
         anew = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller, layout.appointments}
-        counters = {layout.next_session, layout.next_producer_id, layout.partition_count, layout.revision_base}
+        counters = {
+            layout.next_session,
+            layout.next_producer_id,
+            layout.next_kafka_node_id,
+            layout.partition_count,
+            layout.revision_base,
+        }
         for entry in snapshot.entries:
             key = layout.root + entry.key
             kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
@@ -260,10 +272,14 @@ class _Told:
                     told.topics[topic.id] = topic
                 elif key.startswith(layout.partitions):
                     told.epochs[layout.parse_partition(key)] = decode_state(kept).leader_epoch
+                elif key.startswith(layout.kafka_node_ids):
+                    told.next_node_id = max(told.next_node_id, parse_node_id(kept) + 1)
+                    told.others.append(Put(key, entry.value))
                 else:
                     told.others.append(Put(key, entry.value))
             except Corrupt as error:
                 findings.append(RestoreFinding("note", key, f"{error.message}; in the snapshot it was like this already"))
+        told.next_node_id = max(told.next_node_id, told.numbers.get(layout.next_kafka_node_id, 0))
         return told
 
 

@@ -10,6 +10,7 @@
     /{cluster}/appointments                   JSON (controller/appointments.py); absent is 0, no batch of appointments yet
     /{cluster}/brokers/{broker_id}            JSON (cluster/broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
+    /{cluster}/first_leader_epoch             decimal; where leader epochs of new topics begin, above those of deleted ones; absent is 0
     /{cluster}/revision_base                  decimal; added to revisions on the bucket; absent is 0 (backup/snapshot.py)
     /{cluster}/restoration                    decimal; which restore from the bucket made these metadata; absent is 0, none
     /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: nobody may start
@@ -115,6 +116,10 @@ class KeyLayout:
         return f"/{self.cluster}/partition_count"
 
     @property
+    def first_leader_epoch(self) -> str:
+        return f"/{self.cluster}/first_leader_epoch"
+
+    @property
     def revision_base(self) -> str:
         return f"/{self.cluster}/revision_base"
 
@@ -194,6 +199,10 @@ class KeyLayout:
     def partitions(self) -> str:
         """Prefix of all partitions."""
         return f"/{self.cluster}/partitions/"
+
+    def partitions_of(self, topic_id: TopicId) -> str:
+        """Prefix of the partitions of one topic."""
+        return f"{self.partitions}{topic_id}/"
 
     def partition(self, partition: TopicPartition) -> str:
         return f"{self.partitions}{partition.topic_id}/{partition.partition}"

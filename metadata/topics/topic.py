@@ -5,8 +5,9 @@ The value of /{cluster}/topics/{topic}, JSON in UTF-8:
     {"format_version":1,"id":"1f…32 hex digits…","name":"orders","partition_count":6,
      "settings":{"retention.ms":"86400000"},"created_at_ms":1767225600000}
 
-`settings` holds only what differs from the defaults (settings.py). Readers skip fields that they don't know, so a newer
-version may add some; who would rewrite a value of a newer format_version refuses, so that nothing is lost.
+`settings` holds only what differs from the defaults (settings.py); `"first_leader_epoch":12` is there where it is not 0. Readers
+skip fields that they don't know, so a newer version may add some; who would rewrite a value of a newer format_version refuses, so
+that nothing is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import msgspec
 
 from metadata.errors import Corrupt, InvalidArgument, TidelogError
-from metadata.model import Revision, TopicId, check_topic_name
+from metadata.model import LeaderEpoch, Revision, TopicId, check_topic_name
 from metadata.store.interface import KeyValue
 
 FORMAT_VERSION = 1
@@ -36,18 +37,22 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     # Milliseconds since 1970-01-01 UTC.
     created_at_ms: int
+    # At which the first leader of each partition begins: above every leader epoch of an earlier topic of this name, since Kafka
+    # clients keep the highest epoch of a name, and ignore what comes with a lower one.
+    first_leader_epoch: LeaderEpoch = LeaderEpoch(0)
     # Of the store when this was written; 0 for a topic that is not stored. Not part of the value.
     revision: Revision = Revision(0)
     format_version: int = FORMAT_VERSION
 
 
-class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format_version: int
     id: TopicId
     name: str
     partition_count: int
     settings: dict[str, str]
     created_at_ms: int
+    first_leader_epoch: LeaderEpoch = LeaderEpoch(0)
 
 
 _decoder = msgspec.json.Decoder(_Stored)
@@ -62,6 +67,7 @@ def encode_topic(topic: Topic) -> bytes:
             partition_count=topic.partition_count,
             settings=dict(sorted(topic.settings.items())),
             created_at_ms=topic.created_at_ms,
+            first_leader_epoch=topic.first_leader_epoch,
         )
     )
 
@@ -84,6 +90,7 @@ def decode_topic(kept: KeyValue) -> Topic:
         partition_count=stored.partition_count,
         settings=stored.settings,
         created_at_ms=stored.created_at_ms,
+        first_leader_epoch=stored.first_leader_epoch,
         revision=kept.mod_revision,
         format_version=stored.format_version,
     )

@@ -173,7 +173,11 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         for number in range(topic.partition_count if found.sessions else 0):
             partition = TopicPartition(topic.id, Partition(number))
             history = found.manifests.get(partition)
-            used = [told.epochs.get(partition, -1), *(epoch for epoch, _ in found.footers.stretches.get(partition, {}))]
+            used = [
+                told.epochs.get(partition, -1),
+                topic.first_leader_epoch - 1,
+                *(epoch for epoch, _ in found.footers.stretches.get(partition, {})),
+            ]
             if history is not None:
                 used += (begun.leader_epoch for begun in history.epochs)
             state = _state(partition, stretches.get(partition, {}), history, max(used), found.sessions[-1], plan.findings)
@@ -196,11 +200,19 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         (layout.next_producer_id, plan.next_producer_id),
         (layout.next_kafka_node_id, min(told.next_node_id + NODE_IDS_AHEAD, (told.next_node_id + NODE_IDS_END) // 2)),
         (layout.partition_count, plan.partitions),
+        (layout.first_leader_epoch, _first_leader_epoch(found, told, layout)),
         (layout.restoration, found.restoration),
         (layout.revision_base, max(found.revision_max, told.numbers.get(layout.revision_base, 0))),
     ):
         plan.puts.append(Put(key, str(number).encode()))
     return plan
+
+
+def _first_leader_epoch(found: Evidence, told: _Told, layout: KeyLayout) -> int:
+    """Returns an epoch above those of all topics that were deleted, also since the snapshot."""
+    written = (epoch for stretches in found.footers.stretches.values() for epoch, _ in stretches)
+    used = max(told.numbers.get(layout.first_leader_epoch, 0), *told.epochs.values(), *written, 0)
+    return used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2)
 
 
 def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
@@ -257,6 +269,7 @@ class _Told:
             layout.next_producer_id,
             layout.next_kafka_node_id,
             layout.partition_count,
+            layout.first_leader_epoch,
             layout.revision_base,
         }
         for entry in snapshot.entries:

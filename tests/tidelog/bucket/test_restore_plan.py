@@ -260,6 +260,22 @@ def test_brokers_keep_their_node_ids_and_new_ones_begin_far_above_any_that_the_s
     assert int(value(planned(found()), LAYOUT.next_kafka_node_id)) == NODE_IDS_AHEAD, "brokers may have had some; none is known"
 
 
+def test_new_topics_begin_their_leader_epochs_far_above_those_of_every_topic_that_was_deleted() -> None:
+    def first_epoch(evidence: Evidence) -> int:
+        return int(value(planned(evidence), LAYOUT.first_leader_epoch))
+
+    gone = mirrored(topic(), deleted=True)
+    assert first_epoch(found(footer(1, 0, (0, 7, 0)), mirrors=[gone])) == 7 + EPOCHS_AHEAD, "as its footers tell"
+    known = msgspec.json.encode(appointed(None, SessionId(1), first_epoch=LeaderEpoch(30)))
+    assert first_epoch(found(of=snapshot((f"partitions/{ORDERS}/0", known, 1)), mirrors=[gone])) == 30 + EPOCHS_AHEAD
+    assert first_epoch(found(of=snapshot(("first_leader_epoch", b"41", 1)))) == 41 + EPOCHS_AHEAD
+
+
+def test_a_topic_that_wrote_nothing_goes_on_above_its_first_leader_epoch() -> None:
+    begun = msgspec.structs.replace(topic(), first_leader_epoch=LeaderEpoch(50))
+    assert state(planned(found(mirrors=[mirrored(begun)], sessions=[1]))).leader_epoch >= 50 + EPOCHS_AHEAD - 1
+
+
 def test_node_ids_never_leave_31_bits() -> None:
     plan = planned(found(of=snapshot(("next_kafka_node_id", b"%d" % (NODE_IDS_END - 10), 1))))
     assert NODE_IDS_END - 10 < int(value(plan, LAYOUT.next_kafka_node_id)) < NODE_IDS_END
@@ -294,6 +310,7 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
         "next_producer_id": str(1 + PRODUCER_IDS_AHEAD).encode(),
         "next_kafka_node_id": str(1 + NODE_IDS_AHEAD).encode(),
         "partition_count": b"0",
+        "first_leader_epoch": str(EPOCHS_AHEAD).encode(),
         "revision_base": b"0",
         "restoration": b"7",
     }

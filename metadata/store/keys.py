@@ -10,7 +10,7 @@
     /{cluster}/appointments                   JSON (controller/appointments.py); absent is 0, no batch of appointments yet
     /{cluster}/brokers/{broker_id}            JSON (cluster/broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
-    /{cluster}/first_leader_epoch             decimal; where leader epochs of new topics begin, above those of deleted ones; absent is 0
+    /{cluster}/first_leader_epoch             decimal; the first leader epoch of new topics, above all of deleted ones; absent is 0
     /{cluster}/revision_base                  decimal; added to revisions on the bucket; absent is 0 (backup/snapshot.py)
     /{cluster}/restoration                    decimal; which restore from the bucket made these metadata; absent is 0, none
     /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: nobody may start

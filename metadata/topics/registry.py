@@ -32,8 +32,16 @@ from metadata.model import PARTITIONS_MAX, LeaderEpoch, TopicId, check_topic_nam
 from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
 from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, Operation, Put
 from metadata.store.keys import KeyLayout, parse_number
-from metadata.topics.settings import TopicSettings, setting_definition
-from metadata.topics.topic import FORMAT_VERSION, Topic, check_partition_count, decode_topic, encode_topic
+from metadata.topics.settings import TopicSettings, differing_settings, setting_definition
+from metadata.topics.topic import (
+    FORMAT_VERSION,
+    NO_REPLICATION_FACTOR,
+    Topic,
+    check_partition_count,
+    check_replication_factor,
+    decode_topic,
+    encode_topic,
+)
 
 # Added to the highest leader epoch of a deleted topic: leaders may be appointed while it is deleted.
 EPOCHS_AHEAD: Final = 8
@@ -90,18 +98,29 @@ class TopicRegistry:
         self._changing = asyncio.Lock()  # one change at a time from here, so that they don't make each other try again
 
     async def create(
-        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+        self,
+        name: str,
+        partition_count: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = NO_REPLICATION_FACTOR,
+        validate_only: bool = False,
     ) -> Topic:
-        """A new topic. InvalidName, InvalidArgument, AlreadyExists; Rejected over PARTITIONS_MAX for the cluster."""
+        """A new topic. InvalidName, InvalidArgument, AlreadyExists; Rejected over PARTITIONS_MAX for the cluster.
+
+        `replication_factor` is remembered for Kafka's tools. It changes nothing, since the bucket replicates.
+        """
         check_topic_name(name)
         check_partition_count(partition_count)
-        chosen = self._parse(settings or {})
+        check_replication_factor(replication_factor)
+        self._parse(settings or {})
         topic = Topic(
             id=TopicId(self._new_id()),
             name=name,
             partition_count=partition_count,
-            settings=chosen.differing(),
+            settings=differing_settings(settings or {}),
             created_at_ms=self._now_ms(),
+            replication_factor=replication_factor,
         )
 
         def decide(held: Topic | None) -> Topic:
@@ -275,7 +294,7 @@ def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[s
             del settings[name]  # also one that only a newer version knows
             continue
         definition = setting_definition(name)
-        value = definition.default if text is None else str(definition.parse(text))
+        value = definition.default if text is None else definition.canonical(text)
         if value != definition.default:
             settings[name] = value
         else:

@@ -5,9 +5,9 @@ The value of /{cluster}/topics/{topic}, JSON in UTF-8:
     {"format_version":1,"id":"1f…32 hex digits…","name":"orders","partition_count":6,
      "settings":{"retention.ms":"86400000"},"created_at_ms":1767225600000}
 
-`settings` holds only what differs from the defaults (settings.py); `"first_leader_epoch":12` is there where it is not 0. Readers
-skip fields that they don't know, so a newer version may add some; who would rewrite a value of a newer format_version refuses, so
-that nothing is lost.
+`settings` holds only what differs from the defaults (settings.py). `"first_leader_epoch":12` is there where it is not 0, and
+`"replication_factor":3` where its creator asked for one. Readers skip fields that they don't know, so a newer version may add some;
+who would rewrite a value of a newer format_version refuses, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from metadata.store.interface import KeyValue
 FORMAT_VERSION = 1
 # Partitions of one topic.
 PARTITION_COUNT_MAX = 10_000
+# In place of a replication factor where the client asked for none, as in Kafka's CreateTopics.
+NO_REPLICATION_FACTOR = -1
+# Kafka's protocol has 16 bits for it.
+REPLICATION_FACTOR_MAX = 2**15 - 1
 
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -40,6 +44,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     # At which the first leader of each partition begins: above every leader epoch of an earlier topic of this name, since Kafka
     # clients keep the highest epoch of a name, and ignore what comes with a lower one.
     first_leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    # As its creator asked for it, for tools that compare; the bucket replicates, so it changes nothing.
+    replication_factor: int = NO_REPLICATION_FACTOR
     # Of the store when this was written; 0 for a topic that is not stored. Not part of the value.
     revision: Revision = Revision(0)
     format_version: int = FORMAT_VERSION
@@ -53,6 +59,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings: dict[str, str]
     created_at_ms: int
     first_leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    replication_factor: int = NO_REPLICATION_FACTOR
 
 
 _decoder = msgspec.json.Decoder(_Stored)
@@ -68,6 +75,7 @@ def encode_topic(topic: Topic) -> bytes:
             settings=dict(sorted(topic.settings.items())),
             created_at_ms=topic.created_at_ms,
             first_leader_epoch=topic.first_leader_epoch,
+            replication_factor=topic.replication_factor,
         )
     )
 
@@ -91,6 +99,7 @@ def decode_topic(kept: KeyValue) -> Topic:
         settings=stored.settings,
         created_at_ms=stored.created_at_ms,
         first_leader_epoch=stored.first_leader_epoch,
+        replication_factor=stored.replication_factor,
         revision=kept.mod_revision,
         format_version=stored.format_version,
     )
@@ -105,3 +114,14 @@ def check_partition_count(count: int) -> int:
             partition_count=count,
         )
     return count
+
+
+def check_replication_factor(factor: int) -> int:
+    """Returns the factor itself when Kafka's clients may ask for it, above the number of brokers as well; else InvalidArgument."""
+    if not NO_REPLICATION_FACTOR <= factor <= REPLICATION_FACTOR_MAX:
+        raise InvalidArgument(
+            f"{factor} is not a replication factor",
+            hint=f"Use {NO_REPLICATION_FACTOR} to {REPLICATION_FACTOR_MAX}; the bucket replicates, whatever is asked for.",
+            replication_factor=factor,
+        )
+    return factor

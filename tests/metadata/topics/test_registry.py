@@ -618,3 +618,37 @@ def test_all_partitions_of_a_large_topic_are_looked_at(on_cluster: OnCluster) ->
         assert (await opened.topics.create("orders", 1)).first_leader_epoch > 1499
 
     on_cluster(test)
+
+
+# ── what Kafka's tools set and read back ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_inert_settings_are_stored_altered_and_taken_back(on_cluster: OnCluster) -> None:
+    async def test(opened: Cluster) -> None:
+        made = await opened.topics.create("orders", 1, {"segment.bytes": "52428800", "min.insync.replicas": "1"})
+        assert made.settings == {"segment.bytes": "52428800"}
+        altered = await opened.topics.alter("orders", settings={"segment.bytes": None, "preallocate": "TRUE"})
+        assert altered.settings == (await opened.topics.get("orders")).settings == {"preallocate": "true"}
+        with pytest.raises(InvalidArgument, match=r"segment\.ms='0'"):
+            await opened.topics.alter("orders", settings={"segment.ms": "0"})
+
+    on_cluster(test)
+
+
+@pytest.mark.parametrize("factor", [-1, 1, 3, 32767])
+def test_a_topic_remembers_the_replication_factor_that_was_asked_for(on_cluster: OnCluster, factor: int) -> None:
+    async def test(opened: Cluster) -> None:
+        await opened.topics.create("orders", 1, replication_factor=factor)
+        await opened.topics.alter("orders", partition_count=2)
+        assert (await opened.topics.get("orders")).replication_factor == factor
+
+    on_cluster(test)
+
+
+@pytest.mark.parametrize("factor", [-2, 32768])
+def test_what_is_no_replication_factor_is_refused(on_cluster: OnCluster, factor: int) -> None:
+    async def test(opened: Cluster) -> None:
+        with pytest.raises(InvalidArgument, match="is not a replication factor"):
+            await opened.topics.create("orders", 1, replication_factor=factor)
+
+    on_cluster(test)

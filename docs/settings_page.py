@@ -8,7 +8,6 @@ from pathlib import Path
 from gateway.memory_shares import MEMORY_BYTES_DEFAULT, PARTS, PROCESS_BYTES, shown_bytes
 from gateway.settings import load_settings
 from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
-from metadata.topics.settings import TopicSettings
 from tidelog.cli.broker.setting_list import AREAS, field_docs, settings_by_area, shown
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -44,6 +43,12 @@ Each topic has its own: `tidelog topic create NAME --set retention.ms=86400000`,
 
 """
 
+_INERT = """
+Kafka's tools set others as well, and read them back. A broker checks these as Kafka does, stores and returns them. They change
+nothing.
+
+"""
+
 
 def page() -> str:
     """Returns the text of docs/settings.md."""
@@ -70,16 +75,23 @@ def _memory() -> str:
 
 
 def _table_of_topics() -> str:
-    defaults = TopicSettings()
-    rows = [
-        f"| `{setting.name}` | `{getattr(defaults, setting.attribute)}` | {setting.meaning} It is {setting.allowed}. |\n"
-        for setting in TOPIC_SETTINGS.values()
-    ]
-    return _ROWS + "".join(rows)
+    effective, inert = (
+        "".join(
+            f"| `{setting.name}` | {_code(setting.default)} | {setting.meaning} It is {setting.allowed}. |\n"
+            for setting in TOPIC_SETTINGS.values()
+            if setting.inert is is_inert
+        )
+        for is_inert in (False, True)
+    )
+    return f"{_ROWS}{effective}{_INERT}{_ROWS}{inert}"
 
 
 def _default(field: dataclasses.Field[object]) -> str:
     text = "" if field.default is dataclasses.MISSING else shown(field.name, field.default)
+    return _code(text)
+
+
+def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 

@@ -19,7 +19,7 @@ from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
-from metadata.topics.topic import Topic
+from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import StoreTrouble
 
@@ -149,7 +149,13 @@ class BrokerApi(Protocol):
     def producer_ids(self) -> ProducerIds: ...
 
     async def create_topic(
-        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+        self,
+        name: str,
+        partition_count: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = NO_REPLICATION_FACTOR,
+        validate_only: bool = False,
     ) -> Topic:
         """Returns when this broker leads the partitions, so that a produce right after works."""
         ...

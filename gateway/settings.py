@@ -34,6 +34,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.secret import Secret
 from metadata.setting_fields import check_numbers, fixed, is_fixed
 from metadata.store.etcd.settings import EtcdSettings
+from metadata.topics.settings import MESSAGE_BYTES_DEFAULT
 from segments.object_store.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 
@@ -68,7 +69,7 @@ class GatewaySettings:
     # Body of one request. The broker refuses a longer one before it has read it whole.
     request_bytes_max: int = 16 * MIB
     # One record batch, unless max.message.bytes of the topic is less.
-    message_bytes_max: int = 1 * MIB
+    message_bytes_max: int = MESSAGE_BYTES_DEFAULT
     # Headers of one record that comes as JSON.
     record_headers_max: int = 1_000
     # How long a producer waits for its commit, unless it asks for less.

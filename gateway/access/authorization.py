@@ -209,7 +209,7 @@ class AuthorizedCall:
         operation = needs.topic if kind == "topic" else needs.group if kind == "group" else needs.cluster
         caller = self.caller
         if caller is None or operation is None:
-            raise NotAuthorized(f"this call is for no {kind}")
+            raise NotAuthorized(f"this call is for no {kind}", resource=kind)
         caller.check_counts()
         self._note_resource(kind, name)
         if not caller.may(operation, kind, name):

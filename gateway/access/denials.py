@@ -40,7 +40,9 @@ def not_authorized(principal: str, operation: str, kind: str, name: str, hindran
         said = f"{principal} has no right to {operation} {what}"
     else:
         said = f"this API key of {principal} is narrowed to scopes that leave out the right to {operation} {what}"
-    return NotAuthorized(said, hint=_hint(principal, operation, kind, shown, hindrance), principal=principal, operation=operation)
+    return NotAuthorized(
+        said, hint=_hint(principal, operation, kind, shown, hindrance), principal=principal, operation=operation, resource=kind
+    )
 
 
 def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> str:

@@ -165,8 +165,13 @@ class BrokerLease:
             registration = decode_registration(held).registration
         except Corrupt as error:  # nobody sees this broker any more
             raise LeaseLost from error
-        draining = registration.draining or self._draining
-        changed = msgspec.structs.replace(registration, draining=draining, unwritable_bytes=self._unwritable_bytes)
+        changed = msgspec.structs.replace(
+            registration,
+            draining=registration.draining or self._draining,
+            unwritable_bytes=self._unwritable_bytes,
+            node_id=self._registration.node_id,  # a broker of an earlier version drops these where it writes `draining`
+            kafka_listeners=self._registration.kafka_listeners,
+        )
         if changed != registration and registration.format_version <= FORMAT_VERSION:
             put = Put(self._key, encode_registration(changed), self.lease)
             result = await self._store.transact([Compare(self._key, held.mod_revision)], [put])

@@ -21,6 +21,8 @@ def describe_brokers(view: ClusterView) -> list[BrokerDescription]:
             broker.version,
             len(view.partitions.led_by(broker.session)),
             view.controller.is_it(broker),
+            broker.node_id,
+            broker.kafka_listeners,
         )
         for broker_id, broker in sorted(view.brokers.brokers.items())
     ]

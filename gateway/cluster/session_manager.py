@@ -29,12 +29,13 @@ from gateway.cluster.handover import Handover
 from gateway.cluster.identity import set_back
 from gateway.cluster.manifest_watch import DeletionNotifier, ManifestWatch
 from gateway.cluster.proven_routing import ProvenRouting
-from gateway.cluster.session_opener import SessionOpener
+from gateway.cluster.session_opener import PAUSE_S, SessionOpener
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.takeover import Takeover
 from gateway.cluster.view import ClusterView, partitions_of
 from gateway.controller.controller import Controller
-from metadata.cluster.broker_registry import BrokerCache, BrokerRegistration
+from metadata.cluster.broker_registry import NO_NODE_ID, BrokerCache, BrokerRegistration
+from metadata.cluster.node_ids import take_node_id
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
 from metadata.model import SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
@@ -179,6 +180,7 @@ class SessionManager:
         """One session after the other, until `stop`."""
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._deletions.run(), name="tell of deletions")
+            await self._unless_stopped(self._take_node_id())
             while not self._stopping.is_set():
                 session = await self._unless_stopped(self._claims.next())
                 if session is not None:
@@ -187,6 +189,17 @@ class SessionManager:
                     log.info("session %s has ended", session.id)
             telling.cancel()
         await self._deletions.tell_at_last()
+
+    async def _take_node_id(self) -> None:
+        """Fills in the broker's number in Kafka's protocol, as soon as the metadata store can be reached."""
+        while self.registration.node_id == NO_NODE_ID:
+            try:
+                node_id = await take_node_id(self._metadata, self._layout, self.registration.broker_id)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("no node id broker=%s: %s; retrying", self.registration.broker_id, error)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                self.registration = msgspec.structs.replace(self.registration, node_id=node_id)
 
     async def _run_session(self, session: Session) -> None:
         self.sessions_begun += 1

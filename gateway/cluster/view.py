@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from metadata.cluster.broker_registry import BrokerCache, BrokerRegistration
+from metadata.cluster.broker_registry import NO_NODE_ID, BrokerCache, BrokerRegistration, KafkaListener
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.model import Partition, Revision, TopicPartition
@@ -104,6 +104,15 @@ class BrokerDescription(NamedTuple):
     partitions_led: int
     # It appoints the leaders.
     controller: bool
+    # Its number in Kafka's protocol; NO_NODE_ID for a broker from before there were node ids.
+    node_id: int = NO_NODE_ID
+    kafka_listeners: Sequence[KafkaListener] = ()
+
+    def without_kafka(self) -> dict[str, Any]:
+        """Returns the fields that HTTP and gRPC list, by name."""
+        fields = self._asdict()
+        del fields["node_id"], fields["kafka_listeners"]
+        return fields
 
 
 class DrainState(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -31,7 +31,7 @@ from metadata.cluster.leadership_cache import PartitionCache
 from metadata.controller.ledger import Changes, PartitionLedger
 from metadata.controller.plan import Steps, closed_by_leader, plan
 from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
-from metadata.model import Revision, SessionId, TopicId, TopicPartition
+from metadata.model import LeaderEpoch, Revision, SessionId, TopicId, TopicPartition
 from metadata.store.interface import (
     OPERATIONS_MAX,
     Compare,
@@ -327,8 +327,14 @@ class Controller:
         self._stale_partitions, self._stale_topics = set(), {}
         if everything:
             counts = {topic.id: topic.partition_count for topic in self._topics.topics()}
-            return Changes(counts, {**dict.fromkeys(corrupt), **known}, frozenset(corrupt))
-        return Changes(topics, {partition: known.get(partition) for partition in partitions}, partitions & corrupt)
+            return Changes(counts, {**dict.fromkeys(corrupt), **known}, frozenset(corrupt), self._first_epochs(counts))
+        states = {partition: known.get(partition) for partition in partitions}
+        return Changes(topics, states, partitions & corrupt, self._first_epochs(topics))
+
+    def _first_epochs(self, topic_ids: Collection[TopicId]) -> dict[TopicId, LeaderEpoch]:
+        if not topic_ids:
+            return {}
+        return {topic.id: topic.first_leader_epoch for topic in self._topics.topics() if topic.id in topic_ids}
 
     async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
         alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}

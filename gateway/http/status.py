@@ -111,7 +111,7 @@ class HttpStatus:
         await request.answer(200, msgspec.json.encode(BrokersAnswer(self._described())), [_JSON])
 
     def _described(self) -> list[BrokerAnswer]:
-        return [BrokerAnswer(**told._asdict()) for told in self._broker.brokers()]
+        return [BrokerAnswer(**told.without_kafka()) for told in self._broker.brokers()]
 
 
 async def _tell_probe(request: Request, probed: Probed) -> None:

@@ -15,7 +15,7 @@ from gateway.cluster.session_manager import SessionManager
 from metadata.errors import OutcomeUnknown
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
-from metadata.topics.topic import Topic
+from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +32,19 @@ class TopicAdmin:
         self._leader_wait_s = leader_wait_s
 
     async def create(
-        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+        self,
+        name: str,
+        partition_count: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = NO_REPLICATION_FACTOR,
+        validate_only: bool = False,
     ) -> Topic:
         """Creates a topic, and returns when its partitions are led."""
         note_validate_only(validate_only)
-        topic = await self._topics.create(name, partition_count, settings, validate_only=validate_only)
+        topic = await self._topics.create(
+            name, partition_count, settings, replication_factor=replication_factor, validate_only=validate_only
+        )
         return topic if validate_only else await self._served(topic)
 
     async def alter(

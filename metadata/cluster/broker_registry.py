@@ -3,7 +3,11 @@
 The value of /{cluster}/brokers/{broker_id}, JSON in UTF-8:
 
     {"format_version":1,"broker_id":"b-1","session":9,"http_address":"10.0.0.7:8080","grpc_address":"10.0.0.7:9090",
-     "rack":"eu-1a","version":"0.1.0","draining":false}
+     "rack":"eu-1a","version":"0.1.0","draining":false,"node_id":0,
+     "kafka_listeners":[{"name":"public","host":"kafka-0.example.org","port":9092,"security_protocol":"SASL_SSL"}]}
+
+Fields may be absent, and readers skip fields that they do not know. A broker of an earlier version that writes `draining` drops
+such fields. Their owner writes them again at its next renewal (gateway/cluster/broker_lease.py).
 
 Invariants: a session is registered at most once: when its key is gone it never comes back, so "not registered now" of a session
 that led partitions means that nobody will ever write in its name again once it is sealed; one broker id has one key.
@@ -27,9 +31,23 @@ from metadata.store.range_watch import RecordWatch
 FORMAT_VERSION = 1
 # Times that a registration which another has changed meanwhile is read and written again.
 ATTEMPTS_MAX = 8
+# In place of a node id where none was allotted: the registration of a broker from before there were node ids.
+NO_NODE_ID = -1
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 log = logging.getLogger(__name__)
+
+
+class KafkaListener(msgspec.Struct, frozen=True, kw_only=True):
+    """An address at which Kafka clients reach a broker."""
+
+    # Equal listeners of all brokers have the same name, so that a client stays on the listener that it came to.
+    name: str
+    # As advertised to clients, which may differ from where the broker listens.
+    host: str
+    port: int
+    # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; a later version may know others.
+    security_protocol: str = "PLAINTEXT"
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +63,17 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     # It has failed for a while to write objects of this size to the bucket. 0: it writes, or nobody has wanted it to.
     unwritable_bytes: int = 0
+    # Its number in Kafka's protocol (metadata/cluster/node_ids.py).
+    node_id: int = NO_NODE_ID
+    kafka_listeners: tuple[KafkaListener, ...] = ()
 
     @property
     def candidate(self) -> Candidate:
         return Candidate(self.session, self.rack, self.draining)
+
+    def kafka_listener(self, name: str) -> KafkaListener | None:
+        """Returns the listener of this name; None where this broker has none, or is of a version before Kafka listeners."""
+        return next((listener for listener in self.kafka_listeners if listener.name == name), None)
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -134,6 +159,7 @@ class BrokerCache:
 
     def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
         self._by_session: dict[SessionId, BrokerRegistration] = {}
+        self._by_node_id: dict[int, BrokerRegistration] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._records = RecordWatch(store, layout.brokers, lambda kept: decode_registration(kept).registration, self._changed)
         self.run = self._records.watched.run
@@ -158,6 +184,10 @@ class BrokerCache:
         """None: not registered, as far as is known here."""
         return self._by_session.get(session)
 
+    def by_node_id(self, node_id: int) -> BrokerRegistration | None:
+        """Returns the registered broker with this number in Kafka's protocol."""
+        return self._by_node_id.get(node_id)
+
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls `changed` after every change from now on; answers how to end it. It must not block, nor raise."""
         self._subscribers.append(changed)
@@ -165,6 +195,9 @@ class BrokerCache:
 
     def _changed(self) -> None:
         self._by_session = {registration.session: registration for registration in self.brokers.values()}
+        self._by_node_id = {
+            registration.node_id: registration for registration in self.brokers.values() if registration.node_id != NO_NODE_ID
+        }
         for changed in tuple(self._subscribers):
             changed()
 

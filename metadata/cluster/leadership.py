@@ -37,6 +37,8 @@ from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, KeyValue, 
 from metadata.store.keys import KeyLayout
 
 FORMAT_VERSION = 1
+# Of the first leader of a partition, where no topic of the same name was deleted before.
+EPOCH_ZERO = LeaderEpoch(0)
 PAGE_PARTITIONS = 1000
 # Attempts of a transaction whose answer was lost; each is looked up first.
 ATTEMPTS_MAX = 8
@@ -75,14 +77,16 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _decoder = msgspec.json.Decoder(PartitionState)
 
 
-def appointed(current: PartitionState | None, session: SessionId) -> PartitionState:
+def appointed(current: PartitionState | None, session: SessionId, *, first_epoch: LeaderEpoch = EPOCH_ZERO) -> PartitionState:
     """Returns the state once `session` leads, after the leader before it was sealed: the epoch is raised by one.
 
     Where that leader was asked to hand over to a third session, which is sealed as well, the epoch is raised by two. The third
     session is listed between them: another copy of the metadata may know that the partition was handed over to it.
+
+    The first leader begins at `first_epoch`, that of the topic.
     """
     if current is None:
-        return PartitionState(leader_session=session, leader_epoch=LeaderEpoch(0), sessions=(SessionSpan(LeaderEpoch(0), session),))
+        return PartitionState(leader_session=session, leader_epoch=first_epoch, sessions=(SessionSpan(first_epoch, session),))
     epoch, sessions = LeaderEpoch(current.leader_epoch + 1), current.sessions
     if current.moving_to not in (None, current.leader_session, session):
         assert current.moving_to is not None, "it was just compared"

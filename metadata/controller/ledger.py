@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from metadata.cluster.leadership import FORMAT_VERSION, PartitionState
-from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
+from metadata.model import LeaderEpoch, Partition, Revision, SessionId, TopicId, TopicPartition
 
 # A state, and the revision that wrote it.
 StoredState = tuple[PartitionState, Revision]
@@ -34,6 +34,8 @@ class Changes(NamedTuple):
     states: Mapping[TopicPartition, StoredState | None]
     # The partitions of `states` whose newest value can't be read.
     unreadable: Set[TopicPartition]
+    # The epoch of the first leader of each topic in `partition_counts`; 0 for those not named.
+    first_epochs: Mapping[TopicId, LeaderEpoch] = {}
 
 
 class PartitionLedger:
@@ -48,6 +50,7 @@ class PartitionLedger:
         self.forgotten: set[TopicPartition] = set()
         self._unreadable: set[TopicPartition] = set()
         self._counts: dict[TopicId, int] = {}
+        self._first_epochs: dict[TopicId, LeaderEpoch] = {}
         # Partitions of each topic that have a state, readable or not.
         self._known: Counter[TopicId] = Counter()
         self._incomplete: set[TopicId] = set()
@@ -55,6 +58,10 @@ class PartitionLedger:
     def apply(self, changes: Changes) -> None:
         for topic_id, count in changes.partition_counts.items():
             self._resize(topic_id, count)
+            if count and (first_epoch := changes.first_epochs.get(topic_id)):
+                self._first_epochs[topic_id] = first_epoch
+            else:
+                self._first_epochs.pop(topic_id, None)
         for partition, stored in changes.states.items():
             self._take_out(partition)
             if stored is None:
@@ -74,6 +81,10 @@ class PartitionLedger:
                 partition = TopicPartition(topic_id, Partition(number))
                 if not self._has(partition):
                     yield partition
+
+    def first_epoch(self, partition: TopicPartition) -> LeaderEpoch:
+        """Returns the epoch at which the partition's first leader begins."""
+        return self._first_epochs.get(partition.topic_id, LeaderEpoch(0))
 
     def _has(self, partition: TopicPartition) -> bool:
         return partition in self.states or partition in self._unreadable

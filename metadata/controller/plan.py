@@ -107,7 +107,7 @@ class _Look:
 
 def _decided(ledger: PartitionLedger, partition: TopicPartition, session: SessionId) -> LeadershipChange:
     state, revision = ledger.states.get(partition, (None, Revision(0)))
-    return LeadershipChange(partition, revision, appointed(state, session))
+    return LeadershipChange(partition, revision, appointed(state, session, first_epoch=ledger.first_epoch(partition)))
 
 
 def _asked(ledger: PartitionLedger, partition: TopicPartition, to: SessionId) -> LeadershipChange:

@@ -26,8 +26,9 @@ class GroupSettings:
     group_session_timeout_ms_max: int = 1_800_000
     # Members of one group. Kafka's group.max.size.
     group_members_max: int = 1_000
-    # Bytes of the protocols that one member offers, with their metadata; and as many bytes of its assignment.
-    group_metadata_bytes_max: int = fixed(64 << 10)
+    # Bytes of the protocols that one member offers, with their metadata; and as many bytes of its assignment. Those of Streams and
+    # Connect can pass 64 KiB.
+    group_metadata_bytes_max: int = fixed(256 << 10)
     # Stored bytes of one group with its members, their metadata and assignments. It must fit one value of etcd (1 MiB).
     group_bytes_max: int = fixed(700 << 10)
     # Groups that one broker coordinates at a time.

@@ -3,11 +3,14 @@
     /{cluster}/cluster_id                     text; created once
     /{cluster}/next_session                   decimal; the first session number that was never taken
     /{cluster}/next_producer_id               decimal; likewise, taken in blocks
+    /{cluster}/next_kafka_node_id             decimal; the first node id that no broker has (cluster/node_ids.py); absent is 0
+    /{cluster}/kafka_node_ids/{broker_id}     decimal; the number of a broker in Kafka's protocol, created once
     /{cluster}/beginning/{session:016x}       text: the nonce of the broker that took this session number and has yet to begin it
     /{cluster}/controller                     text: the broker that is it; leased
     /{cluster}/appointments                   JSON (controller/appointments.py); absent is 0, no batch of appointments yet
     /{cluster}/brokers/{broker_id}            JSON (cluster/broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
+    /{cluster}/first_leader_epoch             decimal; the first leader epoch of new topics, above all of deleted ones; absent is 0
     /{cluster}/revision_base                  decimal; added to revisions on the bucket; absent is 0 (backup/snapshot.py)
     /{cluster}/restoration                    decimal; which restore from the bucket made these metadata; absent is 0, none
     /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: no broker may start
@@ -96,8 +99,25 @@ class KeyLayout:
         return f"/{self.cluster}/next_producer_id"
 
     @property
+    def next_kafka_node_id(self) -> str:
+        return f"/{self.cluster}/next_kafka_node_id"
+
+    @property
+    def kafka_node_ids(self) -> str:
+        """Prefix of the numbers that brokers have in Kafka's protocol."""
+        return f"/{self.cluster}/kafka_node_ids/"
+
+    def kafka_node_id(self, broker_id: str) -> str:
+        """`broker_id` has passed check_broker_id, so it holds no '/'."""
+        return self.kafka_node_ids + broker_id
+
+    @property
     def partition_count(self) -> str:
         return f"/{self.cluster}/partition_count"
+
+    @property
+    def first_leader_epoch(self) -> str:
+        return f"/{self.cluster}/first_leader_epoch"
 
     @property
     def revision_base(self) -> str:
@@ -179,6 +199,10 @@ class KeyLayout:
     def partitions(self) -> str:
         """Prefix of all partitions."""
         return f"/{self.cluster}/partitions/"
+
+    def partitions_of(self, topic_id: TopicId) -> str:
+        """Prefix of the partitions of one topic."""
+        return f"{self.partitions}{topic_id}/"
 
     def partition(self, partition: TopicPartition) -> str:
         return f"{self.partitions}{partition.topic_id}/{partition.partition}"

@@ -1,8 +1,9 @@
 """Creates, describes, lists, alters and deletes topics. One topic is one key; topic.py draws its value.
 
 Every change is one transaction, guarded by the revision that it was decided on and by the cluster's count of partitions; after a
-conflict it is decided again. Invariants: a topic exists wholly or not at all; of two creates of one name
-one succeeds; partition_count never shrinks; the count of partitions is the sum over all topics, and at most PARTITIONS_MAX.
+conflict it is decided again. Invariants: a topic exists wholly or not at all; of two creates of one name one succeeds;
+partition_count never shrinks; leader epochs of a topic begin above those of every topic that was deleted before; the count of
+partitions is the sum over all topics, and at most PARTITIONS_MAX.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -26,15 +28,30 @@ from metadata.errors import (
     UnknownTopic,
     did_you_mean,
 )
-from metadata.model import PARTITIONS_MAX, TopicId, check_topic_name
+from metadata.model import PARTITIONS_MAX, LeaderEpoch, TopicId, check_topic_name
 from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
-from metadata.store.interface import Compare, Delete, MetadataStore, Put
+from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, Operation, Put
 from metadata.store.keys import KeyLayout, parse_number
-from metadata.topics.settings import TopicSettings, setting_definition
-from metadata.topics.topic import FORMAT_VERSION, Topic, check_partition_count, decode_topic, encode_topic
+from metadata.topics.settings import TopicSettings, differing_settings, setting_definition
+from metadata.topics.topic import (
+    FORMAT_VERSION,
+    NO_REPLICATION_FACTOR,
+    Topic,
+    check_partition_count,
+    check_replication_factor,
+    decode_topic,
+    encode_topic,
+)
 
+# Added to the highest leader epoch of a deleted topic: leaders may be appointed while it is deleted.
+EPOCHS_AHEAD: Final = 8
+# The same where the state of a partition can't be read. One change of leader each second takes twelve days for so many.
+EPOCHS_AHEAD_OF_UNREADABLE: Final = 1 << 20
+# The highest first leader epoch: epochs have 31 bits, and the topic needs some.
+FIRST_EPOCH_MAX: Final = 2**31 - (1 << 20)
 # Each lost attempt was won by another change.
 ATTEMPTS_MAX = 64
+PAGE_PARTITIONS = 1000
 
 
 async def read_topic_ids(store: MetadataStore, layout: KeyLayout) -> set[TopicId]:
@@ -85,18 +102,29 @@ class TopicRegistry:
         self._changing = asyncio.Lock()  # one change at a time from here, so that they don't conflict with each other
 
     async def create(
-        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+        self,
+        name: str,
+        partition_count: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = NO_REPLICATION_FACTOR,
+        validate_only: bool = False,
     ) -> Topic:
-        """Creates a topic. Raises InvalidName, InvalidArgument, AlreadyExists; Rejected over PARTITIONS_MAX for the cluster."""
+        """Creates a topic. Raises InvalidName, InvalidArgument, AlreadyExists; Rejected over PARTITIONS_MAX for the cluster.
+
+        `replication_factor` is remembered for Kafka's tools. It changes nothing, since the bucket replicates.
+        """
         check_topic_name(name)
         check_partition_count(partition_count)
-        chosen = self._parse(settings or {})
+        check_replication_factor(replication_factor)
+        self._parse(settings or {})
         topic = Topic(
             id=TopicId(self._new_id()),
             name=name,
             partition_count=partition_count,
-            settings=chosen.differing(),
+            settings=differing_settings(settings or {}),
             created_at_ms=self._now_ms(),
+            replication_factor=replication_factor,
         )
 
         def decide(held: Topic | None) -> Topic:
@@ -208,21 +236,58 @@ class TopicRegistry:
                 assert answer is not None, "a topic that does not exist cannot be deleted"
                 if validate_only:
                     return answer
-                result = await self._store.transact(
-                    [
-                        Compare(key, kept.mod_revision if kept else 0),
-                        Compare(count_key, counted.mod_revision if counted else 0),
-                    ],
-                    [Put(key, encode_topic(wanted)) if wanted else Delete(key), Put(count_key, str(count).encode())],
-                )
+                operations: list[Operation] = [Put(count_key, str(count).encode())]
+                if wanted is None:
+                    assert held is not None, "a topic that is not there cannot be deleted"
+                    operations += [Delete(key), Put(self._layout.first_leader_epoch, str(await self._epoch_after(held)).encode())]
+                else:
+                    if held is None:
+                        wanted = answer = msgspec.structs.replace(answer, first_leader_epoch=await self._first_epoch())
+                    operations.append(Put(key, encode_topic(wanted)))
+                # Each create and delete writes the count, so no deletion comes between the reading of epochs and this.
+                guards = [
+                    Compare(key, kept.mod_revision if kept else 0),
+                    Compare(count_key, counted.mod_revision if counted else 0),
+                ]
+                result = await self._store.transact(guards, operations)
                 if result.succeeded:
                     return msgspec.structs.replace(answer, revision=result.revision)
         raise Unavailable(f"topic {name} was not changed: {ATTEMPTS_MAX} attempts lost to concurrent changes", topic=name)
+
+    async def _first_epoch(self) -> LeaderEpoch:
+        """Returns the epoch at which new topics begin."""
+        return LeaderEpoch(parse_number(await self._store.get(self._layout.first_leader_epoch), absent=0))
+
+    async def _epoch_after(self, deleted: Topic) -> LeaderEpoch:
+        """Returns the epoch at which topics begin once this one is deleted: above all of its leader epochs."""
+        first = max(await self._first_epoch(), LeaderEpoch(deleted.first_leader_epoch + EPOCHS_AHEAD))
+        prefix = self._layout.partitions_of(deleted.id)
+        after, more = "", True
+        while more:
+            page = await self._store.range(prefix, start_after=after, limit=PAGE_PARTITIONS)
+            for item in page.items:
+                first = max(first, _epoch_above(item, deleted))
+                after = item.key
+            more = page.more
+        return min(first, LeaderEpoch(FIRST_EPOCH_MAX))
 
     async def _nearest(self, name: str) -> str:
         found = await self._store.range(self._layout.topics, limit=KNOWN_MAX)
         names = (self._layout.parse_topic(item.key) for item in found.items)
         return "" if found.more else did_you_mean(name, [near for near in names if self._may_suggest(near)])
+
+
+class _LedAt(msgspec.Struct, frozen=True):
+    """The part of a partition's state (cluster/leadership.py) that a new topic of the same name has to know."""
+
+    leader_epoch: int
+
+
+def _epoch_above(state: KeyValue, topic: Topic) -> LeaderEpoch:
+    try:
+        return LeaderEpoch(msgspec.json.decode(state.value, type=_LedAt).leader_epoch + EPOCHS_AHEAD)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # damaged: that must not keep the topic from being deleted
+        return LeaderEpoch(topic.first_leader_epoch + EPOCHS_AHEAD_OF_UNREADABLE)
 
 
 def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:
@@ -233,7 +298,7 @@ def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[s
             del settings[name]  # also a setting that only a newer version knows
             continue
         definition = setting_definition(name)
-        value = definition.default if text is None else str(definition.parse(text))
+        value = definition.default if text is None else definition.canonical(text)
         if value != definition.default:
             settings[name] = value
         else:

@@ -5,8 +5,9 @@ The value of /{cluster}/topics/{topic}, JSON in UTF-8:
     {"format_version":1,"id":"1f…32 hex digits…","name":"orders","partition_count":6,
      "settings":{"retention.ms":"86400000"},"created_at_ms":1767225600000}
 
-`settings` holds only what differs from the defaults (settings.py). Readers skip unknown fields, so a newer version may add
-some; a value of a newer format_version is never rewritten, so that nothing is lost.
+`settings` holds only what differs from the defaults (settings.py). `"first_leader_epoch":12` stands there where it is not 0, and
+`"replication_factor":3` where its creator asked for one. Readers skip unknown fields, so a newer version may add some; a value of
+a newer format_version is never rewritten, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import re
 import msgspec
 
 from metadata.errors import Corrupt, InvalidArgument, TidelogError
-from metadata.model import Revision, TopicId, check_topic_name
+from metadata.model import LeaderEpoch, Revision, TopicId, check_topic_name
 from metadata.store.interface import KeyValue
 
 FORMAT_VERSION = 1
 # Bound on the partitions of one topic.
 PARTITION_COUNT_MAX = 10_000
+# In place of a replication factor where the client asked for none, as in Kafka's CreateTopics.
+NO_REPLICATION_FACTOR = -1
+# Kafka's protocol has 16 bits for it.
+REPLICATION_FACTOR_MAX = 2**15 - 1
 
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -36,18 +41,25 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     # Milliseconds since 1970-01-01 UTC.
     created_at_ms: int
+    # The first leader epoch of each partition: above every leader epoch of an earlier topic of this name, since Kafka clients keep
+    # the highest epoch of a name, and ignore what comes with a lower one.
+    first_leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    # As its creator asked for it, for tools that compare; the bucket replicates, so it changes nothing.
+    replication_factor: int = NO_REPLICATION_FACTOR
     # The store's revision that wrote this; 0 for a topic that is not stored. Not part of the value.
     revision: Revision = Revision(0)
     format_version: int = FORMAT_VERSION
 
 
-class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format_version: int
     id: TopicId
     name: str
     partition_count: int
     settings: dict[str, str]
     created_at_ms: int
+    first_leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    replication_factor: int = NO_REPLICATION_FACTOR
 
 
 _decoder = msgspec.json.Decoder(_Stored)
@@ -62,6 +74,8 @@ def encode_topic(topic: Topic) -> bytes:
             partition_count=topic.partition_count,
             settings=dict(sorted(topic.settings.items())),
             created_at_ms=topic.created_at_ms,
+            first_leader_epoch=topic.first_leader_epoch,
+            replication_factor=topic.replication_factor,
         )
     )
 
@@ -84,6 +98,8 @@ def decode_topic(kept: KeyValue) -> Topic:
         partition_count=stored.partition_count,
         settings=stored.settings,
         created_at_ms=stored.created_at_ms,
+        first_leader_epoch=stored.first_leader_epoch,
+        replication_factor=stored.replication_factor,
         revision=kept.mod_revision,
         format_version=stored.format_version,
     )
@@ -98,3 +114,14 @@ def check_partition_count(count: int) -> int:
             partition_count=count,
         )
     return count
+
+
+def check_replication_factor(factor: int) -> int:
+    """Returns the factor itself when Kafka's clients may ask for it, above the number of brokers as well; else InvalidArgument."""
+    if not NO_REPLICATION_FACTOR <= factor <= REPLICATION_FACTOR_MAX:
+        raise InvalidArgument(
+            f"{factor} is not a replication factor",
+            hint=f"Use {NO_REPLICATION_FACTOR} to {REPLICATION_FACTOR_MAX}; the bucket replicates, whatever is asked for.",
+            replication_factor=factor,
+        )
+    return factor

@@ -6,7 +6,7 @@ import pytest
 from grpc import StatusCode
 
 from gateway import error_codes
-from gateway.error_codes import WIRE_CODES, wire_codes
+from gateway.error_codes import WIRE_CODES, KafkaApiGroup, kafka_code, wire_codes
 from metadata import errors
 from metadata.errors import (
     Corrupt,
@@ -28,7 +28,19 @@ def classes(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogErr
 
 
 EVERY_CLASS = sorted(set(classes()), key=lambda kind: kind.__name__)
-KAFKA_RETRIABLE = {5, 6, 7, 15, 16, 56, 74, 75, 89}
+KAFKA_GROUPS: tuple[KafkaApiGroup, ...] = ("produce", "fetch", "list_offsets", "group", "transaction", "admin")
+# Codes after which a client of Kafka sends the same request again. 3 and 2 belong to them as well: Kafka retries them although they
+# may be final, for its metadata may be late, and bytes may be damaged on the way.
+KAFKA_RETRIABLE: dict[KafkaApiGroup, set[int]] = {
+    "produce": {6, 7, 19, 56},
+    "fetch": {0, 6, 56, 74, 75},
+    "list_offsets": {6, 56, 74, 75},
+    "group": {7, 15, 16},
+    "transaction": {7, 15, 16, 51},
+    "admin": {7, 41, 89},
+}
+# Java's consumer raises IllegalStateException for any other error of a partition (FetchCollector.handleInitializeErrors).
+TAKEN_BY_JAVAS_CONSUMER = {0, -1, 1, 2, 3, 6, 9, 29, 56, 74, 75, 78, 100, 103}
 
 
 def test_every_class_of_the_tree_has_a_row_of_its_own_and_no_row_is_left_over() -> None:
@@ -38,7 +50,48 @@ def test_every_class_of_the_tree_has_a_row_of_its_own_and_no_row_is_left_over() 
 
 @pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
 def test_a_kafka_client_retries_exactly_what_is_retryable(kind: type[TidelogError]) -> None:
-    assert (WIRE_CODES[kind].kafka in KAFKA_RETRIABLE) == kind.retryable
+    for group, retriable in KAFKA_RETRIABLE.items():
+        assert (getattr(WIRE_CODES[kind], group) in retriable) == kind.retryable, group
+
+
+@pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
+def test_every_class_has_a_code_in_every_column_and_success_is_none(kind: type[TidelogError]) -> None:
+    codes = {group: getattr(WIRE_CODES[kind], group) for group in KAFKA_GROUPS}
+    assert all(-1 <= code <= 127 for code in codes.values())
+    assert [group for group, code in codes.items() if code == 0] == (["fetch"] if kind is Throttled else [])
+
+
+@pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
+def test_no_fetch_kills_a_java_consumer(kind: type[TidelogError]) -> None:
+    assert WIRE_CODES[kind].fetch in TAKEN_BY_JAVAS_CONSUMER
+
+
+def test_the_quota_of_controllers_is_told_to_administrators_alone() -> None:
+    assert {group for codes in WIRE_CODES.values() for group in KAFKA_GROUPS if getattr(codes, group) == 89} == {"admin"}
+
+
+def test_a_fenced_producer_may_abort_its_transaction_and_go_on() -> None:
+    assert WIRE_CODES[errors.ProducerFenced][2:7:4] == (47, 90), "PRODUCER_FENCED in a Produce answer is fatal to clients"
+
+
+@pytest.mark.parametrize(
+    ("error", "group", "code"),
+    [
+        (errors.NotAuthorized("x", resource="group"), "group", 30),
+        (errors.NotAuthorized("x", resource="topic"), "group", 29),
+        (errors.NotAuthorized("x", resource="cluster"), "admin", 31),
+        (errors.NotAuthorized("x", resource="topic"), "admin", 29),
+        (errors.NotAuthorized("x", resource="topic"), "transaction", 53),
+        (errors.InvalidArgument("x", setting="retention.ms"), "admin", 40),
+        (errors.InvalidArgument("x", partition_count=0), "admin", 37),
+        (errors.InvalidArgument("x", replication_factor=-2), "admin", 38),
+        (errors.InvalidArgument("x"), "admin", 42),
+        (errors.InvalidName("x"), "admin", 17),
+        (errors.InvalidArgument("x", field="session_timeout_ms"), "group", 26),
+    ],
+)
+def test_what_was_denied_or_is_wrong_has_kafkas_code_for_it(error: TidelogError, group: KafkaApiGroup, code: int) -> None:
+    assert kafka_code(error, group) == code
 
 
 @pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
@@ -72,7 +125,7 @@ def test_the_codes_that_users_know_by_heart() -> None:
     assert wire_codes(UnknownTopic("x")).http == 404
     assert wire_codes(Throttled("x")).http == 429
     assert wire_codes(Corrupt("x")).grpc is StatusCode.DATA_LOSS
-    assert [wire_codes(kind("x")).kafka for kind in (FencedLeaderEpoch, UnknownLeaderEpoch)] == [74, 75]
+    assert [wire_codes(kind("x")).fetch for kind in (FencedLeaderEpoch, UnknownLeaderEpoch)] == [74, 75]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +146,7 @@ def test_the_codes_that_users_know_by_heart() -> None:
     ],
 )
 def test_what_a_consumer_group_is_told_has_kafkas_codes(kind: type[TidelogError], kafka: int) -> None:
-    assert wire_codes(kind("x")).kafka == kafka
+    assert wire_codes(kind("x")).group == kafka
 
 
 def test_an_old_generation_is_a_conflict_over_http_and_aborted_over_grpc() -> None:

@@ -27,6 +27,7 @@ import msgspec
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
+from metadata.cluster.node_ids import NODE_IDS_END, parse_node_id
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
@@ -42,6 +43,8 @@ EPOCHS_AHEAD: Final = 1 << 20
 EPOCH_MAX: Final = 2**31 - 1
 # The same for producer ids: one that was given out may not have written yet, and may be about to. There are 2^62.
 PRODUCER_IDS_AHEAD: Final = 1 << 40
+# The same for node ids: brokers that first started after the snapshot were given some. There are 2^30, which should stay small.
+NODE_IDS_AHEAD: Final = 1 << 10
 TRANSACTION_BYTES_MAX: Final = 1 << 20
 GUARDS_MAX: Final = 2
 
@@ -170,7 +173,11 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         for number in range(topic.partition_count if found.sessions else 0):
             partition = TopicPartition(topic.id, Partition(number))
             history = found.manifests.get(partition)
-            used = [told.epochs.get(partition, -1), *(epoch for epoch, _ in found.footers.stretches.get(partition, {}))]
+            used = [
+                told.epochs.get(partition, -1),
+                topic.first_leader_epoch - 1,
+                *(epoch for epoch, _ in found.footers.stretches.get(partition, {})),
+            ]
             if history is not None:
                 used += (begun.leader_epoch for begun in history.epochs)
             state = _state(partition, stretches.get(partition, {}), history, max(used), found.sessions[-1], plan.findings)
@@ -191,12 +198,21 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     for key, number in (
         (layout.next_session, plan.next_session),
         (layout.next_producer_id, plan.next_producer_id),
+        (layout.next_kafka_node_id, min(told.next_node_id + NODE_IDS_AHEAD, (told.next_node_id + NODE_IDS_END) // 2)),
         (layout.partition_count, plan.partitions),
+        (layout.first_leader_epoch, _first_leader_epoch(found, told, layout)),
         (layout.restoration, found.restoration),
         (layout.revision_base, max(found.revision_max, told.numbers.get(layout.revision_base, 0))),
     ):
         plan.puts.append(Put(key, str(number).encode()))
     return plan
+
+
+def _first_leader_epoch(found: Evidence, told: _Told, layout: KeyLayout) -> int:
+    """Returns an epoch above those of all topics that were deleted, also since the snapshot."""
+    written = (epoch for stretches in found.footers.stretches.values() for epoch, _ in stretches)
+    used = max(told.numbers.get(layout.first_leader_epoch, 0), *told.epochs.values(), *written, 0)
+    return used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2)
 
 
 def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
@@ -237,6 +253,8 @@ class _Told:
     epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
     # Counters, by key.
     numbers: dict[str, int] = field(default_factory=dict)
+    # Above every node id that the snapshot tells of.
+    next_node_id: int = 0
     others: list[Put] = field(default_factory=list)
 
     @classmethod
@@ -246,7 +264,14 @@ class _Told:
             return told
         told.revision = snapshot.header.revision
         anew = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller, layout.appointments}
-        counters = {layout.next_session, layout.next_producer_id, layout.partition_count, layout.revision_base}
+        counters = {
+            layout.next_session,
+            layout.next_producer_id,
+            layout.next_kafka_node_id,
+            layout.partition_count,
+            layout.first_leader_epoch,
+            layout.revision_base,
+        }
         for entry in snapshot.entries:
             key = layout.root + entry.key
             kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
@@ -260,10 +285,14 @@ class _Told:
                     told.topics[topic.id] = topic
                 elif key.startswith(layout.partitions):
                     told.epochs[layout.parse_partition(key)] = decode_state(kept).leader_epoch
+                elif key.startswith(layout.kafka_node_ids):
+                    told.next_node_id = max(told.next_node_id, parse_node_id(kept) + 1)
+                    told.others.append(Put(key, entry.value))
                 else:
                     told.others.append(Put(key, entry.value))
             except Corrupt as error:
                 findings.append(RestoreFinding("note", key, f"{error.message}; in the snapshot it was like this already"))
+        told.next_node_id = max(told.next_node_id, told.numbers.get(layout.next_kafka_node_id, 0))
         return told
 
 

@@ -154,7 +154,7 @@ class ClusterService:
     def _brokers(self) -> list[admin_pb2.Broker]:
         """Each with the limits of this one: the brokers of a cluster have the same settings."""
         limits = _limits(self._broker)
-        return [admin_pb2.Broker(**told._asdict(), limits=limits) for told in self._broker.brokers()]
+        return [admin_pb2.Broker(**told.without_kafka(), limits=limits) for told in self._broker.brokers()]
 
 
 def _limits(broker: BrokerApi) -> admin_pb2.BrokerLimits:

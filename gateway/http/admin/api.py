@@ -27,7 +27,7 @@ from gateway.routing.log_service import EpochQuestion
 from gateway.topics.describe import PartitionDescription, described_topic, listed_topics, partition_states
 from gateway.topics.names import naming, partition_of
 from metadata.errors import InvalidArgument, TidelogError
-from metadata.topics.settings import SETTINGS, TopicSettings
+from metadata.topics.settings import describe_settings
 from metadata.topics.topic import Topic
 
 TopicName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
@@ -104,6 +104,7 @@ class SettingAnswer(Struct):
     unit: str
     meaning: str
     allowed: str
+    inert: Annotated[bool, Meta(description="It is stored for Kafka's tools, and changes nothing.")]
 
 
 class SettingsAnswer(Struct):
@@ -306,18 +307,18 @@ def _partitions(states: list[PartitionDescription]) -> list[PartitionAnswer]:
 
 
 def _settings(topic: Topic) -> SettingsAnswer:
-    present = TopicSettings.parse(topic.settings, skip_unknown=True)
     return SettingsAnswer(
         settings=[
             SettingAnswer(
-                name=name,
-                value=str(getattr(present, definition.attribute)),
-                default=definition.default,
-                unit=definition.unit,
-                meaning=definition.meaning,
-                allowed=definition.allowed,
+                name=described.definition.name,
+                value=described.value,
+                default=described.definition.default,
+                unit=described.definition.unit,
+                meaning=described.definition.meaning,
+                allowed=described.definition.allowed,
+                inert=described.definition.inert,
             )
-            for name, definition in SETTINGS.items()
+            for described in describe_settings(topic.settings)
         ]
     )
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway.cluster.broker_lease import BrokerLease
-from metadata.cluster.broker_registry import BrokerRegistration, encode_registration, read_brokers, write_draining
+from metadata.cluster.broker_registry import BrokerRegistration, KafkaListener, encode_registration, read_brokers, write_draining
 from metadata.errors import Denied, Rejected
 from metadata.model import SessionId
 from metadata.store.interface import NO_LEASE, Delete, KeyValue, LeaseId, Put
@@ -374,6 +374,24 @@ def test_what_others_have_written_into_the_registration_stays() -> None:
         await pass_s(1)
         found = (await read_brokers(store, LAYOUT))["b1"].registration
         assert found == msgspec.structs.replace(moved, draining=True)
+        keeping.cancel()
+
+    with_store(scenario)
+
+
+def test_what_a_broker_of_an_earlier_version_has_dropped_from_the_registration_is_written_again() -> None:
+    async def scenario(store: Store) -> None:
+        listener = KafkaListener(name="public", host="kafka.example.org", port=9092)
+        own = BrokerRegistration(broker_id="b1", session=SessionId(1), node_id=3, kafka_listeners=(listener,))
+        kept = BrokerLease(store, LAYOUT, own, ttl_s=TTL_S)
+        await kept.join()
+        assert kept.lease is not None
+        drained = b'{"format_version":1,"broker_id":"b1","session":1,"draining":true}'
+        await store.store.transact([], [Put(KEY, drained, kept.lease)])
+        keeping = asyncio.ensure_future(kept.keep())
+        await pass_s(1)
+        found = (await read_brokers(store, LAYOUT))["b1"].registration
+        assert found == msgspec.structs.replace(own, draining=True)
         keeping.cancel()
 
     with_store(scenario)

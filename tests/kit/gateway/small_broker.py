@@ -38,7 +38,7 @@ from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
-from metadata.topics.topic import Topic
+from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 from segments.byte_budget import ByteBudget
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import StoreTrouble
@@ -196,9 +196,17 @@ class SmallBroker:
         return f"http://{self.http_address}"
 
     async def create_topic(
-        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+        self,
+        name: str,
+        partition_count: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = NO_REPLICATION_FACTOR,
+        validate_only: bool = False,
     ) -> Topic:
-        topic = await self.topics.create(name, partition_count, settings, validate_only=validate_only)
+        topic = await self.topics.create(
+            name, partition_count, settings, replication_factor=replication_factor, validate_only=validate_only
+        )
         return topic if validate_only else await self._seen(topic)
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:

@@ -14,14 +14,16 @@ from metadata.cluster.broker_registry import (
     BrokerCache,
     BrokerRegistration,
     Candidate,
+    KafkaListener,
     check_broker_id,
+    decode_registration,
     encode_registration,
     read_brokers,
     write_draining,
 )
 from metadata.errors import InvalidArgument, NotFound, Rejected
-from metadata.model import SessionId
-from metadata.store.interface import NO_LEASE, Delete, LeaseId, Put
+from metadata.model import Revision, SessionId
+from metadata.store.interface import NO_LEASE, Delete, KeyValue, LeaseId, Put
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
@@ -220,5 +222,43 @@ def test_what_a_newer_version_has_added_is_skipped() -> None:
         await register(store, cache, "b1", b'{"format_version":9,"broker_id":"b1","session":1,"new":[1],"rack":"r"}')
         assert sessions(cache) == {"b1": 1}
         assert cache.brokers["b1"].candidate == Candidate(SessionId(1), "r")
+
+    with_cache(scenario)
+
+
+# ── Kafka's names for a broker ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+PUBLIC = KafkaListener(name="public", host="kafka-0.example.org", port=9092, security_protocol="SASL_SSL")
+PRIVATE = KafkaListener(name="private", host="10.0.0.7", port=9093)
+
+
+def stored(value: bytes) -> BrokerRegistration:
+    return decode_registration(KeyValue(LAYOUT.broker("b1"), value, Revision(1), Revision(1), 1)).registration
+
+
+def test_a_registration_keeps_its_node_id_and_its_kafka_listeners() -> None:
+    registration = msgspec.structs.replace(REGISTRATION, node_id=7, kafka_listeners=(PUBLIC, PRIVATE))
+    read = stored(encode_registration(registration))
+    assert read == registration
+    assert read.kafka_listener("private") == PRIVATE
+    assert read.kafka_listener("other") is None
+
+
+def test_a_registration_from_before_node_ids_has_none_and_no_kafka_listener() -> None:
+    read = stored(b'{"format_version":1,"broker_id":"b1","session":9,"http_address":"h:1","draining":false}')
+    assert (read.node_id, read.kafka_listeners) == (-1, ())
+
+
+def test_the_cache_knows_brokers_by_their_node_ids() -> None:
+    async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
+        await register(store, cache, "b1", encode_registration(msgspec.structs.replace(REGISTRATION, node_id=0)))
+        await register(store, cache, "b2", broker("b2", 2))
+        assert (found := cache.by_node_id(0)) is not None
+        assert found.broker_id == "b1"
+        assert cache.by_node_id(-1) is None, "b2 is of a version without node ids"
+        await store.transact([], [Delete(LAYOUT.broker("b1"))])
+        await asyncio.sleep(0.1)
+        assert cache.by_node_id(0) is None
 
     with_cache(scenario)

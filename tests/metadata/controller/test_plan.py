@@ -14,7 +14,7 @@ from metadata.cluster.leadership import FORMAT_VERSION, PartitionState, appointe
 from metadata.controller import plan as controller_plan
 from metadata.controller.ledger import Changes, PartitionLedger
 from metadata.controller.plan import MOVES_MAX, Steps
-from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 
 TOPIC, OTHER = TopicId("a" * 32), TopicId("b" * 32)
 NOTHING = Steps([], [], [], [])
@@ -62,6 +62,16 @@ def test_new_partitions_are_given_to_those_who_live_at_epoch_0() -> None:
     steps = plan(view({}, 1, 2, count=4), set())
     assert sorted(session for session, _ in decided(steps).values()) == [1, 1, 2, 2]
     assert {(d.read_at, d.state.leader_epoch) for d in steps.decisions} == {(0, 0)}
+
+
+def test_new_partitions_begin_at_the_first_epoch_of_their_topic_until_it_is_gone() -> None:
+    ledger = PartitionLedger()
+    ledger.apply(Changes({TOPIC: 1, OTHER: 1}, {}, frozenset(), {TOPIC: LeaderEpoch(40)}))
+    steps = controller_plan.plan(ledger, [Candidate(SessionId(1))], set())
+    assert {d.partition.topic_id: d.state.leader_epoch for d in steps.decisions} == {TOPIC: 40, OTHER: 0}
+    assert [d.state.sessions[0].leader_epoch for d in steps.decisions if d.partition.topic_id == TOPIC] == [40]
+    ledger.apply(Changes({TOPIC: 0}, {}, frozenset()))
+    assert ledger.first_epoch(partition(0)) == 0
 
 
 def test_what_a_dead_session_led_waits_for_its_seal() -> None:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from metadata.cluster.leadership import PartitionState, SessionSpan
 from metadata.errors import (
     AlreadyExists,
     Corrupt,
@@ -22,7 +24,7 @@ from metadata.errors import (
     Unavailable,
     UnknownTopic,
 )
-from metadata.model import PARTITIONS_MAX
+from metadata.model import PARTITIONS_MAX, LeaderEpoch, Partition, SessionId, TopicPartition
 from metadata.page_token import PAGE_SIZE, PAGE_SIZE_MAX
 from metadata.store.interface import KeyValue, Put, RangeResult
 from metadata.store.keys import KeyLayout
@@ -550,5 +552,103 @@ def test_a_count_of_partitions_that_cannot_be_read_is_corrupt(on_cluster: OnClus
     async def test(c: Cluster) -> None:
         await c.store.store.transact([], [Put(LAYOUT.partition_count, b"many")])
         await changes_nothing(c, c.topics.create("orders", 1), Corrupt, LAYOUT.partition_count)
+
+    on_cluster(test)
+
+
+# ── leader epochs over the lives of a name ──────────────────────────────────────────────────────────────────────────────
+
+
+async def lead(store: FaultyStore, topic: Topic, *epochs: int) -> None:
+    """Writes states of the topic's partitions, as a controller does."""
+    for number, epoch in enumerate(epochs):
+        span = SessionSpan(LeaderEpoch(epoch), SessionId(1))
+        state = PartitionState(leader_session=SessionId(1), leader_epoch=LeaderEpoch(epoch), sessions=(span,))
+        key = LAYOUT.partition(TopicPartition(topic.id, Partition(number)))
+        await store.store.transact([], [Put(key, msgspec.json.encode(state))])
+
+
+def test_a_topic_that_is_made_again_begins_above_every_leader_epoch_of_its_earlier_life(on_cluster: OnCluster) -> None:
+    async def test(opened: Cluster) -> None:
+        first = await opened.topics.create("orders", 3)
+        assert first.first_leader_epoch == 0
+        await lead(opened.store, first, 4, 9, 0)
+        await opened.topics.delete("orders")
+        again = await opened.topics.create("orders", 3)
+        assert again.first_leader_epoch > 9
+        assert (await opened.topics.get("orders")).first_leader_epoch == again.first_leader_epoch
+        grown = await opened.topics.alter("orders", partition_count=6)
+        assert grown.first_leader_epoch == again.first_leader_epoch
+        await opened.topics.delete("orders")  # before any leader was seen
+        assert (await opened.topics.create("orders", 1)).first_leader_epoch > again.first_leader_epoch
+
+    on_cluster(test)
+
+
+def test_a_deletion_that_comes_between_moves_the_epochs_of_a_topic_that_is_being_created(on_cluster: OnCluster) -> None:
+    async def test(opened: Cluster) -> None:
+        other = await opened.topics.create("other", 1)
+        await lead(opened.store, other, 70)
+
+        async def delete() -> None:
+            await opened.other_broker().delete("other")
+
+        opened.store.before_transaction = delete
+        assert (await opened.topics.create("orders", 1)).first_leader_epoch > 70
+
+    on_cluster(test)
+
+
+def test_a_topic_whose_leaders_can_not_be_read_is_deleted_and_its_name_begins_far_above(on_cluster: OnCluster) -> None:
+    async def test(opened: Cluster) -> None:
+        topic = await opened.topics.create("orders", 1)
+        key = LAYOUT.partition(TopicPartition(topic.id, Partition(0)))
+        await opened.store.transact([], [Put(key, b"{")])
+        await opened.topics.delete("orders")
+        assert (await opened.topics.create("orders", 1)).first_leader_epoch >= 1 << 20
+
+    on_cluster(test)
+
+
+def test_all_partitions_of_a_large_topic_are_looked_at(on_cluster: OnCluster) -> None:
+    async def test(opened: Cluster) -> None:
+        topic = await opened.topics.create("orders", 1500)
+        await lead(opened.store, topic, *range(1500))
+        await opened.topics.delete("orders")
+        assert (await opened.topics.create("orders", 1)).first_leader_epoch > 1499
+
+    on_cluster(test)
+
+
+# ── what Kafka's tools set and read back ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_inert_settings_are_stored_altered_and_taken_back(on_cluster: OnCluster) -> None:
+    async def test(opened: Cluster) -> None:
+        made = await opened.topics.create("orders", 1, {"segment.bytes": "52428800", "min.insync.replicas": "1"})
+        assert made.settings == {"segment.bytes": "52428800"}
+        altered = await opened.topics.alter("orders", settings={"segment.bytes": None, "preallocate": "TRUE"})
+        assert altered.settings == (await opened.topics.get("orders")).settings == {"preallocate": "true"}
+        with pytest.raises(InvalidArgument, match=r"segment\.ms='0'"):
+            await opened.topics.alter("orders", settings={"segment.ms": "0"})
+
+    on_cluster(test)
+
+
+@pytest.mark.parametrize("factor", [-1, 1, 3, 32767])
+def test_a_topic_remembers_the_replication_factor_that_was_asked_for(on_cluster: OnCluster, factor: int) -> None:
+    async def test(opened: Cluster) -> None:
+        await opened.topics.create("orders", 1, replication_factor=factor)
+        await opened.topics.alter("orders", partition_count=2)
+        assert (await opened.topics.get("orders")).replication_factor == factor
+
+    on_cluster(test)
+
+
+@pytest.mark.parametrize("factor", [-2, 32768])
+def test_what_is_no_replication_factor_is_refused(on_cluster: OnCluster, factor: int) -> None:
+    async def test(opened: Cluster) -> None:
+        with pytest.raises(InvalidArgument, match="is not a replication factor"):
+            await opened.topics.create("orders", 1, replication_factor=factor)
 
     on_cluster(test)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, InvalidArgument
-from metadata.model import Revision, TopicId
+from metadata.model import LeaderEpoch, Revision, TopicId
 from metadata.store.interface import KeyValue
 from metadata.topics.topic import PARTITION_COUNT_MAX, Topic, check_partition_count, decode_topic, encode_topic
 
@@ -40,6 +41,12 @@ def test_a_topic_is_stored_as_the_documentation_draws_it() -> None:
         b'{"format_version":1,"id":"1f1f1f1f1f1f1f1f1f1f1f1f1f1f1f1f","name":"orders","partition_count":6,'
         b'"settings":{"retention.ms":"86400000"},"created_at_ms":1767225600000}'
     )
+
+
+def test_a_first_leader_epoch_is_stored_where_it_is_not_0() -> None:
+    topic = msgspec.structs.replace(decode_topic(kept(json.dumps(STORED).encode())), first_leader_epoch=LeaderEpoch(12))
+    assert json.loads(encode_topic(topic)) == STORED | {"first_leader_epoch": 12}
+    assert decode_topic(kept(encode_topic(topic))) == topic
 
 
 @given(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from metadata.backup.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
 from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
+from metadata.cluster.node_ids import NODE_IDS_END
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
 from metadata.store.keys import KeyLayout
@@ -22,6 +23,7 @@ from tests.kit.segments.manifests import compacted_to
 from tidelog.bucket.restore_plan import (
     EPOCH_MAX,
     EPOCHS_AHEAD,
+    NODE_IDS_AHEAD,
     PRODUCER_IDS_AHEAD,
     Evidence,
     FooterTally,
@@ -245,6 +247,40 @@ def test_producer_ids_never_reach_those_of_idempotency_keys() -> None:
     assert last < plan.next_producer_id < DERIVED_IDS
 
 
+def test_brokers_keep_their_node_ids_and_new_ones_begin_far_above_any_that_the_snapshot_tells_of() -> None:
+    def next_node_id(*entries: tuple[str, bytes, int]) -> int:
+        return int(value(planned(found(of=snapshot(*entries))), LAYOUT.next_kafka_node_id))
+
+    held = [("kafka_node_ids/b-1", b"4", 1), ("kafka_node_ids/b-2", b"0", 1)]
+    plan = planned(found(of=snapshot(*held)))
+    assert value(plan, LAYOUT.kafka_node_id("b-1")) == b"4"
+    assert value(plan, LAYOUT.kafka_node_id("b-2")) == b"0"
+    assert next_node_id(*held) == 5 + NODE_IDS_AHEAD
+    assert next_node_id(*held, ("next_kafka_node_id", b"9", 1)) == 9 + NODE_IDS_AHEAD
+    assert int(value(planned(found()), LAYOUT.next_kafka_node_id)) == NODE_IDS_AHEAD, "brokers may have had some; none is known"
+
+
+def test_new_topics_begin_their_leader_epochs_far_above_those_of_every_topic_that_was_deleted() -> None:
+    def first_epoch(evidence: Evidence) -> int:
+        return int(value(planned(evidence), LAYOUT.first_leader_epoch))
+
+    gone = mirrored(topic(), deleted=True)
+    assert first_epoch(found(footer(1, 0, (0, 7, 0)), mirrors=[gone])) == 7 + EPOCHS_AHEAD, "as its footers tell"
+    known = msgspec.json.encode(appointed(None, SessionId(1), first_epoch=LeaderEpoch(30)))
+    assert first_epoch(found(of=snapshot((f"partitions/{ORDERS}/0", known, 1)), mirrors=[gone])) == 30 + EPOCHS_AHEAD
+    assert first_epoch(found(of=snapshot(("first_leader_epoch", b"41", 1)))) == 41 + EPOCHS_AHEAD
+
+
+def test_a_topic_that_wrote_nothing_goes_on_above_its_first_leader_epoch() -> None:
+    begun = msgspec.structs.replace(topic(), first_leader_epoch=LeaderEpoch(50))
+    assert state(planned(found(mirrors=[mirrored(begun)], sessions=[1]))).leader_epoch >= 50 + EPOCHS_AHEAD - 1
+
+
+def test_node_ids_never_leave_31_bits() -> None:
+    plan = planned(found(of=snapshot(("next_kafka_node_id", b"%d" % (NODE_IDS_END - 10), 1))))
+    assert NODE_IDS_END - 10 < int(value(plan, LAYOUT.next_kafka_node_id)) < NODE_IDS_END
+
+
 def test_revisions_go_on_above_all_that_lie_on_the_bucket() -> None:
     evidence = found(of=snapshot(("revision_base", b"7000", 1)))
     evidence.revision_max = 9000
@@ -256,6 +292,7 @@ def test_revisions_go_on_above_all_that_lie_on_the_bucket() -> None:
 
 def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
     others = {"groups/billing": b"g", f"offsets/billing/{ORDERS}/0": b"41", "acls/1": b"a", "users/u": b"u"}
+    others["kafka_node_ids/b-1"] = b"0"
     own = [
         ("cluster_id", b"x", 1),
         ("restoration", b"6", 1),
@@ -271,7 +308,9 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
     assert {put.key.removeprefix(LAYOUT.root): put.value for put in plan.puts} == others | {
         "next_session": b"1",
         "next_producer_id": str(1 + PRODUCER_IDS_AHEAD).encode(),
+        "next_kafka_node_id": str(1 + NODE_IDS_AHEAD).encode(),
         "partition_count": b"0",
+        "first_leader_epoch": str(EPOCHS_AHEAD).encode(),
         "revision_base": b"0",
         "restoration": b"7",
     }

@@ -166,7 +166,10 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
             version="0.0.0+test",
             controller=True,
             limits=admin_pb2.BrokerLimits(
-                request_bytes_max=16 << 20, message_bytes_max=1 << 20, buffer_bytes_max=64 << 20, decompressed_bytes_max=64 << 20
+                request_bytes_max=16 << 20,
+                message_bytes_max=(1 << 20) + 12,
+                buffer_bytes_max=64 << 20,
+                decompressed_bytes_max=64 << 20,
             ),
         )
         told = await cluster.GetCluster(admin_pb2.GetClusterRequest())

@@ -242,9 +242,12 @@ class ColumnsEncoder:
         self._has_headers = len(headers.values) > 0
         _, self._header_keys, self._header_values = _header_readers(headers)
 
-    def encode(self, start: int, end: int, *, leader_epoch: int, log_append_time: bool) -> bytes:
-        """One batch, not compressed, of rows [start, end): at least one, with offsets no more than 2^31 - 1 apart, and with one
-        timestamp where `log_append_time` is set. It has no producer. InvalidArgument, TooLarge (2 GiB)."""
+    def encode(self, start: int, end: int, *, end_offset: int, leader_epoch: int, log_append_time: bool) -> bytes:
+        """Encodes one batch, not compressed, of rows [start, end), which covers the offsets up to before `end_offset`.
+
+        The rows are at least one, and have one timestamp where `log_append_time` is set. The batch covers at most 2^31 offsets. It
+        has no producer. Raises InvalidArgument, TooLarge (2 GiB).
+        """
         count = end - start
         base = int(self._offsets[start])
         dense = int(self._offsets[end - 1]) - base == count - 1
@@ -257,6 +260,7 @@ class ColumnsEncoder:
             self._lists.reader(start, count) if self._has_headers else None,
             self._header_keys,
             self._header_values,
+            end_offset - 1 - base,
         )
 
 

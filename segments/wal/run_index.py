@@ -40,6 +40,10 @@ class RunPlace(NamedTuple):
         return self.session, self.seq, self.start
 
     @property
+    def end_offset(self) -> Offset:
+        return Offset(self.last_offset + 1)
+
+    @property
     def size_bytes(self) -> int:
         return self.end - self.start
 

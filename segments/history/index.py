@@ -53,6 +53,10 @@ class GroupPlace(NamedTuple):
         return self.group.end
 
     @property
+    def max_timestamp(self) -> int:
+        return self.group.max_timestamp
+
+    @property
     def identity(self) -> tuple[str, int]:
         """Names these bytes for ever: a file is never written twice."""
         return self.key, self.group.start
@@ -115,6 +119,16 @@ class HistoryIndex:
             for number, group in enumerate(files[at].row_groups):
                 if group.max_timestamp >= timestamp_ms and group.last_offset >= from_offset:
                     yield self._place(at, number)
+
+    def files_from(self, offset: int) -> Iterator[tuple[int, HistoryFile]]:
+        """Yields the files that end at or above `offset`, in offset order, each with its number for `groups_in`."""
+        files = self.manifest.files
+        for at in range(bisect_left(files, offset, key=_last_offset), len(files)):
+            yield at, files[at]
+
+    def groups_in(self, at: int) -> Iterator[GroupPlace]:
+        """Yields the row groups of the file with this number."""
+        return (self._place(at, number) for number in range(len(self.manifest.files[at].row_groups)))
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
         """Of the leader that wrote the record at this offset; -1 where the manifest does not say."""

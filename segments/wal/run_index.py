@@ -58,6 +58,13 @@ class EpochEnd(NamedTuple):
     leader_epoch: LeaderEpoch
     end_offset: Offset
 
+    def diverges(self, *, last_fetched_epoch: int, fetch_offset: int) -> bool:
+        """Whether a reader at `fetch_offset`, whose last batch was of `last_fetched_epoch`, holds records that are not in this log.
+
+        `self` answers where `last_fetched_epoch` ends (KIP-595). NO_EPOCH_END diverges from every reader.
+        """
+        return self.leader_epoch < last_fetched_epoch or self.end_offset < fetch_offset
+
 
 # There is no record of that epoch, nor of an earlier one.
 NO_EPOCH_END: Final = EpochEnd(LeaderEpoch(-1), Offset(-1))

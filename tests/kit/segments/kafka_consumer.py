@@ -38,7 +38,8 @@ async def consume(
         assert headers[0].last_offset >= offset
         for header in headers:
             if end_of_epoch is not None and header.leader_epoch != NO_LEADER_EPOCH:
-                assert header.last_offset < end_of_epoch(header.leader_epoch).end_offset, "not taken for a truncation"
+                end, behind_it = end_of_epoch(header.leader_epoch), header.last_offset + 1
+                assert not end.diverges(last_fetched_epoch=header.leader_epoch, fetch_offset=behind_it), "it was not truncated"
         records = PartitionRecords(TopicPartition("orders", 0), MemoryRecords(body), [], offset, None, None, True, READ_UNCOMMITTED)
         read += [(record.offset, record.timestamp, record.key, record.value) for record in records]
         assert records.next_fetch_offset == headers[-1].last_offset + 1 == fetched.next_offset

@@ -133,7 +133,7 @@ def _bare(columns: pa.Table) -> pa.Buffer:
 def _read_back(written: WrittenFile) -> list[Figure]:
     def ours() -> None:
         for columns in read_columns(written.body, written.file):
-            encode_row_group(columns, epochs=EPOCHS)
+            encode_row_group(columns, end_offset=written.file.last_offset + 1, epochs=EPOCHS)
 
     def bare() -> None:
         file = pq.ParquetFile(pa.BufferReader(written.body))

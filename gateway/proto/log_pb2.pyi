@@ -259,12 +259,13 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, queries: _Optional[_Iterable[_Union[OffsetQuery, _Mapping]]] = ...) -> None: ...
 
 class OffsetQuery(_message.Message):
-    __slots__ = ("topic", "partition", "earliest", "latest", "timestamp_ms", "topic_id", "current_leader_epoch")
+    __slots__ = ("topic", "partition", "earliest", "latest", "timestamp_ms", "max_timestamp", "topic_id", "current_leader_epoch")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
@@ -272,9 +273,10 @@ class OffsetQuery(_message.Message):
     earliest: bool
     latest: bool
     timestamp_ms: int
+    max_timestamp: bool
     topic_id: str
     current_leader_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., max_timestamp: _Optional[bool] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("results",)

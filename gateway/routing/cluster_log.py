@@ -208,6 +208,17 @@ class ClusterLog:
 
         return await self._patiently(ask)
 
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+        async def ask() -> TimestampedOffset | None:
+            leader = self._leaders.elsewhere(partition)
+            if leader is None:
+                return await self._session_log().reads.offset_of_max_timestamp(partition)
+            topic = self._leaders.topic_name(partition)
+            answer = self._peers.offset_of_max_timestamp(leader, topic, partition)
+            return await self._leaders.asked(leader, [partition], answer)
+
+        return await self._patiently(ask)
+
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
         async def ask() -> Offset:
             leader = self._leaders.elsewhere(partition)

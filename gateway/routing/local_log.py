@@ -185,6 +185,12 @@ class LocalLog:
         except NoLeader as error:
             raise self._with_leader(partition, error) from None
 
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+        try:
+            return await self.session_log().reads.offset_of_max_timestamp(partition)
+        except NoLeader as error:
+            raise self._with_leader(partition, error) from None
+
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
         try:
             return await self.session_log().manifests.delete_records(partition, before_offset, validate_only=validate_only)

@@ -148,6 +148,10 @@ class LogService(Protocol):
         """Returns the first record at or after `timestamp_ms`; None where there is none yet."""
         ...
 
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+        """Returns the record with the largest timestamp, of several the first; None where no record has a timestamp."""
+        ...
+
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
         """Raises the log start, and never lowers it, so that it may be repeated. Returns where the log starts now."""
         ...

@@ -113,6 +113,15 @@ class PeerReader:
         query = log_pb2.OffsetQuery(
             topic=topic, topic_id=partition.topic_id, partition=partition.partition, timestamp_ms=timestamp_ms
         )
+        return await self._record_found(leader, query)
+
+    async def offset_of_max_timestamp(
+        self, leader: BrokerRegistration, topic: str, partition: TopicPartition
+    ) -> TimestampedOffset | None:
+        query = log_pb2.OffsetQuery(topic=topic, topic_id=partition.topic_id, partition=partition.partition, max_timestamp=True)
+        return await self._record_found(leader, query)
+
+    async def _record_found(self, leader: BrokerRegistration, query: log_pb2.OffsetQuery) -> TimestampedOffset | None:
         [found] = await self._list_offsets(leader, [query])
         if found.HasField("error"):
             raise from_status(found.error)

@@ -33,6 +33,8 @@ class GroupPlace(NamedTuple):
     file: HistoryFile
     # Epochs of the whole history: batches that are made of its records are stamped with them.
     epochs: tuple[EpochStart, ...]
+    # Behind the gap that follows its records: where the next group begins, or the next leader epoch, or the history ends.
+    end_offset: Offset
 
     @property
     def base_offset(self) -> Offset:
@@ -49,6 +51,10 @@ class GroupPlace(NamedTuple):
     @property
     def end(self) -> int:
         return self.group.end
+
+    @property
+    def max_timestamp(self) -> int:
+        return self.group.max_timestamp
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -92,8 +98,8 @@ class HistoryIndex:
             return None
         number = bisect_left(files[at].row_groups, offset, key=_last_offset)
         if number < len(files[at].row_groups):
-            return self._place(files[at], number)
-        return self._place(files[at + 1], 0) if at + 1 < len(files) else None  # the file says that it goes further than its records
+            return self._place(at, number)
+        return self._place(at + 1, 0) if at + 1 < len(files) else None  # the file says that it goes further than its records
 
     def between(self, offset: int, end_offset: int) -> Iterator[GroupPlace]:
         """The row groups with a record in [offset, end_offset), in offset order."""
@@ -102,10 +108,9 @@ class HistoryIndex:
             file = files[at]
             if file.base_offset >= end_offset:
                 return
-            key = history_file_key(self.topic, self.manifest.place, file.name)
             for number, group in enumerate(file.row_groups):
                 if group.last_offset >= offset and group.base_offset < end_offset:
-                    yield GroupPlace(key, number, group, file, self.manifest.epochs)
+                    yield self._place(at, number)
 
     def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[GroupPlace]:
         """The row groups that hold a record at or after `timestamp_ms`, in offset order, from the one on that `find` finds."""
@@ -115,7 +120,17 @@ class HistoryIndex:
                 continue
             for number, group in enumerate(files[at].row_groups):
                 if group.max_timestamp >= timestamp_ms and group.last_offset >= from_offset:
-                    yield self._place(files[at], number)
+                    yield self._place(at, number)
+
+    def files_from(self, offset: int) -> Iterator[tuple[int, HistoryFile]]:
+        """Yields the files that end at or above `offset`, in offset order, each with its number for `groups_in`."""
+        files = self.manifest.files
+        for at in range(bisect_left(files, offset, key=_last_offset), len(files)):
+            yield at, files[at]
+
+    def groups_in(self, at: int) -> Iterator[GroupPlace]:
+        """Yields the row groups of the file with this number."""
+        return (self._place(at, number) for number in range(len(self.manifest.files[at].row_groups)))
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
         """Returns the epoch of the leader that wrote the record at this offset; -1 where the manifest does not say."""
@@ -135,9 +150,23 @@ class HistoryIndex:
         end = epochs[at + 1].start_offset if at + 1 < len(epochs) else self.compacted_to
         return EpochEnd(epochs[at].leader_epoch, end)
 
-    def _place(self, file: HistoryFile, number: int) -> GroupPlace:
+    def _place(self, at: int, number: int) -> GroupPlace:
+        """The row group `number` of the file `at`."""
+        file, epochs = self.manifest.files[at], self.manifest.epochs
         key = history_file_key(self.topic, self.manifest.place, file.name)
-        return GroupPlace(key, number, file.row_groups[number], file, self.manifest.epochs)
+        group = file.row_groups[number]
+        end_offset = self._base_offset_behind(at, number)
+        following = bisect_right(epochs, group.last_offset, key=_start_offset)
+        if following < len(epochs):
+            end_offset = min(end_offset, epochs[following].start_offset)
+        return GroupPlace(key, number, group, file, epochs, end_offset)
+
+    def _base_offset_behind(self, at: int, number: int) -> Offset:
+        """Where the records behind this row group begin."""
+        files = self.manifest.files
+        if number + 1 < len(files[at].row_groups):
+            return files[at].row_groups[number + 1].base_offset
+        return files[at + 1].row_groups[0].base_offset if at + 1 < len(files) else self.manifest.compacted_to
 
 
 def _last_offset(part: HistoryFile | RowGroup) -> Offset:

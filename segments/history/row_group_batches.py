@@ -1,10 +1,16 @@
 """Records of history as record batches again, as a consumer is served them. Pure.
 
-    columns   0  1  2 │ 3  4 │ 7  8  9 │ 10 …         batches of at most `batch_bytes_max`, not compressed; between them offsets may
-              epoch 4 │ epoch 5, log append time      be missing, and within them too: their offset deltas tell
+    records   0  1  2 · · 5  6 · · ·│· 10 11 │ 12 …      · has no record any more: key compaction has removed it
+    batches   [ 0  to  4 ][ 5 to 8  ]│ [10 11 ][ 12 …    batches of at most `batch_bytes_max`, not compressed
+              epoch 4                │ epoch 5, which begins at offset 9
 
 A batch has one leader epoch, one type of timestamps, and with log append time one timestamp: where these change, the next begins.
-Invariant: the records are those of the columns, each once. Producers' ids and sequences are gone: the log remembers them elsewhere.
+A batch covers the gap behind its records by its `last_offset_delta`, as Kafka's log cleaner leaves it. A Kafka client reads on at
+the last offset of a batch + 1, so it would not pass a gap at the end of the log otherwise. The cover ends with the batch's leader
+epoch: a client that stands further would take the end of that epoch (KIP-320) for a truncation of the log.
+
+Invariants: the records are those of the columns, each once. The batches do not overlap, and no offset that a batch covers will ever
+hold another record. Producers' ids and sequences are gone: the log remembers them elsewhere.
 """
 
 from __future__ import annotations
@@ -18,27 +24,32 @@ import pyarrow as pa
 
 from metadata.model import Offset
 from segments.history.manifest import EpochStart
-from segments.records.batch import BATCH_OVERHEAD_BYTES, NO_LEADER_EPOCH
+from segments.records.batch import BATCH_OVERHEAD_BYTES, NO_LEADER_EPOCH, OFFSETS_PER_BATCH_MAX
 from segments.records.columns import ColumnsEncoder, Int64Array, record_ends, timestamps_of, value_offsets
 
 BATCH_BYTES_MAX = 1 << 20
 _RECORD_OVERHEAD_BYTES = 36
 # What a record and a header take in a batch beside keys and values, at most: varints of their lengths, times and offsets.
 _HEADER_OVERHEAD_BYTES = 10
-_OFFSET_DELTA_MAX = 2**31 - 1
 _LOG_APPEND_TIME = 1
 
 
 class HistoryBatch(NamedTuple):
     base_offset: Offset
+    # Of its last record.
     last_offset: Offset
+    # Behind the gap that the batch covers.
+    end_offset: Offset
     body: bytes
 
 
 def encode_row_group(
-    columns: pa.RecordBatch, *, epochs: Sequence[EpochStart], batch_bytes_max: int = BATCH_BYTES_MAX
+    columns: pa.RecordBatch, *, end_offset: int, epochs: Sequence[EpochStart], batch_bytes_max: int = BATCH_BYTES_MAX
 ) -> list[HistoryBatch]:
-    """Batches of the records, in their order; a record that is larger than `batch_bytes_max` has one for itself."""
+    """Encodes the records in their order; a record that is larger than `batch_bytes_max` has a batch for itself.
+
+    `end_offset`: up to which there are no records behind the last one.
+    """
     rows = columns.num_rows
     if rows == 0:
         return []
@@ -56,16 +67,20 @@ def encode_row_group(
             base = int(offsets[start])
             end = int(ends.searchsorted(ends[start] + batch_bytes_max - BATCH_OVERHEAD_BYTES, "right")) - 1
             end = min(max(end, start + 1), border)
-            if offsets[end - 1] - base > _OFFSET_DELTA_MAX:
-                end = int(offsets.searchsorted(base + _OFFSET_DELTA_MAX, "right"))
+            if offsets[end - 1] - base >= OFFSETS_PER_BATCH_MAX:
+                end = int(offsets.searchsorted(base + OFFSETS_PER_BATCH_MAX))
             epoch = int(starts.searchsorted(base, "right")) - 1
+            covered_to = min(int(offsets[end]) if end < rows else end_offset, base + OFFSETS_PER_BATCH_MAX)
+            if epoch + 1 < len(epochs):
+                covered_to = min(covered_to, epochs[epoch + 1].start_offset)
             body = encoder.encode(
                 start,
                 end,
+                end_offset=covered_to,
                 leader_epoch=epochs[epoch].leader_epoch if epoch >= 0 else NO_LEADER_EPOCH,
                 log_append_time=bool(types[start] == _LOG_APPEND_TIME),
             )
-            batches.append(HistoryBatch(Offset(base), Offset(int(offsets[end - 1])), body))
+            batches.append(HistoryBatch(Offset(base), Offset(int(offsets[end - 1])), Offset(covered_to), body))
             start = end
     return batches
 

@@ -1,8 +1,8 @@
 """Holds one row group of a Parquet file, read and converted to record batches. Pure.
 
-    row group  rows 10 11 12 · · 15 16 · 18        offsets that key compaction left
-    batches    [ 10 11 12 ][ 15 16 ][ 18 ]
-    read for   [ 10 to 12 ][ 13 to 16 ][ 17 18 ]   a gap belongs to the batch behind it
+    row group    rows 10 11 12 · · 15 16 · 18 ·      offsets that key compaction left
+    batches      [ 10   to   14 ][15 to 17][18 19]   a batch covers the gap behind its records
+    asked for    [ 10 to 12 ][ 13 to 16 ][ 17 18 ]   where a fetch begins in a gap, it gets the batch behind it
 
 Invariant: it is whole, or damaged as a whole: then all readers get one Corrupt, which names the offset behind the row group.
 """
@@ -18,17 +18,17 @@ from metadata.model import Offset
 from segments.history.index import GroupPlace
 from segments.history.row_group_batches import HistoryBatch
 from segments.object_store.interface import Buffer
-from segments.records.batch import corrupt_range, parse_header
+from segments.records.batch import base_offset_of, corrupt_range, parse_header
 from segments.shared_errors import copy_of
 
 # Bytes of one batch, about: a reader gets at least one batch, however few records it asks for.
 GROUP_BATCH_BYTES: Final = 256 << 10
 # Memory of a batch beside its bytes.
-BATCH_MEMORY_BYTES: Final = 150
+BATCH_MEMORY_BYTES: Final = 190
 
 
 class GroupPart(NamedTuple):
-    """Whole batches that follow each other, and the offset behind them."""
+    """Whole batches, each of which begins where the one before ends, and the offset behind them."""
 
     buffers: Sequence[Buffer]
     next_offset: Offset
@@ -39,8 +39,10 @@ class CachedRowGroup(NamedTuple):
 
     place: GroupPlace
     batches: list[bytes]
-    # The last offset of each batch.
+    # The offset of the last record of each batch.
     last_offsets: list[Offset]
+    # The end of the gap that each batch covers.
+    end_offsets: list[Offset]
     damage: Corrupt | None = None
 
     @property
@@ -60,17 +62,19 @@ class CachedRowGroup(NamedTuple):
         """Batches from the first record at or after `offset` on, up to `bytes_max` bytes but at least one. Corrupt.
 
         A leader may hear of a compaction before it hears that its own PUT has succeeded: a batch that goes beyond the high
-        watermark is left for then, and if it is the first, there is none.
+        watermark is left for then, and if it is the first, there is none. The part ends before a gap that no batch covers.
         """
         if self.damage is not None:
             raise copy_of(self.damage)
         first = end = self.index_of(offset)
-        while end < len(self.batches) and self.last_offsets[end] < high_watermark:
+        while end < len(self.batches) and self.end_offsets[end] <= high_watermark:
+            if end > first and base_offset_of(self.batches[end]) != self.end_offsets[end - 1]:
+                break
             bytes_max -= len(self.batches[end])
             if end > first and bytes_max < 0:
                 break
             end += 1
-        return GroupPart(self.batches[first:end], Offset(self.last_offsets[end - 1] + 1) if end > first else Offset(offset))
+        return GroupPart(self.batches[first:end], self.end_offsets[end - 1] if end > first else Offset(offset))
 
     def index_of(self, offset: int) -> int:
         """Returns the index of the batch with the first record at or after `offset`."""
@@ -94,7 +98,12 @@ class CachedRowGroup(NamedTuple):
 
 def group_of(place: GroupPlace, batches: Sequence[HistoryBatch]) -> CachedRowGroup:
     """`batches`: of all records of the group, in order."""
-    group = CachedRowGroup(place, [batch.body for batch in batches], [batch.last_offset for batch in batches])
+    group = CachedRowGroup(
+        place,
+        [batch.body for batch in batches],
+        [batch.last_offset for batch in batches],
+        [batch.end_offset for batch in batches],
+    )
     assert group.last_offsets[-1] == place.last_offset, f"{place}, but the last batch ends at {group.last_offsets[-1]}"
     return group
 
@@ -107,7 +116,7 @@ def damaged_group(place: GroupPlace, error: Corrupt) -> CachedRowGroup:
         own.hint = f"Read on from offset {next_offset}, or restore the object from a version or a backup of the bucket."
         own.details["next_offset"] = next_offset
         error = own
-    return CachedRowGroup(place, [], [], error)
+    return CachedRowGroup(place, [], [], [], error)
 
 
 def unreadable_group(place: GroupPlace, why: str) -> Corrupt:

@@ -5,8 +5,9 @@
                                    compacted_to
 
 Invariant: each part ends where the next one begins, from the asked offset on, and the last one at or below the high watermark;
-there is at least one part unless the reader stands at the high watermark. A gap that key compaction left belongs to the part
-behind it, or is a part of its own where no records follow below `compacted_to`.
+there is at least one part unless the reader stands at the high watermark. A gap that key compaction left belongs to the row group
+before it, up to the end of that group's leader epoch, and else to the part behind it. It is a part of its own where a fetch begins
+in it, or an epoch ends in it, and no records follow below `compacted_to`.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def plan_fetch(
             at = part.next_offset
         else:
             bytes_left -= part.place.size_bytes
-            at = Offset(part.place.last_offset + 1)
+            at = part.place.end_offset
     return parts
 
 

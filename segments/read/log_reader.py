@@ -35,6 +35,7 @@ from segments.read.read_cache import Cold, OnGone, Place, ReadCache
 from segments.read.record_locations import RecordLocations, located
 from segments.read.record_lookup import AdoptNewest
 from segments.read.tail_cache import TailCache
+from segments.records.batch import base_offset_of, empty_batch
 
 
 class FetchTarget(NamedTuple):
@@ -49,7 +50,9 @@ class FetchTarget(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    # Whole record batches when joined. The first may begin before the asked offset: skip to it.
+    # Whole record batches when joined, each of which begins where the one before ends; the last one ends at `next_offset`. The
+    # first may begin before the asked offset, with records to skip, or behind it, after a gap. Where there are none, but
+    # `next_offset` is behind the asked offset, there are no records in between, and never will be.
     batches: list[Buffer]
     size_bytes: int
     next_offset: Offset
@@ -67,6 +70,17 @@ class FetchResult(NamedTuple):
     def more(self) -> bool:
         """Whether committed records follow that this answer had no room for, or that were still read from the bucket."""
         return self.next_offset < self.high_watermark
+
+    def passes_gap(self, offset: int) -> bool:
+        """Whether it says no more to who asked from `offset` on than that records were removed there."""
+        return not self.size_bytes and self.next_offset > offset
+
+    def batches_from(self, offset: int) -> list[Buffer]:
+        """Returns the batches for a Kafka client that asked from `offset` on: an empty one where the answer passes only a gap.
+
+        Such a client moves by batches alone, and knows no `next_offset`.
+        """
+        return [empty_batch(offset, self.next_offset)] if self.passes_gap(offset) else self.batches
 
 
 # Ends of answers that are remembered, to tell who reads on.
@@ -183,11 +197,13 @@ class LogReader:
                     break  # the answer is full, or ends before a damaged batch
                 bytes_left = bytes_max - size_bytes
                 if isinstance(part, Gap):
+                    if batches:
+                        break  # an epoch ends in the gap, so that no batch covers it: the next answer passes it
                     next_offset = part.next_offset
                 elif isinstance(part, FromCache):
                     hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_left)
                     assert hot is not None, f"{log.partition}: the hot pool begins at or below {part.offset}, and has it not"
-                    if batches and hot.batches[0].base_offset < next_offset:
+                    if batches and hot.batches[0].base_offset != next_offset:
                         break  # a row group ends within this batch: only the first of an answer may begin before its offset
                     for batch in hot.batches:
                         batches += (batch.stamp, batch.rest)
@@ -195,7 +211,10 @@ class LogReader:
                         hot_bytes += batch.size_bytes
                     next_offset = hot.next_offset
                 elif (cold := reads.cold_at(part.place)) is not None:
-                    buffers, next_offset = _read(cold, part.offset, bytes_left, log.high_watermark)
+                    buffers, behind = _read(cold, part.offset, bytes_left, log.high_watermark)
+                    if batches and buffers and base_offset_of(buffers[0]) != next_offset:
+                        break  # an epoch ends in a gap before it
+                    next_offset = behind
                     batches += buffers
                     size_bytes += sum(map(len, buffers))
                     last = part.place

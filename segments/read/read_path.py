@@ -139,6 +139,18 @@ class ReadPath:
                 raise NoLeader(f"this broker leads {partition} in another epoch now")
         return found
 
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+        """Returns the record with the largest timestamp, or None where none has a timestamp. See RecordLookup.latest.
+
+        Another leader may have committed a later one, so the leadership is verified before the answer.
+        """
+        led = self._partitions.readable(partition)
+        found = await self._lookup.latest(led)
+        await self._verify_leadership()
+        if self._partitions.readable(partition) is not led:
+            raise NoLeader(f"this broker leads {partition} in another epoch now")
+        return found
+
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
         """Explains a record as RecordLookup.explain does."""
         return await self._lookup.explain(self._partitions.at(partition), offset)

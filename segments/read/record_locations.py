@@ -62,7 +62,7 @@ def located(
     is_in_history = any(isinstance(part, FromParquet | Gap) for part in parts)
     version = history.version if history is not None and is_in_history else 0
     last = parts[-1]
-    next_offset = last.next_offset if isinstance(last, Gap) else Offset(places[-1].last_offset + 1)
+    next_offset = last.next_offset if isinstance(last, Gap) else places[-1].end_offset
     return RecordLocations(version, tuple(part.place for part in parts if isinstance(part, FromWal))), ByteExtent(
         size_bytes, next_offset
     )

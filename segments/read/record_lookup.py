@@ -1,14 +1,15 @@
-"""Finds single records: the first at or after a time, and where the record of an offset lies.
+"""Finds single records: the first at or after a time, the one with the largest timestamp, and where the record of an offset lies.
 
-Both read a run or a row group as a whole, through the cold pool. Invariant: what is found lies below the high watermark, and not
+All read a run or a row group as a whole, through the cold pool. Invariant: what is found lies below the high watermark, and not
 below the log start.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -76,6 +77,14 @@ class RecordLookup:
         """
         return await self._planned(led, partial(self._first_at, led, timestamp_ms))
 
+    async def latest(self, led: LeaderPartition) -> TimestampedOffset | None:
+        """Returns the record with the largest timestamp, of several the first. None where no record has a timestamp.
+
+        Reads only what can hold it by the statistics of runs, files and row groups: mostly one run or row group. Raises Corrupt
+        when a damaged batch may hold it.
+        """
+        return await self._planned(led, partial(self._latest, led))
+
     async def explain(self, led: LeaderPartition, offset: int) -> Explanation:
         """Raises OutOfRange unless a record has this offset; Corrupt and Unavailable where it can't be read."""
         return await self._planned(led, partial(self._explain, led, offset))
@@ -114,6 +123,36 @@ class RecordLookup:
                 if record_ms >= timestamp_ms and first <= offset < end:
                     return TimestampedOffset(Offset(offset), record_ms)
         return None
+
+    async def _latest(self, led: LeaderPartition) -> TimestampedOffset | None:
+        log = led.log
+        while True:
+            bounds = log.log_start_offset, log.high_watermark
+            best: TimestampedOffset | None = None
+            for place in _by_max_timestamp(led, *bounds):
+                if not _may_be_later(place.max_timestamp, place.base_offset, best):
+                    break
+                cold = await self._read(led, place)
+                if isinstance(cold, CachedRun) and len(cold.body) <= THREAD_BYTES:
+                    best = self._latest_in(cold, bounds, best)
+                else:
+                    best = await asyncio.to_thread(self._latest_in, cold, bounds, best)
+            if best is None or best.offset >= log.log_start_offset:
+                return best  # else it was deleted meanwhile
+
+    def _latest_in(self, cold: Cold, bounds: tuple[Offset, Offset], best: TimestampedOffset | None) -> TimestampedOffset | None:
+        """Returns the record of `cold` within the bounds that is later than `best`, or else `best`."""
+        first, end = bounds
+        for index in sorted(range(cold.batch_count), key=lambda index: -cold.max_timestamp(index)):
+            behind = cold.last_offset(index - 1) if index else cold.place.base_offset - 1
+            if not _may_be_later(cold.max_timestamp(index), behind + 1, best):
+                break
+            if cold.last_offset(index) < first:
+                continue
+            for offset, record_ms, _, _, _ in self._records(cold, index):
+                if first <= offset < end and _may_be_later(record_ms, offset, best):
+                    best = TimestampedOffset(Offset(offset), record_ms)
+        return best
 
     async def _explain(self, led: LeaderPartition, offset: int) -> Explanation:
         log, history = led.log, led.history
@@ -186,6 +225,36 @@ def _next_from_timestamp(led: LeaderPartition, timestamp_ms: int, offset: Offset
     runs = led.runs.from_timestamp(timestamp_ms, from_offset=offset)
     groups = led.history.from_timestamp(timestamp_ms, from_offset=offset) if led.history is not None else iter(())
     return next(chain[Place](groups, runs), None)
+
+
+def _by_max_timestamp(led: LeaderPartition, start_offset: Offset, end_offset: Offset) -> Iterator[Place]:
+    """Yields what holds records in [start_offset, end_offset): the largest `max_timestamp` first, of equal ones in offset order.
+
+    Row groups of a file are looked at only when its turn comes.
+    """
+    history = led.history
+    in_segments = start_offset if history is None else max(start_offset, history.compacted_to)
+    heap: list[tuple[int, int, int, Place | None]] = [
+        (-run.max_timestamp, run.base_offset, -1, run) for run in led.runs.between(in_segments, end_offset)
+    ]
+    if history is not None:
+        heap += [(-file.max_timestamp, file.base_offset, at, None) for at, file in history.files_from(start_offset)]
+    heapify(heap)
+    while heap:
+        _, _, at, place = heappop(heap)
+        if place is not None:
+            yield place
+        elif history is not None:
+            for group in history.groups_in(at):
+                if group.last_offset >= start_offset and group.base_offset < end_offset:
+                    heappush(heap, (-group.max_timestamp, group.base_offset, -1, group))
+
+
+def _may_be_later(timestamp_ms: int, offset: int, best: TimestampedOffset | None) -> bool:
+    """Whether a record of this timestamp, at this offset or behind it, may count for more than `best`. Negative ones are none."""
+    if timestamp_ms < 0:
+        return False
+    return best is None or timestamp_ms > best.timestamp_ms or (timestamp_ms == best.timestamp_ms and offset < best.offset)
 
 
 def _no_record(led: LeaderPartition, offset: int) -> OutOfRange:

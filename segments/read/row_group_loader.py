@@ -131,7 +131,7 @@ class RowGroupLoader:
         def decoded() -> list[HistoryBatch]:
             columns = read_row_group(only[0], place.group, footer)
             only.clear()
-            batches = encode_row_group(columns, epochs=place.epochs, batch_bytes_max=GROUP_BATCH_BYTES)
+            batches = encode_row_group(columns, end_offset=place.end_offset, epochs=place.epochs, batch_bytes_max=GROUP_BATCH_BYTES)
             del columns
             if self._under_way == 1:  # else what Arrow took for these columns is kept for those of the next group
                 pa.default_memory_pool().release_unused()

@@ -29,6 +29,7 @@ import msgspec
 from awscrt.checksums import crc32c
 
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
+from metadata.model import Offset
 from segments.object_store.interface import Buffer
 from segments.records.batch_kernel import RecordSection
 from segments.records.compression import decompress
@@ -41,6 +42,9 @@ LENGTH_BYTES_MIN = BATCH_OVERHEAD_BYTES - 12
 
 # Bound on a produced batch. 64 MiB decompressed would hold nine million records of 7 bytes; opening each takes 40 bytes.
 RECORDS_PER_BATCH_MAX = 1_000_000
+
+# That one batch covers: its last offset delta has 31 bits.
+OFFSETS_PER_BATCH_MAX = 2**31
 
 NO_PRODUCER_ID = -1
 NO_LEADER_EPOCH = -1
@@ -154,6 +158,22 @@ def parse_header(buffer: Buffer, start: int = 0) -> BatchHeader:
     if header.attributes & CODEC_BITS >= len(CODECS):
         raise InvalidRecord(f"the record batch says codec {header.attributes & CODEC_BITS}; 0 to {len(CODECS) - 1} are known")
     return header
+
+
+def base_offset_of(batch: Buffer) -> Offset:
+    """Returns the base offset of a batch whose header was checked before."""
+    return Offset(int.from_bytes(batch[:8], "big"))
+
+
+def empty_batch(base_offset: int, end_offset: int) -> bytes:
+    """Encodes a batch without records, which says that [base_offset, end_offset) holds none. It covers at most 2^31 offsets.
+
+    Kafka clients read on at the last offset of a batch + 1, also where it has no records: Kafka's log cleaner leaves such batches.
+    The leader epoch is -1: the offsets may be of several epochs, and a client compares no epoch that it does not know (KIP-320).
+    """
+    last_offset_delta = min(end_offset - base_offset, OFFSETS_PER_BATCH_MAX) - 1
+    header = BatchHeader(base_offset, 0, NO_LEADER_EPOCH, MAGIC, 0, 0, last_offset_delta, -1, -1, NO_PRODUCER_ID, -1, -1, 0)
+    return assemble(header, b"")
 
 
 def split_batches(buffer: Buffer) -> list[memoryview]:

@@ -837,10 +837,12 @@ def encode_columns(
     headers: ArrowReader | None,
     header_keys: ArrowReader | None,
     header_values: ArrowReader | None,
+    last_offset_delta: cython.longlong = -1,
 ) -> bytes:
     """One uncompressed batch of the rows: at least one, and as many in each column. Offset deltas: 0, 1, 2, … where none are given.
 
-    `header` gives the base offset, the leader epoch, the attributes and the producer's fields. InvalidArgument, TooLarge.
+    `header` gives the base offset, the leader epoch, the attributes and the producer's fields. `last_offset_delta`: of the batch,
+    at least that of the last row, which is the default. InvalidArgument, TooLarge.
     """
     rows: Rows = Rows(keys, values, timestamps, offset_deltas, headers, header_keys, header_values)
     with cython.nogil:
@@ -850,7 +852,8 @@ def encode_columns(
     writer: ByteWriter = _begin_batch(rows.section)
     with cython.nogil:
         writer.put_rows(rows)
-    return _sealed_batch(writer, header, rows.count, rows.delta(rows.count - 1), rows.base, rows.latest)
+    last_offset_delta = max(last_offset_delta, rows.delta(rows.count - 1))
+    return _sealed_batch(writer, header, rows.count, last_offset_delta, rows.base, rows.latest)
 
 
 def encode_tuples(header: BatchHeader, records: Sequence[NewRecordTuple]) -> bytes:

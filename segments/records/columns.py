@@ -248,10 +248,11 @@ class ColumnsEncoder:
         self._has_headers = len(headers.values) > 0
         _, self._header_keys, self._header_values = _header_readers(headers)
 
-    def encode(self, start: int, end: int, *, leader_epoch: int, log_append_time: bool) -> bytes:
-        """Encodes rows [start, end) as one batch without compression or producer. Raises InvalidArgument, TooLarge (2 GiB).
+    def encode(self, start: int, end: int, *, end_offset: int, leader_epoch: int, log_append_time: bool) -> bytes:
+        """Encodes one batch, not compressed, of rows [start, end), which covers the offsets up to before `end_offset`.
 
-        It takes at least one row, with offsets no more than 2^31 - 1 apart, and one timestamp where `log_append_time` is set.
+        The rows are at least one, and have one timestamp where `log_append_time` is set. The batch covers at most 2^31 offsets. It
+        has no producer. Raises InvalidArgument, TooLarge (2 GiB).
         """
         count = end - start
         base = int(self._offsets[start])
@@ -265,6 +266,7 @@ class ColumnsEncoder:
             self._lists.reader(start, count) if self._has_headers else None,
             self._header_keys,
             self._header_values,
+            end_offset - 1 - base,
         )
 
 

@@ -40,6 +40,10 @@ class RunPlace(NamedTuple):
         return self.session, self.seq, self.start
 
     @property
+    def end_offset(self) -> Offset:
+        return Offset(self.last_offset + 1)
+
+    @property
     def size_bytes(self) -> int:
         return self.end - self.start
 
@@ -53,6 +57,13 @@ class EpochEnd(NamedTuple):
     # The requested epoch, or else the largest below it that has records.
     leader_epoch: LeaderEpoch
     end_offset: Offset
+
+    def diverges(self, *, last_fetched_epoch: int, fetch_offset: int) -> bool:
+        """Whether a reader at `fetch_offset`, whose last batch was of `last_fetched_epoch`, holds records that are not in this log.
+
+        `self` answers where `last_fetched_epoch` ends (KIP-595). NO_EPOCH_END diverges from every reader.
+        """
+        return self.leader_epoch < last_fetched_epoch or self.end_offset < fetch_offset
 
 
 # There is no record of that epoch, nor of an earlier one.

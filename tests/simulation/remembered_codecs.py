@@ -75,11 +75,14 @@ class _Codecs:
             found = self._parquet_footers[what] = parse_parquet_footer(tail, file, key)
         return found
 
-    def encode_history(self, columns: pa.RecordBatch, *, epochs: Sequence[EpochStart], batch_bytes_max: int) -> list[HistoryBatch]:
-        what = (id(columns), tuple(epochs), batch_bytes_max)
+    def encode_history(
+        self, columns: pa.RecordBatch, *, end_offset: int, epochs: Sequence[EpochStart], batch_bytes_max: int
+    ) -> list[HistoryBatch]:
+        what = (id(columns), end_offset, tuple(epochs), batch_bytes_max)
         found = self._batches.get(what)
         if found is None:
-            found = self._batches[what] = columns, encode_row_group(columns, epochs=epochs, batch_bytes_max=batch_bytes_max)
+            made = encode_row_group(columns, end_offset=end_offset, epochs=epochs, batch_bytes_max=batch_bytes_max)
+            found = self._batches[what] = columns, made
         return found[1]
 
     def parse_footer(self, footer: bytes, *, session: SessionId, seq: SegmentSeq, batches_end: int, key: str) -> SegmentFooter:

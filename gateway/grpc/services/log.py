@@ -27,7 +27,8 @@ from segments.partition.producer_state import ONE_SHOT
 
 SERVICE: Final = "tidelog.v1.Log"
 QUERIES_MAX: Final = 10_000
-# By timestamp: each may read from the bucket, or ask another broker.
+# Kinds of queries that look for a record: each may read from the bucket, or ask another broker.
+_LOOK_UPS: Final = frozenset({"timestamp_ms", "max_timestamp"})
 LOOK_UPS_AT_ONCE: Final = 16
 
 
@@ -67,8 +68,8 @@ class GrpcLogService:
         turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         async with asyncio.TaskGroup() as look_ups:
             results = [
-                look_ups.create_task(_at_timestamp(log, place, query, answer, turns))
-                if isinstance(place, TopicPartition) and query.WhichOneof("at") == "timestamp_ms"
+                look_ups.create_task(_looked_up(log, place, query, answer, turns))
+                if isinstance(place, TopicPartition) and query.WhichOneof("at") in _LOOK_UPS
                 else _bound(query, answer)
                 for query, place, answer in zip(request.queries, places, answers, strict=True)
             ]
@@ -196,11 +197,11 @@ def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2
         case "latest":
             offset = bounds.high_watermark
         case _:
-            return InvalidArgument("the query says neither earliest nor latest nor timestamp_ms", field="at")
+            return InvalidArgument("the query says neither earliest nor latest nor timestamp_ms nor max_timestamp", field="at")
     return log_pb2.OffsetResult(offset=offset, timestamp_ms=-1, leader_epoch=bounds.leader_epoch)
 
 
-async def _at_timestamp(
+async def _looked_up(
     log: LogService,
     partition: TopicPartition,
     query: log_pb2.OffsetQuery,
@@ -211,7 +212,10 @@ async def _at_timestamp(
         return bounds
     try:
         async with turns:
-            found = await log.offset_for_timestamp(partition, query.timestamp_ms)
+            if query.max_timestamp:
+                found = await log.offset_of_max_timestamp(partition)
+            else:
+                found = await log.offset_for_timestamp(partition, query.timestamp_ms)
     except TidelogError as error:
         return error.with_traceback(None)
     offset, timestamp_ms = (-1, -1) if found is None else found

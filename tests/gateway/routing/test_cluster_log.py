@@ -106,6 +106,21 @@ def test_batches_of_a_stream_keep_their_order_and_their_sequences_through_anothe
     with_cluster(tmp_path, scenario)
 
 
+def test_the_largest_timestamp_is_asked_of_the_leader_whichever_broker_a_client_asks(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        _, number, broker = await made(cluster)
+        query = log_pb2.OffsetQuery(topic="orders", partition=number, max_timestamp=True)
+        async with channel_to(broker) as channel:
+            for timestamps_ms, expected in (([], (-1, -1)), ([5, 9, 7], (1, 9)), ([9, 8], (1, 9)), ([20], (5, 20))):
+                if timestamps_ms:
+                    batch = batch_of(*[b"v"] * len(timestamps_ms), timestamps_ms=timestamps_ms)
+                    await log_stub(channel).Produce(log_pb2.ProduceRequest(appends=[ready(batch, number)]))
+                (found,) = (await log_stub(channel).ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).results
+                assert (found.offset, found.timestamp_ms) == expected
+
+    with_cluster(tmp_path, scenario)
+
+
 def test_what_was_forwarded_once_is_refused_with_the_leader_s_name_and_never_sent_on(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic, number, broker = await made(cluster)

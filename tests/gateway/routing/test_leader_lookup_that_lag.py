@@ -61,6 +61,9 @@ class LaggingLeader:
     async def offset_for_timestamp(self, _: BrokerRegistration, __: str, partition: TopicPartition, ___: int) -> Any:
         return self._one(partition, None)
 
+    async def offset_of_max_timestamp(self, _: BrokerRegistration, __: str, partition: TopicPartition) -> Any:
+        return self._one(partition, None)
+
     async def delete_records(self, _: BrokerRegistration, __: str, partition: TopicPartition, ___: int, **____: object) -> Any:
         return self._one(partition, Offset(5))
 
@@ -112,6 +115,7 @@ QUESTIONS: dict[str, tuple[Ask, object]] = {
     "one bound": (lambda world: world.log.bounds(P1), bounds(2, 9)),
     "leader epochs": (lambda world: world.log.ends_of_epochs([EpochQuestion(P1, 1)]), [END]),
     "timestamp": (lambda world: world.log.offset_for_timestamp(P1, 5), None),
+    "largest timestamp": (lambda world: world.log.offset_of_max_timestamp(P1), None),
     "delete records": (lambda world: world.log.delete_records(P1, 5), Offset(5)),
     "explain": (lambda world: world.log.explain(P1, 0), "explained"),
     "written once": (

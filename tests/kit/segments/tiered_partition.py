@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from metadata.errors import TidelogError
-from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import history_file_key, history_file_name
 from segments.byte_budget import ByteBudget
 from segments.history.index import HistoryIndex
@@ -66,10 +66,14 @@ class TieredPartition:
         cold_bytes_max: int = 1 << 20,
         reads: ByteBudget | None = None,
         disk_folder: Path | None = None,
+        place: TopicPartition = ORDERS,
+        store: ScriptedStore | None = None,
     ) -> None:
         """`file_batches`, `segment_batches`: in each file, in each segment; `epoch_batches`: of each leader; `keeps`: whether key
         compaction has kept the record of this offset, if it is in Parquet."""
-        self.store = ScriptedStore()
+        self.place = place
+        self.session = SessionId(SESSION + place.partition)
+        self.store = store or ScriptedStore()
         self.stamped: list[StampedBatch] = []
         at = 0
         for number, batch in enumerate(batches):
@@ -89,7 +93,7 @@ class TieredPartition:
         self._put_segments(compacted, segment_batches)
         self.manifest = self._put_history(compacted, file_batches, group_bytes)
         log = PartitionLog(
-            ORDERS,
+            self.place,
             leader_epoch=LeaderEpoch(EPOCH + len(batches) // epoch_batches),
             log_start_offset=Offset(0),
             end_offset=Offset(at),
@@ -99,7 +103,7 @@ class TieredPartition:
         newest = self.stamped[len(batches) - hot :]
         self.hot = TailCache(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in newest))
         if newest:
-            self.hot.add(ORDERS, newest)
+            self.hot.add(self.place, newest)
         self.reads = reads or ByteBudget(1 << 20)
         self.cold_bytes_max = cold_bytes_max
         self.disk_folder = disk_folder
@@ -115,9 +119,9 @@ class TieredPartition:
             end = at
             while end < len(self.stamped) and end - at < segment_batches and self.epochs[end] == self.epochs[at]:
                 end += 1
-            segment = segment_of(SESSION, seq, [(ORDERS, self.stamped[at:end])], leader_epoch=self.epochs[at])
-            self.store.plant(f"wal/{SESSION:016x}/{seq:016x}", b"".join(segment.body))
-            self.runs.add(segment.footer.runs[0], session=SESSION, seq=SegmentSeq(seq))
+            segment = segment_of(self.session, seq, [(self.place, self.stamped[at:end])], leader_epoch=self.epochs[at])
+            self.store.plant(f"wal/{self.session:016x}/{seq:016x}", b"".join(segment.body))
+            self.runs.add(segment.footer.runs[0], session=self.session, seq=SegmentSeq(seq))
             at, seq = end, seq + 1
 
     def _put_history(self, compacted: int, file_batches: int, group_bytes: int) -> Manifest:
@@ -133,13 +137,13 @@ class TieredPartition:
             written = write_history(
                 [columns], name=name, topic=TOPIC, partition=0, base_offset=base, last_offset=last, settings=settings
             )
-            self.store.plant(history_file_key(TOPIC, ORDERS, name), bytes(written.body))
+            self.store.plant(history_file_key(TOPIC, self.place, name), bytes(written.body))
             files.append(written.file)
         starts: dict[LeaderEpoch, Offset] = {}
         for batch, epoch in zip(self.stamped[:compacted], self.epochs, strict=False):
             starts.setdefault(epoch, batch.base_offset)
         return msgspec.structs.replace(
-            no_manifest(ORDERS),
+            no_manifest(self.place),
             version=1,
             compacted_to=self.compacted_to,
             files=tuple(files),
@@ -153,7 +157,7 @@ class TieredPartition:
 
     @property
     def file_keys(self) -> list[str]:
-        return [history_file_key(TOPIC, ORDERS, file.name) for file in self.manifest.files]
+        return [history_file_key(TOPIC, self.place, file.name) for file in self.manifest.files]
 
     def damage(self, key: str, at: int) -> None:
         """Changes one byte of an object."""
@@ -195,7 +199,7 @@ class TieredPartition:
 
     async def fetch(self, reader: LogReader, offset: int, *, bytes_max: int = EVERYTHING, wait_ms_max: float = 0) -> FetchResult:
         (answer,) = await reader.fetch(
-            [FetchTarget(ORDERS, offset, bytes_max)],
+            [FetchTarget(self.place, offset, bytes_max)],
             lambda _: self.led,
             asyncio.Event(),
             bytes_max=bytes_max,

@@ -22,12 +22,21 @@ from tests.kit.segments.record_strategies import TIMESTAMP_MS, aiokafka_records
 EPOCH = [EpochStart(LeaderEpoch(4), Offset(0))]
 
 
-def encode(rows: Sequence[Row], *, epochs: Sequence[EpochStart] = EPOCH, batch_bytes_max: int = 1 << 20) -> list[HistoryBatch]:
-    batches = encode_row_group(columns_of(rows), epochs=epochs, batch_bytes_max=batch_bytes_max)
+def encode(
+    rows: Sequence[Row],
+    *,
+    epochs: Sequence[EpochStart] = EPOCH,
+    batch_bytes_max: int = 1 << 20,
+    end_offset: int | None = None,
+) -> list[HistoryBatch]:
+    if end_offset is None:
+        end_offset = rows[-1][0] + 1
+    batches = encode_row_group(columns_of(rows), end_offset=end_offset, epochs=epochs, batch_bytes_max=batch_bytes_max)
     assert rows_of_batches([batch.body for batch in batches]) == list(rows)
     for batch in batches:
         header = parse_header(batch.body)
-        assert (header.base_offset, header.last_offset) == (batch.base_offset, batch.last_offset)
+        assert (header.base_offset, header.last_offset) == (batch.base_offset, batch.end_offset - 1)
+        assert batch.last_offset == iterate_records(batch.body, decompressed_bytes_max=BOUND)[-1][0]
     return batches
 
 
@@ -48,14 +57,19 @@ def test_any_history_is_the_same_records_behind_columns_parquet_and_row_groups(
     served = [
         batch
         for group in read_columns(written.body, written.file)
-        for batch in encode_row_group(group, epochs=history.epochs, batch_bytes_max=batch_bytes_max)
+        for batch in encode_row_group(
+            group,
+            end_offset=group.column("offset")[-1].as_py() + 1 if group.num_rows else 0,
+            epochs=history.epochs,
+            batch_bytes_max=batch_bytes_max,
+        )
     ]
     bodies = [batch.body for batch in served]
     assert rows_of_batches(bodies) == history.rows
     assert checksum_of_batches(bodies, decompressed_bytes_max=BOUND) == checksum_of_batches(
         history.batches, decompressed_bytes_max=BOUND
     )
-    assert all(a.last_offset < b.base_offset for a, b in pairwise(served))
+    assert all(a.last_offset < a.end_offset <= b.base_offset for a, b in pairwise(served))
     epoch_of = {
         record[0]: parse_header(batch).leader_epoch
         for batch in history.batches
@@ -74,8 +88,24 @@ def test_other_clients_read_them() -> None:
     assert aiokafka_records(batch.body) == [(offset, time, key, value, headers) for offset, time, _, key, value, headers in rows]
 
 
+def test_a_batch_covers_the_gap_behind_its_records_also_the_one_at_the_end_of_the_row_group() -> None:
+    batches = encode([row(1), row(4), row(9, kind=1), row(11, kind=1, time=5)], end_offset=20)
+    assert [(batch.base_offset, batch.last_offset, batch.end_offset) for batch in batches] == [(1, 4, 9), (9, 9, 11), (11, 11, 20)]
+
+
+def test_the_cover_of_a_batch_ends_with_its_leader_epoch() -> None:
+    epochs = [EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in ((4, 0), (5, 3), (6, 8), (7, 30))]
+    batches = encode([row(0), row(5), row(20)], epochs=epochs, end_offset=40)
+    assert [(batch.base_offset, batch.end_offset) for batch in batches] == [(0, 3), (5, 8), (20, 30)]
+
+
+def test_a_batch_covers_no_more_offsets_than_its_last_offset_delta_can_tell() -> None:
+    (batch,) = encode([row(7)], end_offset=2**40)
+    assert batch.end_offset == 7 + 2**31
+
+
 def test_no_records_are_no_batches() -> None:
-    assert encode_row_group(columns_of([row(1)]).slice(0, 0), epochs=EPOCH) == []
+    assert encode_row_group(columns_of([row(1)]).slice(0, 0), end_offset=0, epochs=EPOCH) == []
 
 
 def test_a_batch_ends_where_the_next_leader_epoch_begins() -> None:

@@ -105,14 +105,22 @@ def plan_with_history(
 
 
 def test_below_compacted_to_it_is_parquet_that_is_read_and_gaps_are_stepped_over() -> None:
-    assert shown(plan_with_history(21)) == [(21, 20, 25), (26, 27, 30), (31, 31, 31), (32, 40), (40, 40, 49), (50,)]
+    assert shown(plan_with_history(21)) == [(21, 20, 25), (27, 27, 30), (31, 31, 31), (40, 40, 49), (50,)]
     assert shown(plan_with_history(10, bytes_max=1)) == [(10, 12, 12)]
     assert shown(plan_with_history(35, bytes_max=1)) == [(35, 40), (40, 40, 49)]
 
 
+def test_a_row_group_covers_the_gap_behind_it_up_to_the_end_of_its_leader_epoch() -> None:
+    found = history([[(2, 4), (5, 7)], [(15, 16)]])  # epoch 5 begins at 12
+    assert [place.end_offset for place in found.between(0, 100)] == [5, 12, 40]
+    runs = index_of(10, 10, 10, 10, 10, 10)
+    parts = plan_fetch(5, high_watermark=Offset(60), hot_start_offset=None, runs=runs, history=found, bytes_max=1000)
+    assert shown(parts) == [(5, 5, 7), (12, 15, 16), (40, 40, 49), (50, 50, 59)]
+
+
 def test_the_hot_pool_comes_before_parquet_where_it_reaches_that_far() -> None:
     assert shown(plan_with_history(25, hot_start_offset=25)) == [(25,)]
-    assert shown(plan_with_history(13, hot_start_offset=25)) == [(13, 20, 25), (26,)]
+    assert shown(plan_with_history(13, hot_start_offset=25)) == [(13, 20, 25), (27,)]
 
 
 def test_a_gap_ends_at_the_high_watermark_though_a_manifest_tells_of_more() -> None:

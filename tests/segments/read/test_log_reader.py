@@ -116,6 +116,9 @@ class Partition:
     def first_at(self, timestamp_ms: int) -> TimestampedOffset | None:
         return self.with_reader(lambda _: self.lookup.first_at(self.led, timestamp_ms))
 
+    def latest(self) -> TimestampedOffset | None:
+        return self.with_reader(lambda _: self.lookup.latest(self.led))
+
     def explain(self, offset: int) -> Explanation:
         return self.with_reader(lambda _: self.lookup.explain(self.led, offset))
 
@@ -322,6 +325,41 @@ def test_a_damaged_batch_that_may_hold_the_time_is_told_of_and_an_older_one_is_p
     assert damage.value.details["next_offset"] == 1
     partition.led.log.log_start_offset = Offset(1)
     assert partition.first_at(t) == (1, t + 9)
+
+
+def test_the_record_with_the_largest_timestamp_is_the_first_of_those_and_costs_one_read() -> None:
+    t = TIMESTAMP_MS
+    partition = Partition(
+        *[[batch_of(b"x", timestamps_ms=[t + seq])] for seq in range(5)],
+        [batch_of(b"5", b"6", timestamps_ms=[t + 8, t + 90]), batch_of(b"7", timestamps_ms=[t + 90])],
+        [batch_of(b"8", timestamps_ms=[t + 90])],
+    )
+    assert partition.latest() == (6, t + 90)
+    assert [call.key for call in partition.store.calls] == [key_of(5)]
+
+
+def test_the_largest_timestamp_is_that_of_a_record_within_the_bounds() -> None:
+    t = TIMESTAMP_MS
+    partition = Partition(
+        [batch_of(b"0", b"1", timestamps_ms=[t + 90, t + 10])], [batch_of(b"2", timestamps_ms=[t + 5])], [batch_of(b"3")]
+    )
+    partition.led.log.log_start_offset = Offset(1)
+    assert partition.latest() == (1, t + 10)
+    partition.led.log.log_start_offset = Offset(2)
+    assert partition.latest() == (2, t + 5)
+
+
+def test_where_no_record_has_a_timestamp_there_is_no_largest_one() -> None:
+    assert Partition([batch_of(b"0", timestamps_ms=[-1])]).latest() is None
+
+
+def test_a_damaged_batch_that_may_hold_the_largest_timestamp_is_reported() -> None:
+    partition = Partition([batch_of(b"0", timestamps_ms=[TIMESTAMP_MS])], [batch_of(b"1", timestamps_ms=[TIMESTAMP_MS + 9])])
+    partition.damage(0, 0)
+    assert partition.latest() == (1, TIMESTAMP_MS + 9)
+    partition.damage(1, 1)
+    with pytest.raises(Corrupt, match="offset 1 can't be read"):
+        partition.latest()
 
 
 def test_a_record_below_the_log_start_is_not_found() -> None:

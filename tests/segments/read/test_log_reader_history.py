@@ -72,6 +72,25 @@ def test_any_history_reads_the_same_wherever_it_lies_from_any_offset_in_answers_
     partition.with_reader(work)
 
 
+@given(st.lists(_batches(), min_size=1, max_size=8), st.data())
+def test_the_record_with_the_largest_timestamp_is_found_in_any_history(batches: list[bytes], data: st.DataObject) -> None:
+    compacted = data.draw(st.integers(0, len(batches)), label="compacted")
+    kept = data.draw(st.sets(st.integers(0, 60)), label="kept")
+    partition = TieredPartition(
+        batches,
+        compacted=compacted,
+        file_batches=data.draw(st.integers(1, 4), label="file_batches"),
+        group_bytes=data.draw(st.sampled_from([1, 200, 1 << 20]), label="group_bytes"),
+        keeps=lambda offset: offset in kept,
+        segment_batches=data.draw(st.integers(1, 3), label="segment_batches"),
+    )
+    start = data.draw(st.integers(0, partition.end), label="log_start_offset")
+    partition.led.log.log_start_offset = Offset(start)
+    found = partition.with_reader(lambda _: partition.lookup.latest(partition.led))
+    readable = [record for record in partition.records if record[0] >= start]
+    assert found == max(((record[0], record[1]) for record in readable), key=lambda at: (at[1], -at[0]), default=None)
+
+
 def test_batches_from_parquet_say_who_led_and_whose_clock_it_was() -> None:
     appended = with_log_append_time(V[2], TIMESTAMP_MS + 5)
     partition = TieredPartition([V[0], V[1], appended, V[3]], compacted=4, group_bytes=1 << 20, epoch_batches=2)

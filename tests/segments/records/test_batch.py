@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
 from segments.records.batch import (
     BATCH_OVERHEAD_BYTES,
+    NO_LEADER_EPOCH,
     RECORDS_PER_BATCH_MAX,
     assemble,
     check_produced,
     check_stored,
+    empty_batch,
     parse_header,
     parse_whole,
     split_batches,
     stamp,
     with_log_append_time,
 )
-from segments.records.columns import encode_records, iterate_records
+from segments.records.columns import decode_batches, encode_records, iterate_records
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 from tests.kit.segments.kernel_forms import kernel_form
@@ -370,3 +372,18 @@ def test_a_torn_batch_among_others_is_refused() -> None:
     for split in split_inside:
         with pytest.raises(InvalidRecord):
             split()
+
+
+def test_an_empty_batch_is_one_to_our_decoders_and_to_kafkas_and_holds_nothing() -> None:
+    batch = empty_batch(7, 12)
+    assert len(batch) == BATCH_OVERHEAD_BYTES
+    header = parse_whole(batch)
+    assert (header.base_offset, header.last_offset, header.record_count, header.leader_epoch) == (7, 11, 0, NO_LEADER_EPOCH)
+    assert (header.base_timestamp, header.max_timestamp) == (-1, -1)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert iterate_records(batch, decompressed_bytes_max=BOUND) == aiokafka_records(batch) == []
+    assert decode_batches([batch], decompressed_bytes_max=BOUND).num_rows == 0
+
+
+def test_an_empty_batch_covers_no_more_offsets_than_its_last_offset_delta_can_tell() -> None:
+    assert parse_whole(empty_batch(5, 2**40)).last_offset == 5 + 2**31 - 1

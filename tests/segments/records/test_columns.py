@@ -91,10 +91,14 @@ def test_parts_of_columns_encode_to_the_bytes_of_batches_of_their_own(
     encoder = ColumnsEncoder(columns)
     start = data.draw(st.integers(0, len(records) - 1))
     end = data.draw(st.integers(start + 1, len(records)))
-    found = encoder.encode(start, end, leader_epoch=3, log_append_time=False)
+    base_offset, end_offset = 7 + int(deltas[start]), 8 + int(deltas[end - 1])
+    found = encoder.encode(start, end, end_offset=end_offset, leader_epoch=3, log_append_time=False)
     assert found == encode_columns_of(
-        records[start:end], offset_deltas=deltas[start:end] - deltas[start], base_offset=7 + int(deltas[start]), leader_epoch=3
+        records[start:end], offset_deltas=deltas[start:end] - deltas[start], base_offset=base_offset, leader_epoch=3
     )
+    covering = encoder.encode(start, end, end_offset=end_offset + 5, leader_epoch=3, log_append_time=False)
+    assert read(covering) == read(found)
+    assert parse_header(covering).last_offset == end_offset + 4
 
 
 @given(record_lists, st.sampled_from(Codec), st.integers(0, 2**62))

@@ -99,3 +99,17 @@ def test_the_end_of_each_epoch_agrees_with_looking_at_every_record(steps: list[t
     for asked in range(epoch + 2):
         held = [(of_record, start_offset + place + 1) for place, of_record in enumerate(epochs) if of_record <= asked]
         assert index.end_of_epoch(asked) == (held[-1] if held else NO_EPOCH_END)
+
+
+@pytest.mark.parametrize(
+    ("end", "diverges"),
+    [
+        (EpochEnd(LeaderEpoch(4), Offset(10)), False),
+        (EpochEnd(LeaderEpoch(4), Offset(11)), False),
+        (EpochEnd(LeaderEpoch(4), Offset(9)), True),
+        (EpochEnd(LeaderEpoch(3), Offset(10)), True),
+        (NO_EPOCH_END, True),
+    ],
+)
+def test_a_reader_diverges_whose_epoch_is_unknown_or_ended_before_its_offset(end: EpochEnd, diverges: bool) -> None:
+    assert end.diverges(last_fetched_epoch=4, fetch_offset=10) == diverges

@@ -33,6 +33,7 @@ def test_offsets_are_listed_by_place_and_by_time(tmp_path: Path) -> None:
             log_pb2.OffsetQuery(topic="orders", timestamp_ms=TIMESTAMP_MS + 1),
             log_pb2.OffsetQuery(topic="orders", timestamp_ms=TIMESTAMP_MS + 2),
             log_pb2.OffsetQuery(topic="orders", timestamp_ms=TIMESTAMP_MS + 11),
+            log_pb2.OffsetQuery(topic="orders", max_timestamp=True),
             log_pb2.OffsetQuery(topic="orders"),
             log_pb2.OffsetQuery(topic="orders", partition=3, latest=True),
             log_pb2.OffsetQuery(topic="nothing", latest=True),
@@ -44,11 +45,12 @@ def test_offsets_are_listed_by_place_and_by_time(tmp_path: Path) -> None:
             (1, TIMESTAMP_MS + 1),
             (2, TIMESTAMP_MS + 10),
             (-1, -1),
+            (2, TIMESTAMP_MS + 10),
             (-1, -1),
             (-1, -1),
             (-1, -1),
         ]
-        assert {result.leader_epoch for result in results[:5]} == {7}
+        assert {result.leader_epoch for result in results[:6]} == {7}
         assert [reason(result.error) for result in results if result.HasField("error")] == [
             "INVALID_ARGUMENT",
             "UNKNOWN_PARTITION",

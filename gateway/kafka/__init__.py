@@ -1,0 +1,1 @@
+"""Serves Kafka's wire protocol: kafka/protocol/ is its codec."""

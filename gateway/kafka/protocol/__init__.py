@@ -1,0 +1,1 @@
+"""The codec of Kafka's wire protocol."""

@@ -1,1 +1,4 @@
-"""Serves Kafka's wire protocol: kafka/protocol/ is its codec."""
+"""Serves Kafka's wire protocol. protocol/ is its codec.
+
+Must not import gateway/http or gateway/grpc.
+"""

@@ -231,10 +231,12 @@ class Emitter:
         elif each.is_struct and nullable != "False":
             present = "reader.present()" if nullable == "True" else f"not ({nullable}) or reader.present()"
             yield f"{target} = {self._read_one(each, flexible, 'False')} if {present} else None"
+        elif self._has_size(each):
+            yield f"view = {self._read_one(each, flexible, nullable)}"
+            yield f"{target} = None if view is None else [view]"
+            yield f"{target}_size_bytes = -1 if view is None else len(view)"
         else:
             yield f"{target} = {self._read_one(each, flexible, nullable)}"
-            if self._has_size(each):
-                yield f"{target}_size_bytes = -1"
 
     def _read_one(self, each: Field, flexible: str, nullable: str) -> str:
         if each.is_struct:

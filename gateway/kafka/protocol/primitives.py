@@ -99,11 +99,13 @@ class Reader:
         return int.from_bytes(self.view[at : at + 4], "big", signed=True)
 
     def int64(self) -> int:
+        at = self.take(8)
         if cython.compiled:
+            # The checks of both halves pass: their bytes are taken.
+            self.at = at
             high = cython.cast(cython.uint, self.int32())
             low = cython.cast(cython.uint, self.int32())
             return cython.cast(cython.longlong, cython.cast(cython.ulonglong, high) << 32 | low)
-        at = self.take(8)
         return int.from_bytes(self.view[at : at + 8], "big", signed=True)
 
     def float64(self) -> float:

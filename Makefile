@@ -11,7 +11,7 @@ MESSAGE_PROTOS := metadata/store/etcd/proto/mvcc.proto  # without services, and 
 # Tests and benchmarks start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof cluster-proof proto kernel clean help
+.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof cluster-proof proto kafka-protocol kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -53,6 +53,9 @@ proto: $(VENV)/ready ## the generated code of the protocols
 		--python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(MESSAGE_PROTOS)
 
+kafka-protocol: $(VENV)/ready ## the messages of Kafka's protocol, from their tables
+	$(BIN)/python -m gateway.kafka.protocol.generate
+
 # The column kernel, compiled again when it changed. Without a C compiler it runs as Python.
 kernel: $(VENV)/ready
 	@$(BIN)/python setup.py -q build_ext --inplace
@@ -75,7 +78,7 @@ requirements:
 	$(INSTALLER) $(INSTALL) --no-build-isolation --config-settings editable_mode=compat --editable '.[dev,demo]'
 
 clean: ## the virtual environment and everything that was built, away
-	rm -rf $(VENV) build *.egg-info segments/records/*.so
+	rm -rf $(VENV) build *.egg-info segments/records/*.so gateway/kafka/protocol/*.so
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 21

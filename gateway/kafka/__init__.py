@@ -1,0 +1,4 @@
+"""Serves Kafka's wire protocol. protocol/ is its codec.
+
+Must not import gateway/http or gateway/grpc.
+"""

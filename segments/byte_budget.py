@@ -40,6 +40,13 @@ class ByteBudget:
         """
         return Admission(self, bytes_count, timeout_s)
 
+    def admit_now(self, bytes_count: int) -> Admission | None:
+        """Returns room for `bytes_count` bytes, which the caller releases; None where `acquire` would have to wait."""
+        if not self.has_room(bytes_count):
+            return None
+        self.take(bytes_count)
+        return Admission(self, bytes_count, 0.0)
+
     async def acquire(self, bytes_count: int, *, timeout_s: float) -> None:
         if bytes_count > self.bytes_max:
             raise TooLarge(f"{bytes_count} bytes are more than all {self._of} may take ({self.bytes_max})", hint=_SMALLER)
@@ -107,6 +114,10 @@ class Admission:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Gives back what was not taken."""
         self._budget.release(self._bytes_left)
         self._bytes_left = 0
 

@@ -88,7 +88,7 @@ class Authenticator:
     async def caller(self, shown: str | bytes, subject: Subject | None) -> Principal:
         """`shown`: what stands in `authorization`; empty: nothing does. Unauthenticated; Unavailable where nobody can tell."""
         if not shown:
-            certified = self._certificate(subject)
+            certified = self.certified(subject)
             certified.check_current()
             return certified
         caller = self.known(shown)
@@ -137,7 +137,7 @@ class Authenticator:
             expires_at_ms=key.expires_at_ms,
         )
 
-    def _certificate(self, subject: Subject | None) -> Principal:
+    def certified(self, subject: Subject | None) -> Principal:
         if subject is None:
             raise Unauthenticated("no credentials were shown")
         name = subject.common_name if self._settings.tls_principal == "cn" else subject.subject

@@ -13,7 +13,8 @@ its name alone, so that nobody learns whether it is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -267,6 +268,16 @@ _present: ContextVar[AuthorizedCall | None] = ContextVar("checked_call", default
 def begin(call: AuthorizedCall) -> None:
     """For the rest of this task, and those that it starts."""
     _present.set(call)
+
+
+@contextmanager
+def acting(call: AuthorizedCall | None) -> Iterator[None]:
+    """Holds the body to what the call may do. None: to nothing, where authentication is off."""
+    token = _present.set(call)
+    try:
+        yield
+    finally:
+        _present.reset(token)
 
 
 def present_call() -> AuthorizedCall | None:

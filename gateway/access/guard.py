@@ -173,12 +173,25 @@ class AccessGuard:
             self._warned_s[broker_id] = now_s
             log.warning("forwarded calls are refused broker=%s: %s; %s", broker_id, error.message, error.hint)
 
+    def certified(self, subject: Subject) -> Principal | None:
+        """Returns the principal of a client certificate; None where it names nobody who can be one."""
+        try:
+            return self._authentication.certified(subject)
+        except Unauthenticated:
+            return None
+
+    def call_of(
+        self, caller: Principal | None, needs: RequiredAccess, *, door: str, action: str, address: str, request_id: str = ""
+    ) -> AuthorizedCall:
+        """Returns a call of a caller that is known already. The listener notes it where the call runs (authorization.acting)."""
+        return AuthorizedCall(
+            caller, needs, door=door, action=action, address=address, refusal=self._refused, request_id=request_id
+        )
+
     def _begun(
         self, caller: Principal | None, needs: RequiredAccess, *, door: str, action: str, address: str, request_id: str = ""
     ) -> AuthorizedCall:
-        call = AuthorizedCall(
-            caller, needs, door=door, action=action, address=address, refusal=self._refused, request_id=request_id
-        )
+        call = self.call_of(caller, needs, door=door, action=action, address=address, request_id=request_id)
         begin(call)
         if needs.peer and not (caller is not None and caller.is_peer):
             self._tell_of(call, NotAuthorized.code, ("between brokers",))
@@ -209,12 +222,16 @@ class AccessGuard:
         if call.needs.cluster is not None:
             call.check("cluster", CLUSTER_NAME)
 
-    def meter(self, call: AuthorizedCall) -> Meter | None:
-        """None of a principal without a quota. Throttled where it has used it up."""
+    def quota(self, call: AuthorizedCall) -> Meter | None:
+        """Returns what the principal of the call has used of its quota; None of one without a quota."""
         caller = call.caller
         if caller is None or caller.is_peer or call.needs.open:  # a probe is answered whatever else its principal does
             return None
-        meter = self._quotas.meter(caller.principal)
+        return self._quotas.meter(caller.principal)
+
+    def meter(self, call: AuthorizedCall) -> Meter | None:
+        """Begins a request of a principal with a quota; None of one without. Raises Throttled where it has used it up."""
+        meter = self.quota(call)
         if meter is not None:
             meter.begin()
         return meter

@@ -73,8 +73,7 @@ class ResponseBudget:
     async def acquire(self, bytes_wanted: int, *, bytes_least: int, timeout_s: float) -> int:
         """Bytes granted: all that is wanted, or less. Throttled where there is no room in time, or none at once at a stop."""
         budget = self._budget
-        share = max((budget.bytes_max - budget.bytes_used) // _SHARE, min(bytes_least, budget.bytes_max))
-        bytes_granted = min(bytes_wanted, share)
+        bytes_granted = self._share(bytes_wanted, bytes_least)
         self.readers_waiting += 1
         try:
             try:
@@ -87,6 +86,18 @@ class ResponseBudget:
         finally:
             self.readers_waiting -= 1
         return bytes_granted
+
+    def acquire_now(self, bytes_wanted: int, *, bytes_least: int) -> int:
+        """Returns the bytes granted, as `acquire`; 0 where it would have to wait."""
+        bytes_granted = self._share(bytes_wanted, bytes_least)
+        if not self._budget.has_room(bytes_granted):
+            return 0
+        self._budget.take(bytes_granted)
+        return bytes_granted
+
+    def _share(self, bytes_wanted: int, bytes_least: int) -> int:
+        budget = self._budget
+        return min(bytes_wanted, max((budget.bytes_max - budget.bytes_used) // _SHARE, min(bytes_least, budget.bytes_max)))
 
     def settle(self, *, bytes_held: int, bytes_needed: int) -> None:
         """Gives back what is held above the need, or takes what it is missing: an answer that was made is not refused."""
@@ -115,6 +126,12 @@ class Reservation:
         """Waits for room; `bytes_held` then says how much it became. Throttled where there is none in time."""
         assert not self.bytes_held, "who waits for room holds none"
         self.bytes_held = await self._room.acquire(bytes_wanted, bytes_least=bytes_least, timeout_s=max(timeout_s, ROOM_WAIT_S))
+
+    def ask_now(self, bytes_wanted: int, *, bytes_least: int = BYTES_LEAST) -> bool:
+        """Takes room where there is some at the moment, as much as `ask` would. Returns whether there was."""
+        assert not self.bytes_held, "who waits for room holds none"
+        self.bytes_held = self._room.acquire_now(bytes_wanted, bytes_least=bytes_least)
+        return self.bytes_held > 0
 
     def keep(self, bytes_count: int) -> None:
         """The answer is made, and this long."""

@@ -91,6 +91,9 @@ class ClusterLog:
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
         return self._budget.admit(bytes_count, timeout_s=timeout_s)
 
+    def admit_now(self, bytes_count: int) -> Admission | None:
+        return self._budget.admit_now(bytes_count)
+
     # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(

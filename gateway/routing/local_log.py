@@ -64,6 +64,9 @@ class LocalLog:
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
         return self.session_log().admit(bytes_count, timeout_s=timeout_s)
 
+    def admit_now(self, bytes_count: int) -> Admission | None:
+        return self.session_log().budget.admit_now(bytes_count)
+
     async def await_takeover(self, partitions: Collection[TopicPartition], *, deadline_s: float) -> None:
         """Waits a moment where this broker is about to serve all of these: the forwarding broker may read of an appointment before
         this one has acted on it, and would send refused batches again and again. `deadline_s`: on the loop's clock.

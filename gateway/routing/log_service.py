@@ -69,6 +69,10 @@ class LogService(Protocol):
         """Reserves room in the buffer, as a context manager: see ByteBudget.admit."""
         ...
 
+    def admit_now(self, bytes_count: int) -> Admission | None:
+        """Reserves room in the buffer, which the caller releases; None where there is none at the moment."""
+        ...
+
     def append(
         self,
         partition: TopicPartition,

@@ -55,13 +55,18 @@ class PendingAppend(NamedTuple):
         if not outcome.done():
             await asyncio.wait((outcome,), timeout=deadline.left_s())
         if not outcome.done():
-            raise OutcomeUnknown(
-                f"the bucket did not confirm the records within {deadline.timeout_s:g} s; they may still be committed"
-            )
+            raise late_commit(deadline)
         error = outcome.result()
         if error is not None:
             raise copy_of(error)
         return self.appended
+
+
+def late_commit(deadline: Deadline) -> OutcomeUnknown:
+    """Returns the outcome of records that were not decided by the deadline."""
+    return OutcomeUnknown(
+        f"the bucket did not confirm the records within {deadline.timeout_s:g} s; they may still be committed"
+    )
 
 
 class UnverifiedRejection(Unavailable):

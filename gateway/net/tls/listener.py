@@ -39,7 +39,7 @@ class TlsListener:
         self,
         sockets: list[socket.socket],
         context: Callable[[], ssl.SSLContext],
-        protocol: Callable[[ConnectionSlot], asyncio.Protocol],
+        protocol: Callable[[ConnectionSlot], asyncio.BaseProtocol],
         open_connections: ConnectionLimiter,
     ) -> None:
         """`context` is asked before each handshake."""

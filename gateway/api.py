@@ -6,7 +6,7 @@ forwards (gateway/routing/log_service.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.cluster.view import BrokerDescription, DrainState
@@ -85,6 +85,18 @@ class BrokerApi(Protocol):
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """Of that leader; -1 where none is known."""
+        ...
+
+    def last_leader(self, partition: TopicPartition) -> BrokerRegistration | None:
+        """Who leads the partition, or has led it last; None where that is not known here."""
+        ...
+
+    def registrations(self) -> Iterable[BrokerRegistration]:
+        """All brokers that are registered, as far as is known here."""
+        ...
+
+    def registration(self, broker_id: str) -> BrokerRegistration | None:
+        """One broker; None where it is not registered."""
         ...
 
     def brokers(self) -> list[BrokerDescription]:

@@ -13,7 +13,7 @@ import importlib.metadata
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +31,8 @@ from gateway.cluster.view import BrokerDescription, ClusterView, DrainState
 from gateway.groups.service import GroupService
 from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
+from gateway.kafka.listener import ListenerConfig
+from gateway.kafka.server import KafkaServer
 from gateway.net.connection_limiter import ConnectionLimiter
 from gateway.net.ports import Ports
 from gateway.routing.cluster_log import ClusterLog
@@ -46,7 +48,7 @@ from gateway.telemetry.request_context import Tracer
 from gateway.telemetry.store_metrics import register_stores
 from gateway.topics.admin import TopicAdmin
 from metadata.access.registry import AccessRegistry
-from metadata.cluster.broker_registry import BrokerRegistration
+from metadata.cluster.broker_registry import BrokerRegistration, KafkaListener
 from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.groups.model import MemberId
@@ -73,6 +75,8 @@ QUIET_S = 0.2
 # Before the doors close, nothing was to be forwarded for QUIET_S, and producers have left each stream that brought something
 # within IN_USE_S: they have heard who leads now. Some never hear of it: half of the grace is left for the doors.
 IN_USE_S = 1.0
+# Of a broker without a Kafka listener.
+NO_CONNECTIONS = ConnectionLimiter(0, 0)
 VERSION = importlib.metadata.version("tidelog")
 
 
@@ -103,6 +107,7 @@ class Broker:
         tracing: Tracer | None = None,
         disk: DiskCache | None = None,
         clock: StoreClock | None = None,
+        kafka: Sequence[ListenerConfig] = (),
     ) -> None:
         """`has_peers`: whether other brokers may use the same metadata, as with etcd. `access`: the guard of the doors, and what
         shows the other brokers that this is one. `clock` is fed by the bucket."""
@@ -122,6 +127,8 @@ class Broker:
             else "The metadata lie in the data directory: the broker's log says what fails there, such as a full disk."
         )
         self.http_address = self.grpc_address = ""
+        # Where Kafka clients reach this broker.
+        self.kafka_listeners: tuple[KafkaListener, ...] = ()
         self.started = False
         self.view = ClusterView(metadata, layout, may_suggest=may_suggest_topic)
         self.topic_cache = self.view.topics
@@ -228,6 +235,7 @@ class Broker:
             allowed_hosts={settings.membership.advertise_http.rpartition(":")[0], *settings.access.hosts},
         )
         self._grpc = GrpcServer(self, self.tls, allowed_hosts=settings.access.hosts)
+        self._kafka = KafkaServer(self, kafka, self.tls) if kafka else None
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -269,6 +277,11 @@ class Broker:
         return self._http.connections
 
     @property
+    def kafka_connections(self) -> ConnectionLimiter:
+        """The connections of the Kafka listeners; none where there is no such listener."""
+        return self._kafka.connections if self._kafka is not None else NO_CONNECTIONS
+
+    @property
     def log(self) -> SessionLog:
         """The log of the present session; raises NoLeader or Stopping while there is none."""
         return self._leadership.log
@@ -279,6 +292,16 @@ class Broker:
     def leader_epoch(self, partition: TopicPartition) -> int:
         state = self.view.partitions.get(partition)
         return state.leader_epoch if state is not None else -1
+
+    def last_leader(self, partition: TopicPartition) -> BrokerRegistration | None:
+        state = self.view.partitions.get(partition)
+        return self.view.brokers.last_with_session(state.leader_session) if state is not None else None
+
+    def registrations(self) -> Iterable[BrokerRegistration]:
+        return self.view.brokers.brokers.values()
+
+    def registration(self, broker_id: str) -> BrokerRegistration | None:
+        return self.view.brokers.brokers.get(broker_id)
 
     def brokers(self) -> list[BrokerDescription]:
         return describe_brokers(self.view)
@@ -331,10 +354,13 @@ class Broker:
                 await self.guard.cache.read(timeout_s=TOPICS_TIMEOUT_S)
             self.http_address = await self._http.start(ports.http)
             self.grpc_address = await self._grpc.start(ports.grpc)
+            if self._kafka is not None:
+                self.kafka_listeners = await self._kafka.start(ports.kafka)
             self._leadership.registration = msgspec.structs.replace(
                 self._leadership.registration,
                 http_address=self._cluster.advertise_http or self.http_address,
                 grpc_address=self._cluster.advertise_grpc or self.grpc_address,
+                kafka_listeners=self.kafka_listeners,
             )
             loaded()
             leading = background.create_task(self._leadership.run(), name="leadership")
@@ -386,7 +412,8 @@ class Broker:
         ends_s = asyncio.get_running_loop().time() + grace_s
         await self._until_left(grace_s / 2)
         grace_s = ends_s - asyncio.get_running_loop().time()
-        await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
+        listeners = [self._http, self._grpc, *([self._kafka] if self._kafka is not None else ())]
+        await asyncio.gather(*(listener.stop(grace_s) for listener in listeners))
         if bytes_left:
             raise OutcomeUnknown(
                 f"the broker stopped with {bytes_left} bytes of records that the bucket did not take within {self._flush_s:g} s",

@@ -60,6 +60,8 @@ class ObservedBroker(ProbedBroker, Protocol):
     def tls_refused_count(self) -> int: ...
     @property
     def http_connections(self) -> ConnectionLimiter: ...
+    @property
+    def kafka_connections(self) -> ConnectionLimiter: ...
 
 
 def register_broker(
@@ -111,6 +113,10 @@ class BrokerStatus:
         "tidelog_tls_files_refused", "Looks at the files of TLS that found them broken: what was read before stays in use."
     )
     http_connections: int = gauge("tidelog_http_connections", "Connections that are open at the HTTP listener.")
+    kafka_connections: int = gauge("tidelog_kafka_connections", "Connections that are open at the Kafka listeners.")
+    kafka_connections_refused: int = counter(
+        "tidelog_kafka_connections_refused", "Connections beyond kafka_connections_max or kafka_connections_per_address_max."
+    )
     http_connections_refused: int = counter(
         "tidelog_http_connections_refused",
         "Connections beyond http_connections_max or http_connections_per_address_max.",
@@ -166,6 +172,8 @@ class BrokerMetrics:
             certificate_ends_s=broker.tls_not_after_s,
             tls_files_refused=broker.tls_refused_count,
             http_connections=broker.http_connections.count,
+            kafka_connections=broker.kafka_connections.count,
+            kafka_connections_refused=broker.kafka_connections.refused_count,
             http_connections_refused=broker.http_connections.refused_count,
         )
 

@@ -1,8 +1,8 @@
 """Divides memory_bytes_max of a process among its buffers and caches, and checks that what is set fits. Pure.
 
     memory_bytes_max (1 GiB) = 256 MiB for the process itself: interpreter, libraries, connections
-                             + 24 shares (of 32 MiB):  buffer 2   tail cache 2   read cache 2   history reads 3   footers 2
-                                                       responses 2 for HTTP and 2 for gRPC   waiting gRPC requests 2
+                             + 26 shares (of 29 MiB):  buffer 2   tail cache 2   read cache 2   history reads 3   footers 2
+                                                       responses 2 for each listener: HTTP, gRPC and Kafka   waiting gRPC requests 2
                                                        key map of compaction 4
                              + 3 shares that are not given out: idempotent producers, fragmentation, decompression
 
@@ -23,7 +23,7 @@ MIB: Final = 1 << 20
 MEMORY_BYTES_DEFAULT: Final = 1024 * MIB
 # An idle broker takes 130 MiB. The rest is for connections, threads and requests that are being decoded.
 PROCESS_BYTES: Final = 256 * MIB
-SHARES: Final = 24
+SHARES: Final = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "read_cache_bytes_max": Part(2, least_bytes=20 * MIB),
     "history_read_bytes_max": Part(3, least_bytes=40 * MIB),
     "footer_cache_bytes_max": Part(2),
-    "answer_bytes_max": Part(2, times=2),
+    "answer_bytes_max": Part(2, times=3),
     "grpc_waiting_bytes_max": Part(2),
     "key_map_bytes_max": Part(4, by_compaction=True),
 }

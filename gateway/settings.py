@@ -90,6 +90,14 @@ class GatewaySettings:
     http_connections_max: int = 10_000
     # Open HTTP connections of one address. Behind a load balancer all clients may have its address.
     http_connections_per_address_max: int = 10_000
+    # Open connections of Kafka clients. More are closed.
+    kafka_connections_max: int = 10_000
+    # Open connections of Kafka clients of one address. Behind a load balancer all clients may have its address.
+    kafka_connections_per_address_max: int = 10_000
+    # Whether a Kafka client creates a topic by asking for it, as auto.create.topics.enable does.
+    kafka_auto_create_topics: bool = False
+    # Partitions of such a topic, as num.partitions.
+    kafka_auto_create_partitions: int = 1
     # Open gRPC connections. More are closed; their clients try again.
     grpc_connections_max: int = 10_000
     # RPCs that are open at the same time. Those of consumer groups are counted apart.
@@ -147,6 +155,9 @@ class BrokerSettings:
     http: str = _HTTP
     # HOST:PORT of the gRPC listener. Port 0 takes a free one.
     grpc: str = "127.0.0.1:9090"
+    # HOST:PORT of the listener for Kafka clients; empty: none. Several listeners: NAME=HOST:PORT,NAME=HOST:PORT. With /forward behind
+    # the port, this broker forwards to leaders, so that one address (a load balancer's) serves for all brokers.
+    kafka: str = ""
     # Name of this broker, unique in its cluster; of two brokers with one name the older one stops. Default with etcd: host name and
     # port of `http`, such as `pod-0-8080`, or the process id where the port is 0.
     broker_id: str = "broker-1"

@@ -150,6 +150,28 @@ GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_ACCESS}DeleteQuota": _CLUSTER_ADMIN,
 }
 
+# By the name of the API. Where an API names topics and groups, each of them is checked, and its error stands in its place.
+KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
+    "ApiVersions": _OPEN,
+    "SaslHandshake": _OPEN,
+    "SaslAuthenticate": _OPEN,
+    "Produce": RequiredAccess(topic="write"),
+    "Fetch": _READ,
+    "ListOffsets": _DESCRIBE,
+    "OffsetForLeaderEpoch": _DESCRIBE,
+    "Metadata": _DESCRIBE,
+    "DescribeCluster": _ANYBODY,
+    "DescribeTopicPartitions": _DESCRIBE,
+    "InitProducerId": _ANYBODY,
+    "FindCoordinator": RequiredAccess(group="describe"),
+    "JoinGroup": _WAITING_MEMBER,
+    "SyncGroup": _WAITING_MEMBER,
+    "Heartbeat": _MEMBER,
+    "LeaveGroup": _MEMBER,
+    "OffsetCommit": _MEMBER,
+    "OffsetFetch": RequiredAccess(group="describe", topic="describe"),
+}
+
 # What one broker may call at another. A peer's token for any other call is refused: brokers make topics, keys and ACLs in the
 # metadata store, not through each other.
 FORWARDED_CALLS: Final = frozenset(

@@ -23,6 +23,8 @@ class ClusterSettings:
     advertise_http: str = ""
     # HOST:PORT at which clients and other brokers reach the gRPC listener. Default: where it listens.
     advertise_grpc: str = ""
+    # HOST:PORT at which Kafka clients reach this broker, for each listener as in `kafka`. Default: where it listens.
+    advertise_kafka: str = ""
     # Where the broker runs, such as an availability zone. The partitions of a topic are spread over racks, and readers that name
     # their rack (client_rack) are served by a broker of it.
     rack: str = ""

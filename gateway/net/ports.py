@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
@@ -57,20 +58,27 @@ class Ports(NamedTuple):
 
     http: ReservedPort
     grpc: ReservedPort
+    # Of each Kafka listener, in the order of the settings.
+    kafka: Sequence[ReservedPort] = ()
 
     def close(self) -> None:
-        for port in self:
+        for port in (self.http, self.grpc, *self.kafka):
             port.close()
 
 
-async def reserve_ports(*, http: str, grpc: str) -> Ports:
-    """Raises as take_port."""
+async def reserve_ports(*, http: str, grpc: str, kafka: Iterable[str] = ()) -> Ports:
+    """Takes the port of each listener, or none. Raises as take_port."""
     with ExitStack() as taken:
         first = await take_port(http, door="HTTP")
         taken.callback(first.close)
         second = await take_port(grpc, door="gRPC")
+        taken.callback(second.close)
+        others = []
+        for address in kafka:
+            others.append(await take_port(address, door="Kafka"))
+            taken.callback(others[-1].close)
         taken.pop_all()
-    return Ports(first, second)
+    return Ports(first, second, others)
 
 
 async def take_port(address: str, *, door: str) -> ReservedPort:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from gateway.access.bootstrap import open_access, prepare_access
 from gateway.broker import VERSION, Broker, wall_clock_ms
 from gateway.cluster.identity import identify_cluster
+from gateway.kafka.listener import ListenerConfig, check_advertised, parse_listeners
 from gateway.net.ports import reserve_ports
 from gateway.net.tls.settings import is_loopback
 from gateway.process.runtime_tuning import configure_malloc, freeze_startup_objects, raise_file_limit, raise_gc_thresholds
@@ -52,7 +53,8 @@ async def run_broker(settings: BrokerSettings, *, loaded: Callable[[], None] = l
     """
     async with AsyncExitStack() as parts:
         tls = tls_files(settings)
-        ports = await reserve_ports(http=settings.http, grpc=settings.grpc)
+        listeners = kafka_listeners(settings)
+        ports = await reserve_ports(http=settings.http, grpc=settings.grpc, kafka=[each.address for each in listeners])
         parts.callback(ports.close)
         prepared = await prepare_access(settings.access, broker_id=settings.broker_id, now_ms=wall_clock_ms)
         tracing = await _tracing(settings, parts)
@@ -101,6 +103,7 @@ async def run_broker(settings: BrokerSettings, *, loaded: Callable[[], None] = l
             tls=tls,
             disk=disk,
             clock=clock,
+            kafka=listeners,
         )
         ready = asyncio.Event()
         try:
@@ -126,6 +129,13 @@ async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) ->
             loop.add_signal_handler(number, broker.stop)
         on_ready(broker)
         await broker.stopping.wait()
+
+
+def kafka_listeners(settings: BrokerSettings) -> tuple[ListenerConfig, ...]:
+    """Returns the Kafka listeners of the settings. Raises InvalidArgument, also where other machines could not reach them."""
+    listeners = parse_listeners(settings.kafka, settings.membership.advertise_kafka)
+    check_advertised(listeners)
+    return listeners
 
 
 def _view_age_s_max(settings: BrokerSettings) -> float | None:

@@ -1,6 +1,6 @@
 """What goes through the listeners: records and bytes, how long requests took, and how they were refused, for /metrics.
 
-    listener    http, grpc: clients      peer: what other brokers forward for theirs; the sum of the first two is what clients did
+    listener    http, grpc, kafka: clients      peer: what other brokers forward for theirs; the sum of the others is what clients did
 
 Counted per request, never per record. What is refused is counted by its code in the tree of errors, once for each partition of a
 request that fares differently.
@@ -21,6 +21,7 @@ from segments.read.log_reader import FetchResult
 
 HTTP: Final = "http"
 GRPC: Final = "grpc"
+KAFKA: Final = "kafka"
 PEER: Final = "peer"
 
 
@@ -89,11 +90,12 @@ class ListenerTraffic:
 
 
 class Traffic:
-    """The counts of all listeners: http and grpc serve clients, peer is what other brokers forward for theirs."""
+    """The counts of all listeners: http, grpc and kafka serve clients, peer is what other brokers forward for theirs."""
 
     def __init__(self) -> None:
-        self.listeners = {listener: ListenerTraffic() for listener in (HTTP, GRPC, PEER)}
-        self.http, self.grpc, self.peer = self.listeners[HTTP], self.listeners[GRPC], self.listeners[PEER]
+        self.listeners = {listener: ListenerTraffic() for listener in (HTTP, GRPC, KAFKA, PEER)}
+        self.http, self.grpc = self.listeners[HTTP], self.listeners[GRPC]
+        self.kafka, self.peer = self.listeners[KAFKA], self.listeners[PEER]
 
     def over_grpc(self, *, is_forwarded: bool) -> ListenerTraffic:
         return self.peer if is_forwarded else self.grpc

@@ -33,6 +33,8 @@ FORMAT_VERSION = 1
 ATTEMPTS_MAX = 8
 # In place of a node id where none was allotted: the registration of a broker from before there were node ids.
 NO_NODE_ID = -1
+# Brokers that are gone and still remembered, as the last leaders of partitions.
+DEPARTED_MAX = 1_000
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 log = logging.getLogger(__name__)
@@ -159,6 +161,7 @@ class BrokerCache:
 
     def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
         self._by_session: dict[SessionId, BrokerRegistration] = {}
+        self._departed: dict[SessionId, BrokerRegistration] = {}
         self._by_node_id: dict[int, BrokerRegistration] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._records = RecordWatch(store, layout.brokers, lambda kept: decode_registration(kept).registration, self._changed)
@@ -184,6 +187,10 @@ class BrokerCache:
         """None: not registered, as far as is known here."""
         return self._by_session.get(session)
 
+    def last_with_session(self, session: SessionId) -> BrokerRegistration | None:
+        """Returns the broker that is registered with this session, or that was and is gone."""
+        return self._by_session.get(session) or self._departed.get(session)
+
     def by_node_id(self, node_id: int) -> BrokerRegistration | None:
         """Returns the registered broker with this number in Kafka's protocol."""
         return self._by_node_id.get(node_id)
@@ -194,6 +201,10 @@ class BrokerCache:
         return lambda: self._subscribers.remove(changed)
 
     def _changed(self) -> None:
+        gone = self._by_session.keys() - {registration.session for registration in self.brokers.values()}
+        self._departed |= {session: self._by_session[session] for session in gone}
+        while len(self._departed) > DEPARTED_MAX:
+            del self._departed[next(iter(self._departed))]
         self._by_session = {registration.session: registration for registration in self.brokers.values()}
         self._by_node_id = {
             registration.node_id: registration for registration in self.brokers.values() if registration.node_id != NO_NODE_ID

@@ -1,0 +1,36 @@
+"""One request as its handler sees it, and the shape of a handler."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from gateway.access.authorization import AuthorizedCall
+from gateway.access.permissions import RequiredAccess
+from gateway.kafka.connection import KafkaConnection
+
+
+class KafkaCall:
+    """The request that a handler answers: its version, and the connection that it came through."""
+
+    __slots__ = ("authorized", "client_id", "connection", "release", "version")
+
+    def __init__(self, connection: KafkaConnection, version: int, client_id: str, authorized: AuthorizedCall | None) -> None:
+        self.connection = connection
+        self.version = version
+        self.client_id = client_id
+        # What the caller may do; None where authentication is off.
+        self.authorized = authorized
+        # Releases the memory of the answer once the client has received it. The handler sets it.
+        self.release: Callable[[], None] | None = None
+
+
+class Handler(NamedTuple):
+    """How one API is answered."""
+
+    # The versions that this broker advertises.
+    version_min: int
+    version_max: int
+    needs: RequiredAccess
+    # Returns the response, which is encoded in the version of the request.
+    handle: Callable[[KafkaCall, Any], Awaitable[Any]]

@@ -1,0 +1,410 @@
+"""One connection of a Kafka client: requests in, answers out in the order of the requests.
+
+    bytes ─▶ frame_reader ─▶ begin (requests.py) ─┬▶ Produce: appended at once, in the order of arrival
+                                                  └▶ any other: one after the other, in a task while there are some
+    decided ─▶ answers, oldest first ─▶ one write for all that are decided
+
+Kafka's own broker handles one request of a connection at a time. Here a Produce does not wait for the requests before it, since
+each commit takes a PUT; and a Fetch that waits for records ends as soon as another request arrives behind it.
+
+A connection is not read while one of these holds:
+
+    ADMISSION    a request waits for memory, or for its check in a thread
+    IN_FLIGHT    REQUESTS_MAX requests are not answered yet
+    UNSENT       the client does not receive its answers
+    THROTTLED    its principal has used up a quota
+
+Invariants: answers leave in the order of their requests. What was received while the connection is not read is kept, in order,
+and is at most the shared buffer. Memory of an answer is released once the client has received it, or the connection is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+
+from gateway.access.authorization import Principal
+from gateway.kafka.frame_reader import Announced, Frame, FrameReader
+from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
+from gateway.net.tls.client_subject import ClientSubject, subject_of_der
+from metadata.errors import TidelogError
+from segments.byte_budget import Admission
+from segments.object_store.interface import Buffer
+
+if TYPE_CHECKING:
+    from gateway.kafka.listener import ListenerConfig
+
+# Requests of one connection that are not answered yet.
+REQUESTS_MAX: Final = 64
+# Unsent bytes from which a connection is not read. They are few: an answer that waits here holds memory of the response budget.
+UNSENT_BYTES_MAX: Final = 64 << 10
+# A client that receives less than this in WRITE_STALL_S is disconnected, as over HTTP.
+WRITE_STALL_S: Final = 30.0
+WRITE_BYTES_PER_SECOND_MIN: Final = 64 << 10
+
+log = logging.getLogger(__name__)
+
+
+class Hold(enum.IntFlag):
+    """Why a connection is not read."""
+
+    ADMISSION = 1
+    IN_FLIGHT = 2
+    UNSENT = 4
+    THROTTLED = 8
+
+
+class Answer:
+    """The place of one answer among those of its connection."""
+
+    __slots__ = ("buffers", "is_decided", "release")
+
+    def __init__(self) -> None:
+        self.is_decided = False
+        # Nothing for a request that has no answer: Produce with acks=0.
+        self.buffers: Sequence[Buffer] = ()
+        # Releases the memory of the answer.
+        self.release: Callable[[], None] | None = None
+
+
+class HeldFrame(NamedTuple):
+    """A frame that was received while its connection is not read."""
+
+    frame: Frame
+    admission: Admission | None
+
+
+class Requests(Protocol):
+    """What all connections of a broker share: how requests are admitted and handled (requests.py)."""
+
+    @property
+    def shared_buffer(self) -> memoryview: ...
+    @property
+    def connections(self) -> ConnectionLimiter: ...
+    def frame_bytes_max(self, connection: KafkaConnection) -> int: ...
+    def opened(self, connection: KafkaConnection) -> None: ...
+    def closed(self, connection: KafkaConnection) -> None: ...
+
+    def admit_now(self, announced: Announced) -> Admission | None:
+        """Reserves memory for a long frame; None where there is none at the moment."""
+        ...
+
+    async def admit(self, announced: Announced) -> Admission:
+        """Waits for memory for a long frame."""
+        ...
+
+    def begin(self, connection: KafkaConnection, frame: Frame, admission: Admission | None) -> None:
+        """Begins a request. Raises TidelogError where the connection must be closed."""
+        ...
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """Receives requests, and sends their answers in order."""
+
+    __slots__ = (
+        "_admission",
+        "_answers",
+        "_held",
+        "_holds",
+        "_is_flushing",
+        "_lane",
+        "_loop",
+        "_place",
+        "_poll",
+        "_reader",
+        "_requests",
+        "_stall_timer",
+        "_tasks",
+        "_unreceived",
+        "_worker",
+        "authenticated",
+        "client_host",
+        "client_software",
+        "is_closed",
+        "last_used_s",
+        "listener",
+        "sasl",
+        "subject",
+        "transport",
+    )
+
+    def __init__(self, requests: Requests, listener: ListenerConfig, place: ConnectionSlot | None = None) -> None:
+        """`place` is that of a connection whose TLS handshake was counted already."""
+        self._requests = requests
+        self._loop = asyncio.get_running_loop()
+        self._place = place
+        self._holds = Hold(0)
+        self._held: deque[HeldFrame] = deque()
+        self._admission: Admission | None = None
+        self._answers: deque[Answer] = deque()
+        self._lane: deque[Callable[[], Awaitable[None]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._poll: asyncio.Timeout | None = None
+        self._is_flushing = False
+        self._unreceived: list[Callable[[], None]] = []
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self.listener = listener
+        self.is_closed = False
+        self.client_host = ""
+        # Name and version of the client's library (KIP-511); empty until it says so.
+        self.client_software = ""
+        # Who has authenticated. None: nobody yet, or the broker asks nobody.
+        self.authenticated: Principal | None = None
+        # The state of a SASL exchange (authentication.py).
+        self.sasl: Any = None
+        self.subject: ClientSubject | None = None
+        self.last_used_s = self._loop.time()
+        self._reader = FrameReader(requests.shared_buffer, bytes_max=0)
+
+    # ── the transport ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX, low=0)
+        peer = transport.get_extra_info("peername")
+        self.client_host = str(peer[0]) if peer else ""
+        if self._place is None:
+            self._place = self._requests.connections.take(self.client_host)
+        if self._place is None or self._place.refusal is not None:
+            self._abort()
+            return
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and (der := tls.getpeercert(binary_form=True)):
+            self.subject = subject_of_der(der)
+        self._requests.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        if self._place is not None:
+            self._place.give_back()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        for task in (*self._tasks, *((self._worker,) if self._worker is not None else ())):
+            task.cancel()
+        self._lane.clear()
+        for held in self._held:
+            if held.admission is not None:
+                held.admission.release()
+        self._held.clear()
+        if self._admission is not None:
+            self._admission.release()
+            self._admission = None
+        for answer in self._answers:
+            if answer.release is not None:
+                answer.release()
+        self._answers.clear()
+        self._release_received()
+        self._requests.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_used_s = self._loop.time()
+        self._reader.bytes_max = self._requests.frame_bytes_max(self)
+        try:
+            self._take(self._reader.received(nbytes))
+            self._accept_announced()
+        except TidelogError as error:
+            self.refuse(error)
+
+    def pause_writing(self) -> None:
+        self.hold(Hold.UNSENT)
+        self._watch_writing(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self._release_received()
+        self.go_on(Hold.UNSENT)
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self._answers and not self._lane and not self._held
+
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether a part of a request was received, and the client owes the rest."""
+        return self._reader.is_torn and not self._holds
+
+    def hold(self, why: Hold) -> None:
+        """Stops reading until `go_on` was called for each reason."""
+        if not self._holds and not self._is_ending:
+            self.transport.pause_reading()
+        self._holds |= why
+
+    def go_on(self, why: Hold) -> None:
+        """Takes one reason away. Without any, goes on with what was received meanwhile, and reads again."""
+        if not self._holds & why:
+            return
+        self._holds &= ~why
+        if self._holds or self._is_ending:
+            return
+        try:
+            while self._held and not self._holds:
+                held = self._held.popleft()
+                self._requests.begin(self, held.frame, held.admission)
+            if not self._holds:
+                self._accept_announced()
+        except TidelogError as error:
+            self.refuse(error)
+            return
+        if not self._holds and not self._is_ending:
+            self.transport.resume_reading()
+
+    def answer(self) -> Answer:
+        """Returns the place of the answer to the request that is begun now."""
+        answer = Answer()
+        self._answers.append(answer)
+        if len(self._answers) >= REQUESTS_MAX:
+            self.hold(Hold.IN_FLIGHT)
+        return answer
+
+    def decide(self, answer: Answer, buffers: Sequence[Buffer], release: Callable[[], None] | None = None) -> None:
+        """Sends the answer as soon as those before it are sent. `release` is called once the client has received it."""
+        if self.is_closed:
+            if release is not None:
+                release()
+            return
+        answer.buffers, answer.release, answer.is_decided = buffers, release, True
+        if self._answers[0] is answer and not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)  # a commit decides many: one write for all of them
+
+    def enqueue(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs the work after that of the requests before it. A Fetch that waits for records gives way."""
+        self._lane.append(work)
+        if self._poll is not None:
+            self._poll.reschedule(self._loop.time())
+        if self._worker is None:
+            self._worker = self._loop.create_task(self._work())
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs the work beside the others. It is cancelled when the connection is lost."""
+        task = self._loop.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether a request waits behind the one that is handled now."""
+        return bool(self._lane)
+
+    @contextmanager
+    def polling(self, poll: asyncio.Timeout) -> Iterator[None]:
+        """Lets the next request end this wait."""
+        self._poll = poll
+        try:
+            yield
+        finally:
+            self._poll = None
+
+    def throttle(self, wait_s: float) -> None:
+        """Reads nothing for a while."""
+        self.hold(Hold.THROTTLED)
+        self._loop.call_later(wait_s, self.go_on, Hold.THROTTLED)
+
+    def refuse(self, error: TidelogError) -> None:
+        """Closes the connection, because its client can't be answered: Kafka's protocol has no way to say why."""
+        log.info("connection closed client=%s listener=%s: %s", self.client_host, self.listener.name, error.message)
+        self._abort()
+
+    def close(self) -> None:
+        """Closes the connection once what was written is sent."""
+        self.is_closed = True
+        self.transport.close()
+
+    @property
+    def _is_ending(self) -> bool:
+        return self.is_closed or self.transport.is_closing()
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            admission, self._admission = self._admission, None  # of the first: it was announced, and nothing came before it
+            if self._holds:
+                kept = frame if frame.is_owned else Frame(memoryview(bytes(frame.data)), is_owned=True)
+                self._held.append(HeldFrame(kept, admission))
+            else:
+                self._requests.begin(self, frame, admission)
+
+    def _accept_announced(self) -> None:
+        """Receives the announced frame where there is memory for it; else stops reading until there is."""
+        while (announced := self._reader.announced) is not None and not self._holds:
+            self._admission = self._requests.admit_now(announced)
+            if self._admission is None:
+                self.hold(Hold.ADMISSION)
+                self.run(lambda: self._await_admission(announced))
+                return
+            self._take(self._reader.accept())
+
+    async def _await_admission(self, announced: Announced) -> None:
+        self._admission = await self._requests.admit(announced)
+        self._take(self._reader.accept())
+        self.go_on(Hold.ADMISSION)
+
+    async def _work(self) -> None:
+        try:
+            while self._lane:
+                await self._guarded(self._lane.popleft())
+        finally:
+            self._worker = None
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except TidelogError as error:
+            self.refuse(error)
+        except Exception:
+            log.exception("request failed client=%s listener=%s; the connection is closed", self.client_host, self.listener.name)
+            self._abort()
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if self._is_ending:
+            return
+        buffers: list[Buffer] = []
+        answers = self._answers
+        while answers and answers[0].is_decided:
+            answer = answers.popleft()
+            buffers += answer.buffers
+            if answer.release is not None:
+                self._unreceived.append(answer.release)
+        if len(buffers) == 1:
+            self.transport.write(buffers[0])
+        elif buffers:
+            self.transport.writelines(buffers)
+        if not self._holds & Hold.UNSENT:
+            self._release_received()
+        if len(answers) <= REQUESTS_MAX // 2:
+            self.go_on(Hold.IN_FLIGHT)
+
+    def _release_received(self) -> None:
+        released, self._unreceived = self._unreceived, []
+        for release in released:
+            release()
+
+    def _watch_writing(self, bytes_left: int) -> None:
+        self._stall_timer = self._loop.call_later(WRITE_STALL_S, self._check_writing, bytes_left)
+
+    def _check_writing(self, bytes_before: int) -> None:
+        bytes_left = self.transport.get_write_buffer_size()
+        if bytes_before - bytes_left >= WRITE_STALL_S * WRITE_BYTES_PER_SECOND_MIN:
+            self._watch_writing(bytes_left)
+        else:
+            log.info("connection closed client=%s: it does not receive its answers", self.client_host)
+            self._abort()
+
+    def _abort(self) -> None:
+        self.is_closed = True
+        self.transport.abort()

@@ -1,0 +1,120 @@
+"""Errors that only Kafka's protocol has, and the code of each error in an answer. Pure.
+
+The codes of the error tree stand in gateway/error_codes.py, by group of APIs. Here is what depends on the version of a request.
+
+Source: https://kafka.apache.org/protocol#protocol_error_codes
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+from gateway.error_codes import kafka_code
+from metadata.errors import Denied, NotFound, Rejected, TidelogError, UnknownTopic
+
+
+class ErrorCode(enum.IntEnum):
+    """Kafka's numbers of the errors that the listener names itself."""
+
+    NONE = 0
+    UNKNOWN_SERVER_ERROR = -1
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    TOPIC_AUTHORIZATION_FAILED = 29
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    UNKNOWN_TOPIC_ID = 100
+
+
+class KafkaRejected(Rejected):
+    """A request that is wrong in terms of Kafka's protocol alone."""
+
+    kafka_code: ClassVar[ErrorCode] = ErrorCode.INVALID_REQUEST
+
+
+class InvalidRequiredAcks(KafkaRejected):
+    """A Produce request asks for an acknowledgement that does not exist."""
+
+    code = "INVALID_REQUIRED_ACKS"
+    kafka_code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class TransactionsUnsupported(KafkaRejected):
+    """A client asks for a transaction."""
+
+    code = "TRANSACTIONS_UNSUPPORTED"
+    kafka_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    default_hint = "Leave transactional.id unset: idempotent producers need none."
+
+
+class UnsupportedCompression(KafkaRejected):
+    """A batch is compressed with a codec that this version of Produce does not know."""
+
+    code = "UNSUPPORTED_COMPRESSION"
+    kafka_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+# Clients of these versions and below do not know KAFKA_STORAGE_ERROR.
+_STORAGE_ERROR_SINCE_PRODUCE = 4
+_STORAGE_ERROR_SINCE_FETCH = 6
+
+
+def produce_code(error: TidelogError, version: int, *, by_id: bool = False) -> int:
+    """Returns the code of a batch's error. `by_id`: the topic was named by its id."""
+    if isinstance(error, KafkaRejected):
+        return error.kafka_code
+    if by_id and isinstance(error, UnknownTopic):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    code = kafka_code(error, "produce")
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and version < _STORAGE_ERROR_SINCE_PRODUCE:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return code
+
+
+def fetch_code(error: TidelogError, version: int, *, by_id: bool = False) -> int:
+    """Returns the code of a fetched partition's error, which is one that no client takes for the end of its consumer."""
+    if by_id and isinstance(error, UnknownTopic):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    code = kafka_code(error, "fetch")
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and version < _STORAGE_ERROR_SINCE_FETCH:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return code
+
+
+def list_offsets_code(error: TidelogError) -> int:
+    """Returns the code of a partition's error in ListOffsets and OffsetForLeaderEpoch."""
+    return error.kafka_code if isinstance(error, KafkaRejected) else kafka_code(error, "list_offsets")
+
+
+def metadata_code(error: TidelogError, *, by_id: bool = False) -> int:
+    """Returns the code of a topic's error in Metadata."""
+    if by_id and isinstance(error, UnknownTopic):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return kafka_code(error, "admin")
+
+
+def group_code(error: TidelogError) -> int:
+    """Returns the code of an error of a coordinator."""
+    return error.kafka_code if isinstance(error, KafkaRejected) else kafka_code(error, "group")
+
+
+def admin_code(error: TidelogError) -> int:
+    """Returns the code of an error of an administrative call."""
+    return error.kafka_code if isinstance(error, KafkaRejected) else kafka_code(error, "admin")
+
+
+def group_topic_code(error: TidelogError, *, by_id: bool = False) -> int:
+    """Returns the code of a partition's error in OffsetCommit and OffsetFetch."""
+    return metadata_code(error, by_id=by_id) if isinstance(error, Denied | NotFound) else group_code(error)

@@ -1,0 +1,288 @@
+"""Fetch: whole record batches from an offset on, with a long poll that gives way to the next request.
+
+    partitions ─▶ targets ─▶ what is there now ─▶ enough? ─▶ answer
+                                  └ no: wait without memory ─▶ memory for the answer ─▶ read ─▶ answer
+
+Clients move only by batches: the next offset is the last one of a batch + 1. So where an answer of the log steps over a gap and
+has no batch, an empty batch covers the gap (FetchResult.batches_from).
+
+Every partition that was asked for stands in the answer, in the order of the request. There are no fetch sessions (KIP-227): the
+session id of each answer is 0, and a client that names a session is asked to send its whole list again.
+
+Invariants: no offset at or above the high watermark is answered. An error of one partition delays no other. The buffers of an
+answer are counted until the client has received them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.kafka.call import KafkaCall
+from gateway.kafka.errors import ErrorCode, fetch_code
+from gateway.kafka.leaders import KafkaLeaders
+from gateway.kafka.listener import Route
+from gateway.kafka.protocol.hot_messages import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResponseEpochEndOffset,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponseNodeEndpoint,
+    PartitionData,
+)
+from gateway.records.append import topic_named
+from gateway.records.response_budget import Reservation, ResponseBudget
+from gateway.routing.log_service import EpochQuestion, LogService
+from gateway.topics.names import BOUNDS_WAIT_S, partition_of
+from metadata.cluster.broker_registry import BrokerRegistration
+from metadata.errors import NotLeader, Stopping, Throttled, TidelogError
+from metadata.model import Offset, TopicId, TopicPartition
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import FetchResult
+from segments.wal.run_index import EpochEnd
+
+FETCH: Final = 1
+VERSION_MIN: Final = 4
+VERSION_MAX: Final = 17
+# From here on topics are named by their ids.
+BY_ID: Final = 13
+# From here on a client can be sent to a broker of its rack (KIP-392).
+RACK_SINCE: Final = 11
+# A full fetch without a session; epoch 0 asks to begin one.
+_NO_SESSION: Final = 0
+_EPOCHS_OF_FULL_FETCHES: Final = frozenset({-1, 0})
+
+
+Found = FetchResult | TidelogError
+
+
+class _Asked(NamedTuple):
+    """One partition of a request."""
+
+    request: FetchPartition
+    # Where to read; or why it can't be read.
+    target: FetchTarget | TidelogError
+    partition: TopicPartition | None = None
+    # The broker of the client's rack to read from instead.
+    preferred: BrokerRegistration | None = None
+
+
+class KafkaFetch:
+    """Answers Fetch for all Kafka listeners of a broker."""
+
+    def __init__(self, broker: BrokerApi, leaders: KafkaLeaders, waits: InterruptibleWaits) -> None:
+        self._broker = broker
+        self._leaders = leaders
+        self._waits = waits
+        self._traffic = broker.metrics.traffic.kafka
+        self.room = ResponseBudget(broker.settings, waits)
+
+    async def fetch(self, call: KafkaCall, request: FetchRequest) -> FetchResponse:
+        """Answers each partition with batches, or with its error."""
+        if request.session_id != _NO_SESSION or request.session_epoch not in _EPOCHS_OF_FULL_FETCHES:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        began_s = asyncio.get_running_loop().time()
+        log = self._broker.cluster_log
+        asked = [
+            self._asked(call, topic.topic, topic.topic_id, each, request, log)
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+        place = self.room.place()
+        call.release = lambda: place.keep(0)
+        answers = await self._found(call, request, asked, place, log)
+        diverging = await self._diverging(asked, answers, log)
+        nodes: dict[int, FetchResponseNodeEndpoint] = {}
+        data = [
+            self._data(call, each, answer, diverging.get(at), nodes)
+            for at, (each, answer) in enumerate(zip(asked, answers, strict=True))
+        ]
+        responses, at = [], 0
+        for topic in request.topics:
+            end = at + len(topic.partitions)
+            responses.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=data[at:end]))
+            at = end
+        self._count(answers, asked, began_s=began_s, could_wait=request.max_wait_ms > 0)
+        return FetchResponse(responses=responses, node_endpoints=list(nodes.values()))
+
+    def _asked(
+        self, call: KafkaCall, name: str, topic_id: bytes, partition: FetchPartition, request: FetchRequest, log: LogService
+    ) -> _Asked:
+        at: TopicPartition | None = None
+        try:
+            if call.version >= BY_ID:
+                name = self._broker.topic_cache.by_id(TopicId(topic_id.hex())).name
+            at = partition_of(topic_named(self._broker, name), partition.partition)
+            places_bytes_min = log.places_bytes_min(request.rack_id) if request.rack_id else None
+            if places_bytes_min is None and not self._leaders.is_served_here(at, call.connection.listener):
+                raise NotLeader(f"another broker leads partition {partition.partition} of topic {name}")
+        except TidelogError as error:
+            return _Asked(partition, error.with_traceback(None), at)
+        epoch = partition.current_leader_epoch if partition.current_leader_epoch >= 0 else None
+        bytes_max = max(1, min(partition.partition_max_bytes, self._broker.settings.fetch_bytes_max))
+        preferred = log.preferred_broker(at, request.rack_id) if request.rack_id and call.version >= RACK_SINCE else None
+        return _Asked(partition, FetchTarget(at, partition.fetch_offset, bytes_max, epoch, places_bytes_min), at, preferred)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _found(
+        self, call: KafkaCall, request: FetchRequest, asked: Sequence[_Asked], place: Reservation, log: LogService
+    ) -> list[Found]:
+        """Returns an answer for each partition, as far as there is memory; `place` then holds the memory of the batches."""
+        sent_on = [each for each in asked if each.preferred is not None and isinstance(each.target, FetchTarget)]
+        reads = [each.target for each in asked if each.preferred is None and isinstance(each.target, FetchTarget)]
+        is_local = call.connection.listener.route is Route.DIRECT and all(each.places_bytes_min is None for each in reads)
+        source = self._broker.local_log if is_local else log
+        has_news = len(reads) < len(asked)  # an error, or another broker to read from: the client learns it at once
+        bounds = iter(await self._bounds([each.target for each in sent_on], log))
+        try:
+            found = iter(await self._read(call, request, reads, place, source, has_news=has_news) if reads else ())
+        except TidelogError as error:
+            found = iter([error.with_traceback(None)] * len(reads))
+        return [
+            each.target if isinstance(each.target, TidelogError) else next(bounds if each.preferred is not None else found)
+            for each in asked
+        ]
+
+    async def _read(
+        self,
+        call: KafkaCall,
+        request: FetchRequest,
+        targets: Sequence[FetchTarget],
+        place: Reservation,
+        log: LogService,
+        *,
+        has_news: bool,
+    ) -> list[Found]:
+        settings = self._broker.settings
+        bytes_max = max(1, min(request.max_bytes, settings.fetch_bytes_max))
+        bytes_min = max(1, min(request.min_bytes, bytes_max))
+        wait_ms = max(0, min(request.max_wait_ms, settings.fetch_wait_ms_max))
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + wait_ms / 1000
+        if place.ask_now(bytes_max, bytes_least=settings.message_bytes_max):
+            found = await log.fetch(targets, bytes_max=place.bytes_held, bytes_min=0)
+            if has_news or not wait_ms or call.connection.others_wait or _is_enough(targets, found, bytes_min):
+                place.keep(_bytes_in(found))
+                return found
+            place.keep(0)
+            del found  # a client that waits holds no memory
+        if wait_ms and not has_news:
+            try:
+                async with self._waits.until_stop(), asyncio.timeout(None) as poll:
+                    with call.connection.polling(poll):
+                        seen_max = bytes_max if bytes_min > 1 else 1
+                        await log.fetch(targets, bytes_max=seen_max, bytes_min=bytes_min, wait_ms_max=wait_ms)
+            except (TimeoutError, Stopping):
+                pass  # another request arrived behind this one, or the broker stops: what is there is answered
+        try:
+            await place.ask(bytes_max, bytes_least=settings.message_bytes_max, timeout_s=ends_s - loop.time())
+        except Throttled:
+            found = await log.fetch(targets, bytes_max=1, bytes_min=0)
+            return [_without_records(target, each) for target, each in zip(targets, found, strict=True)]
+        found = await log.fetch(targets, bytes_max=place.bytes_held, bytes_min=0)
+        place.keep(_bytes_in(found))
+        return found
+
+    async def _bounds(self, targets: Sequence[FetchTarget | TidelogError], log: LogService) -> list[Found]:
+        """Returns answers without records, for partitions that the client should read from another broker."""
+        partitions = [target.partition for target in targets if isinstance(target, FetchTarget)]
+        if not partitions:
+            return []
+        found: list[Found] = []
+        for target, bounds in zip(targets, await log.bounds_of(partitions, wait_s=BOUNDS_WAIT_S), strict=True):
+            if isinstance(bounds, TidelogError) or isinstance(target, TidelogError):
+                found.append(bounds if isinstance(bounds, TidelogError) else target)  # type: ignore[arg-type]
+            else:
+                offset = Offset(target.offset)
+                found.append(FetchResult([], 0, offset, bounds.high_watermark, bounds.log_start_offset, bounds.leader_epoch))
+        return found
+
+    async def _diverging(self, asked: Sequence[_Asked], found: Sequence[Found], log: LogService) -> dict[int, EpochEnd]:
+        """Returns, by the place of its partition, where the log of a client's last epoch ends if that is below what the client has:
+        its log differs from the leader's, as after a restore (KIP-595)."""
+        places = [
+            at
+            for at, (each, answer) in enumerate(zip(asked, found, strict=True))
+            if isinstance(answer, FetchResult) and 0 <= each.request.last_fetched_epoch != answer.leader_epoch and each.partition
+        ]
+        questions = [EpochQuestion(asked[at].partition, asked[at].request.last_fetched_epoch) for at in places]  # type: ignore[arg-type]
+        ends = await log.ends_of_epochs(questions, wait_s=BOUNDS_WAIT_S) if questions else ()
+        return {
+            at: end
+            for at, end in zip(places, ends, strict=True)
+            if isinstance(end, EpochEnd)
+            and end.diverges(last_fetched_epoch=asked[at].request.last_fetched_epoch, fetch_offset=asked[at].request.fetch_offset)
+        }
+
+    # ── the answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _data(
+        self,
+        call: KafkaCall,
+        asked: _Asked,
+        found: Found,
+        diverging: EpochEnd | None,
+        nodes: dict[int, FetchResponseNodeEndpoint],
+    ) -> PartitionData:
+        data = PartitionData(partition_index=asked.request.partition, high_watermark=-1, records=())
+        if isinstance(found, TidelogError):
+            data.error_code = fetch_code(found, call.version, by_id=call.version >= BY_ID)
+            if data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and isinstance(asked.target, FetchTarget | NotLeader):
+                self._name_leader(call, asked, data, nodes)
+            return data
+        data.high_watermark = data.last_stable_offset = found.high_watermark
+        data.log_start_offset = found.log_start_offset
+        if diverging is not None:
+            data.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging.leader_epoch, end_offset=diverging.end_offset)
+        elif asked.preferred is not None:
+            data.preferred_read_replica = asked.preferred.node_id
+        elif batches := found.batches_from(asked.request.fetch_offset):
+            data.records = batches
+        return data
+
+    def _name_leader(
+        self, call: KafkaCall, asked: _Asked, data: PartitionData, nodes: dict[int, FetchResponseNodeEndpoint]
+    ) -> None:
+        """Names the leader, so that the client need not ask for metadata (KIP-951)."""
+        if asked.partition is None or (leader := self._leaders.leader(asked.partition, call.connection.listener)) is None:
+            return
+        node = leader.node
+        data.current_leader = FetchResponseLeaderIdAndEpoch(leader_id=node.node_id, leader_epoch=leader.leader_epoch)
+        nodes[node.node_id] = FetchResponseNodeEndpoint(
+            node_id=node.node_id, host=node.host, port=node.port, rack=node.rack or None
+        )
+
+    def _count(self, answers: Sequence[Found], asked: Sequence[_Asked], *, began_s: float, could_wait: bool) -> None:
+        records = bytes_count = 0
+        for each, found in zip(asked, answers, strict=True):
+            if isinstance(found, TidelogError):
+                self._traffic.refused(found)
+            elif found.size_bytes:
+                records += found.next_offset - each.request.fetch_offset
+                bytes_count += found.size_bytes
+        self._traffic.fetched(records=records, answer_bytes=bytes_count)
+        self._traffic.fetch_took(answers, began_s=began_s, could_wait=could_wait)
+
+
+def _bytes_in(found: Sequence[Found]) -> int:
+    return sum(each.size_bytes for each in found if isinstance(each, FetchResult))
+
+
+def _is_enough(targets: Sequence[FetchTarget], found: Sequence[Found], bytes_min: int) -> bool:
+    """Whether to answer at once: enough records, an error, or a gap that the client has to step over."""
+    if _bytes_in(found) >= bytes_min:
+        return True
+    return any(
+        isinstance(each, TidelogError) or each.passes_gap(target.offset) for target, each in zip(targets, found, strict=True)
+    )
+
+
+def _without_records(target: FetchTarget, found: Found) -> Found:
+    if isinstance(found, TidelogError):
+        return found
+    return found._replace(batches=[], size_bytes=0, next_offset=Offset(target.offset))

@@ -1,0 +1,48 @@
+"""The APIs of Kafka's protocol that a broker serves: their versions, what each needs, and its handler. No I/O.
+
+The versions are those of Apache Kafka 4, as far as they are implemented: clients are tested against these ranges (KIP-896). An
+API that is missing here is not advertised, and clients do without it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from gateway.access.permissions import KAFKA_CALLS
+from gateway.api import BrokerApi
+from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.kafka.call import Handler, KafkaCall
+from gateway.kafka.fetch import KafkaFetch
+from gateway.kafka.groups import KafkaGroups
+from gateway.kafka.leaders import KafkaLeaders
+from gateway.kafka.list_offsets import KafkaOffsets
+from gateway.kafka.metadata import KafkaMetadata
+from gateway.kafka.producer_ids import KafkaProducerIds
+from gateway.kafka.protocol.apis import APIS
+
+
+def kafka_handlers(broker: BrokerApi, leaders: KafkaLeaders, waits: InterruptibleWaits) -> Mapping[int, Handler]:
+    """Returns the handlers by API key; requests.py adds Produce and ApiVersions."""
+    fetch = KafkaFetch(broker, leaders, waits)
+    offsets = KafkaOffsets(broker, leaders)
+    metadata = KafkaMetadata(broker, leaders)
+    groups = KafkaGroups(broker, leaders, waits)
+    producer_ids = KafkaProducerIds(broker)
+    served: dict[str, tuple[int, int, Callable[[KafkaCall, Any], Awaitable[Any]]]] = {
+        "Fetch": (4, 17, fetch.fetch),
+        "ListOffsets": (1, 11, offsets.list_offsets),
+        "OffsetCommit": (2, 10, groups.commit),
+        "OffsetFetch": (1, 10, groups.fetch_offsets),
+        "FindCoordinator": (0, 6, groups.find_coordinator),
+        "JoinGroup": (0, 9, groups.join),
+        "SyncGroup": (0, 5, groups.sync),
+        "Heartbeat": (0, 4, groups.heartbeat),
+        "LeaveGroup": (0, 5, groups.leave),
+        "Metadata": (0, 13, metadata.metadata),
+        "InitProducerId": (0, 5, producer_ids.init_producer_id),
+        "OffsetForLeaderEpoch": (2, 4, offsets.offset_for_leader_epoch),
+        "DescribeCluster": (0, 2, metadata.describe_cluster),
+        "DescribeTopicPartitions": (0, 0, metadata.describe_topic_partitions),
+    }
+    keys = {api.name: key for key, api in APIS.items()}
+    return {keys[name]: Handler(low, high, KAFKA_CALLS[name], handle) for name, (low, high, handle) in served.items()}

@@ -1,0 +1,147 @@
+"""ListOffsets and OffsetForLeaderEpoch: the bounds of partitions, offsets by time, and where leader epochs end.
+
+A timestamp of ListOffsets is a time in milliseconds since 1970, for the first record at or after it, or one of these:
+
+    -1  latest                              -4  earliest on this broker: the log start, since any broker reads all
+    -2  earliest                            -5  latest in the remote tier: there is none
+    -3  the record of the largest time      -6  earliest that is not in the remote tier alone: the log start
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from gateway.api import BrokerApi
+from gateway.kafka.call import KafkaCall
+from gateway.kafka.errors import list_offsets_code
+from gateway.kafka.leaders import KafkaLeaders
+from gateway.kafka.protocol.admin_messages import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset,
+    OffsetForLeaderTopicResult,
+)
+from gateway.kafka.protocol.hot_messages import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from gateway.routing.log_service import EpochQuestion
+from gateway.topics.names import BOUNDS_WAIT_S, NamedPartition, resolve_partitions
+from metadata.errors import InvalidArgument, NotLeader, TidelogError
+from metadata.model import TopicPartition
+from segments.partition.partition_log import check_epoch
+from segments.read.record_lookup import TimestampedOffset
+
+LIST_OFFSETS: Final = 2
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+_EARLIEST: Final = frozenset({EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD})
+# Look-ups by time of one request that run at the same time: each may read a segment.
+LOOKUPS_MAX: Final = 16
+
+
+class KafkaOffsets:
+    """Answers ListOffsets and OffsetForLeaderEpoch for all Kafka listeners of a broker."""
+
+    def __init__(self, broker: BrokerApi, leaders: KafkaLeaders) -> None:
+        self._broker = broker
+        self._leaders = leaders
+        self._lookups = asyncio.Semaphore(LOOKUPS_MAX)
+
+    async def list_offsets(self, call: KafkaCall, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Answers each partition with an offset, or with its error."""
+        names = [NamedPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+        found = iter(await self._resolved(call, names))
+        lookups: list[Awaitable[ListOffsetsPartitionResponse]] = []
+        for topic in request.topics:
+            lookups += [self._offset(each, next(found)) for each in topic.partitions]
+        answers = iter(await asyncio.gather(*lookups))
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(name=topic.name, partitions=[next(answers) for _ in topic.partitions])
+                for topic in request.topics
+            ]
+        )
+
+    async def offset_for_leader_epoch(self, call: KafkaCall, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        """Answers each partition with the end of the largest epoch that is not above the one in question (KIP-320)."""
+        asked = [each for topic in request.topics for each in topic.partitions]
+        names = [NamedPartition(topic.topic, each.partition) for topic in request.topics for each in topic.partitions]
+        partitions = await self._resolved(call, names)
+        questions = [
+            EpochQuestion(at, each.leader_epoch, _known_epoch(each.current_leader_epoch))
+            for each, at in zip(asked, partitions, strict=True)
+            if not isinstance(at, TidelogError)
+        ]
+        ends = iter(await self._broker.cluster_log.ends_of_epochs(questions, wait_s=BOUNDS_WAIT_S) if questions else ())
+        answers = []
+        for each, at in zip(asked, partitions, strict=True):
+            end = at if isinstance(at, TidelogError) else next(ends)
+            answer = OffsetForLeaderEpochResponseEpochEndOffset(partition=each.partition)
+            if isinstance(end, TidelogError):
+                answer.error_code = list_offsets_code(end)
+            else:
+                answer.leader_epoch, answer.end_offset = end.leader_epoch, end.end_offset
+            answers.append(answer)
+        rest = iter(answers)
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(topic=topic.topic, partitions=[next(rest) for _ in topic.partitions])
+                for topic in request.topics
+            ]
+        )
+
+    async def _resolved(self, call: KafkaCall, names: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
+        """Returns each partition; NotLeader of one that the client should ask another broker for."""
+        found = await resolve_partitions(self._broker, names)
+        return [
+            NotLeader(f"another broker leads {at}")
+            if isinstance(at, TopicPartition) and not self._leaders.is_served_here(at, call.connection.listener)
+            else at
+            for at in found
+        ]
+
+    async def _offset(self, asked: ListOffsetsPartition, partition: TopicPartition | TidelogError) -> ListOffsetsPartitionResponse:
+        answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+        try:
+            if isinstance(partition, TidelogError):
+                raise partition
+            bounds = await self._broker.cluster_log.bounds(partition)
+            known = _known_epoch(asked.current_leader_epoch)
+            if known is not None:
+                check_epoch(partition, held=bounds.leader_epoch, current=known)
+            if asked.timestamp == LATEST_TIERED:
+                return answer
+            if asked.timestamp in _EARLIEST:
+                answer.offset, answer.leader_epoch = bounds.log_start_offset, bounds.leader_epoch
+            elif asked.timestamp == LATEST:
+                answer.offset, answer.leader_epoch = bounds.high_watermark, bounds.leader_epoch
+            else:
+                async with self._lookups:
+                    found = await self._lookup(partition, asked.timestamp)
+                if found is not None:
+                    answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp_ms, bounds.leader_epoch
+        except TidelogError as error:
+            answer.error_code = list_offsets_code(error)
+        return answer
+
+    async def _lookup(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        if timestamp_ms == MAX_TIMESTAMP:
+            return await self._broker.cluster_log.offset_of_max_timestamp(partition)
+        if timestamp_ms < 0:
+            raise InvalidArgument(f"the timestamp {timestamp_ms} has no meaning")
+        return await self._broker.cluster_log.offset_for_timestamp(partition, timestamp_ms)
+
+
+def _known_epoch(leader_epoch: int) -> int | None:
+    return leader_epoch if leader_epoch >= 0 else None

@@ -1,0 +1,422 @@
+"""Produce: appends the batches of a request as they arrive, and answers once they are committed.
+
+    request ─▶ targets ─▶ batches checked ─▶ appended, in order ─▶ one callback for each segment ─▶ answer
+                             └▶ in a thread, where that takes long        └▶ or awaited: forwarded, or rejected and unverified
+                             └▶ there is no memory: the connection is not read until there is
+
+The usual request is handled within the call that received its last byte, without a task: so requests of one connection are
+appended in the order of their arrival, although each of them waits for its commit. Where a request has to wait before its append,
+its connection is not read meanwhile.
+
+Invariants: the batches of a connection are appended in the order in which they arrived. A request is answered once, when the
+outcome of each of its batches is known, or at its deadline. What is stored is a view of the request's own frame, or a copy of the
+batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from gateway.access.authorization import AuthorizedCall, acting
+from gateway.api import BrokerApi
+from gateway.concurrency.offload import BoundedExecutor
+from gateway.kafka.connection import Answer, Hold, KafkaConnection
+from gateway.kafka.errors import ErrorCode, InvalidRequiredAcks, TransactionsUnsupported, UnsupportedCompression, produce_code
+from gateway.kafka.frame_reader import Frame
+from gateway.kafka.leaders import KafkaLeaders
+from gateway.kafka.listener import Route
+from gateway.kafka.protocol.apis import RequestHeader
+from gateway.kafka.protocol.hot_messages import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponseLeaderIdAndEpoch,
+    ProduceResponseNodeEndpoint,
+    TopicProduceResponse,
+    encode_produce_response,
+)
+from gateway.records.append import (
+    OPENED_AT_ONCE_BYTES,
+    AppendTarget,
+    CheckedBatch,
+    Outcome,
+    append,
+    await_outcomes,
+    target_named,
+)
+from gateway.routing.forward_queue import UNTOLD, ForwardedAppend
+from gateway.routing.log_service import LogService, Pending
+from gateway.topics.names import partition_of
+from metadata.errors import InvalidRecord, TidelogError, TooLarge
+from metadata.model import TopicId, TopicPartition
+from segments.byte_budget import Admission
+from segments.deadline import Deadline
+from segments.log.append_result import UnverifiedRejection, late_commit
+from segments.log.session_log import Acks, PendingAppend, memory_bytes
+from segments.object_store.interface import Buffer
+from segments.partition.producer_state import ONE_SHOT
+from segments.records.batch import check_produced, parse_header
+from segments.records.compression import Codec
+from segments.records.header import BatchHeader
+
+PRODUCE: Final = 0
+# Kafka advertises versions from 0 and refuses 0 to 2: old clients turn compression off where they are missing (KAFKA-18659).
+ADVERTISED: Final = (0, 13)
+# From here on topics are named by their ids.
+BY_ID: Final = 13
+ZSTD_SINCE: Final = 7
+# A compressed batch above this is opened in a thread: a hop costs as much as opening some hundred kilobytes of records.
+THREAD_BYTES: Final = 64 << 10
+THREADS: Final = 2
+_ACKS: Final = {-1: Acks.ALL, 1: Acks.LEADER, 0: Acks.NONE}
+
+
+class Charge(Protocol):
+    """Counts a request for its principal's quota; returns for how many seconds the client must wait."""
+
+    def __call__(self, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float: ...
+
+
+class _Batch:
+    """One batch of a request, and where its outcome stands in the response."""
+
+    __slots__ = ("batch", "header", "pending", "result", "target", "topic_partition")
+
+    def __init__(self, result: PartitionProduceResponse, target: AppendTarget, partition: TopicPartition, batch: Buffer) -> None:
+        self.result = result
+        self.target = target
+        self.topic_partition = partition
+        self.batch = batch
+        self.header: BatchHeader | None = None
+        self.pending: Pending | TidelogError | None = None
+
+
+class _Request:
+    """A Produce request from its receipt to its answer."""
+
+    __slots__ = (
+        "acks",
+        "admission",
+        "answer",
+        "authorized",
+        "batches",
+        "began_s",
+        "connection",
+        "context",
+        "deadline",
+        "header",
+        "log",
+        "nodes",
+        "response",
+        "segments_left",
+        "size_bytes",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        header: RequestHeader,
+        message: ProduceRequest,
+        *,
+        authorized: AuthorizedCall | None,
+        log: LogService,
+        size_bytes: int,
+        now_s: float,
+    ) -> None:
+        self.connection = connection
+        self.header = header
+        self.authorized = authorized
+        self.log = log
+        self.size_bytes = size_bytes
+        self.acks = _ACKS.get(message.acks, Acks.ALL)
+        self.began_s = now_s
+        self.deadline = Deadline(now_s + message.timeout_ms / 1000, message.timeout_ms / 1000)
+        self.answer: Answer = connection.answer()
+        self.admission: Admission | None = None
+        self.batches: list[_Batch] = []
+        self.response = ProduceResponse()
+        # Leaders that the response names, by node id.
+        self.nodes: dict[int, ProduceResponseNodeEndpoint] = {}
+        # Segments that hold batches of this request and are not decided yet.
+        self.segments_left = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def release(self) -> None:
+        """Releases the memory that the log has not taken over."""
+        if self.admission is not None:
+            self.admission.release()
+
+
+class KafkaProduce:
+    """Answers Produce for all Kafka listeners of a broker."""
+
+    def __init__(self, broker: BrokerApi, leaders: KafkaLeaders, charge: Charge) -> None:
+        self._broker = broker
+        self._charge = charge
+        self._leaders = leaders
+        self._threads = BoundedExecutor(THREADS)
+        self._traffic = broker.metrics.traffic.kafka
+
+    def begin(
+        self,
+        connection: KafkaConnection,
+        header: RequestHeader,
+        message: ProduceRequest,
+        frame: Frame,
+        admission: Admission | None,
+        authorized: AuthorizedCall | None,
+    ) -> None:
+        """Appends the batches of a request, or arranges for it. `admission` holds the memory of a frame that was announced.
+
+        Raises TidelogError where the connection must be closed; the admission is the caller's then.
+        """
+        log = self._broker.local_log if connection.listener.route is Route.DIRECT else self._broker.cluster_log
+        now_s = asyncio.get_running_loop().time()
+        request = _Request(connection, header, message, authorized=authorized, log=log, size_bytes=len(frame.data), now_s=now_s)
+        with acting(authorized):
+            self._resolve(request, message, frame)
+        request.admission = admission or self._broker.cluster_log.admit_now(_memory_of(request))
+        takes_long = [batch for batch in request.batches if not self._check(batch, header.api_version)]
+        if request.admission is not None and not takes_long:
+            self._append(request)
+            return
+        request.answer.release = request.release  # where the connection is lost before the append
+        connection.hold(Hold.ADMISSION)
+        connection.run(lambda: self._append_later(request, takes_long))
+
+    # ── before the append ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _resolve(self, request: _Request, message: ProduceRequest, frame: Frame) -> None:
+        """Finds the target of each batch, and lays out the response. What is refused here has its error in the response."""
+        by_id = request.header.api_version >= BY_ID
+        records_bytes = sum(len(each.records or b"") for topic in message.topic_data for each in topic.partition_data)
+        is_kept = frame.is_owned and 2 * records_bytes > len(frame.data)
+        responses = []
+        for topic in message.topic_data:
+            results = [PartitionProduceResponse(index=each.index, base_offset=-1) for each in topic.partition_data]
+            responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
+            try:
+                if message.acks not in _ACKS:
+                    raise InvalidRequiredAcks(f"acks is {message.acks}; -1, 0 and 1 are taken")
+                if message.transactional_id is not None:
+                    raise TransactionsUnsupported("the producer has a transactional id, and transactions are not supported yet")
+                name = self._broker.topic_cache.by_id(TopicId(topic.topic_id.hex())).name if by_id else topic.name
+                target = target_named(self._broker, name)
+            except TidelogError as error:
+                for result in results:
+                    self._refuse(request, result, error, by_id=by_id)
+                continue
+            for each, result in zip(topic.partition_data, results, strict=True):
+                try:
+                    partition = partition_of(target.topic, each.index)
+                    batch = _stored(each.records, is_kept=is_kept)
+                    if len(batch) > target.batch_bytes_max:
+                        raise _too_large(batch, target)
+                except TidelogError as error:
+                    self._refuse(request, result, error)
+                else:
+                    request.batches.append(_Batch(result, target, partition, batch))
+        request.response.responses = responses
+
+    def _check(self, batch: _Batch, version: int, *, at_once: bool = True) -> bool:
+        """Checks the batch, and keeps its header, or the error. Returns False, and does nothing, where that takes long."""
+        opened_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
+        try:
+            codec = parse_header(batch.batch).codec
+            if codec is Codec.ZSTD and version < ZSTD_SINCE:
+                raise UnsupportedCompression(f"version {version} of Produce takes no zstd; version {ZSTD_SINCE} does")
+            if at_once and codec is not Codec.NONE:
+                if len(batch.batch) > THREAD_BYTES:
+                    return False
+                opened_bytes_max = min(OPENED_AT_ONCE_BYTES, opened_bytes_max)
+            batch.header = check_produced(
+                batch.batch, message_bytes_max=batch.target.batch_bytes_max, decompressed_bytes_max=opened_bytes_max
+            )
+            if batch.header.producer_id >= ONE_SHOT:
+                raise InvalidRecord(
+                    f"producer id {batch.header.producer_id} is of those that stand for an Idempotency-Key",
+                    hint="Take a producer id from the broker: InitProducerId.",
+                )
+        except TooLarge as error:
+            if at_once:  # a few kilobytes may open to many megabytes
+                return False
+            batch.pending = error
+        except TidelogError as error:
+            batch.pending = error
+        return True
+
+    async def _append_later(self, request: _Request, takes_long: Sequence[_Batch]) -> None:
+        """Waits for memory, checks in a thread what takes long, and appends. Its connection is not read meanwhile."""
+        if request.admission is None:
+            admission = self._broker.cluster_log.admit(_memory_of(request), timeout_s=request.deadline.left_s())
+            try:
+                request.admission = await admission.__aenter__()
+            except TidelogError as error:
+                for batch in request.batches:
+                    batch.pending = error.with_traceback(None)
+        if takes_long and request.admission is not None:
+            await self._threads.run(lambda: [self._check(batch, request.header.api_version, at_once=False) for batch in takes_long])
+        self._append(request)
+        request.connection.go_on(Hold.ADMISSION)
+
+    # ── the append ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _append(self, request: _Request) -> None:
+        """Appends the batches that were checked, and answers as soon as their outcome is known."""
+        if request.admission is not None:
+            with acting(request.authorized):
+                for batch in request.batches:
+                    if batch.pending is None and batch.header is not None:
+                        checked = CheckedBatch(batch.topic_partition, batch.batch, batch.header)
+                        [batch.pending] = append(
+                            request.log,
+                            batch.target,
+                            [checked],
+                            request.admission,
+                            acks=request.acks,
+                            deadline_s=request.deadline.at_s,
+                        )
+            request.release()
+        if request.acks is Acks.NONE:
+            self._finish_unanswered(request)
+            return
+        if any(isinstance(each.pending, UnverifiedRejection | ForwardedAppend) for each in request.batches):
+            request.connection.run(lambda: self._await_outcomes(request))
+            return
+        if request.acks is Acks.ALL:
+            self._await_segments(request)
+        if not request.segments_left:
+            self._finish(request)
+
+    def _await_segments(self, request: _Request) -> None:
+        decided = partial(self._segment_decided, request)
+        segments = {
+            each.pending.segment for each in request.batches if isinstance(each.pending, PendingAppend) and each.pending.segment
+        }
+        for segment in segments:
+            if not segment.outcome.done():
+                request.segments_left += 1
+                segment.outcome.add_done_callback(decided)
+        if request.segments_left:
+            request.timer = asyncio.get_running_loop().call_at(request.deadline.at_s, self._deadline_reached, request)
+
+    def _segment_decided(self, request: _Request, outcome: asyncio.Future[TidelogError | None]) -> None:
+        if request.answer.is_decided:
+            return  # its deadline came first
+        request.segments_left -= 1
+        if not request.segments_left:
+            self._finish(request)
+
+    def _deadline_reached(self, request: _Request) -> None:
+        if not request.answer.is_decided:
+            self._finish(request)
+
+    async def _await_outcomes(self, request: _Request) -> None:
+        """Waits for batches whose outcome another broker knows, or the bucket."""
+        pending = [each.pending for each in request.batches if each.pending is not None]
+        outcomes = await await_outcomes(request.log, pending, acks=request.acks, deadline=request.deadline)
+        self._answer(request, outcomes)
+
+    # ── the answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _finish(self, request: _Request) -> None:
+        """Answers with what is known now: a batch whose segment is not decided may still be written."""
+        self._answer(request, [_outcome(each.pending, request) for each in request.batches])
+
+    def _answer(self, request: _Request, outcomes: Sequence[Outcome]) -> None:
+        if request.timer is not None:
+            request.timer.cancel()
+        for batch, outcome in zip(request.batches, outcomes, strict=True):
+            if isinstance(outcome, TidelogError):
+                self._refuse(request, batch.result, outcome, batch=batch)
+            else:
+                batch.result.base_offset = outcome.base_offset
+                batch.result.log_start_offset = self._leaders.log_start_offset(batch.topic_partition)
+        self._count(request, outcomes)
+        request.response.node_endpoints = list(request.nodes.values())
+        version, correlation_id = request.header.api_version, request.header.correlation_id
+        buffers = encode_produce_response(request.response, version, correlation_id)
+        wait_s = self._charge(request.authorized, bytes_in=request.size_bytes, bytes_out=len(buffers[0]))
+        if wait_s > 0:
+            request.response.throttle_time_ms = round(1000 * wait_s)
+            buffers = encode_produce_response(request.response, version, correlation_id)
+            request.connection.throttle(wait_s)
+        request.connection.decide(request.answer, buffers)
+
+    def _finish_unanswered(self, request: _Request) -> None:
+        """Of acks=0: no answer. A client learns of an error by the end of its connection, as with Kafka."""
+        refused = next((each.pending for each in request.batches if isinstance(each.pending, TidelogError)), None)
+        failed = any(result.error_code for topic in request.response.responses for result in topic.partition_responses)
+        self._count(request, [_outcome(each.pending, request) for each in request.batches])
+        self._charge(request.authorized, bytes_in=request.size_bytes, bytes_out=0)
+        request.connection.decide(request.answer, ())
+        if refused is not None or failed:
+            request.connection.refuse(refused or InvalidRecord("a Produce request with acks=0 was refused"))
+
+    def _refuse(
+        self,
+        request: _Request,
+        result: PartitionProduceResponse,
+        error: TidelogError,
+        *,
+        batch: _Batch | None = None,
+        by_id: bool = False,
+    ) -> None:
+        """Puts the error of a batch into its place in the response."""
+        result.error_code = produce_code(error, request.header.api_version, by_id=by_id)
+        result.error_message = error.message
+        if batch is not None:
+            result.log_start_offset = self._leaders.log_start_offset(batch.topic_partition)
+            if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._name_leader(request, result, batch.topic_partition)
+
+    def _name_leader(self, request: _Request, result: PartitionProduceResponse, partition: TopicPartition) -> None:
+        """Names the leader, so that the client need not ask for metadata (KIP-951)."""
+        leader = self._leaders.leader(partition, request.connection.listener)
+        if leader is not None:
+            result.current_leader = ProduceResponseLeaderIdAndEpoch(leader_id=leader.node.node_id, leader_epoch=leader.leader_epoch)
+            request.nodes[leader.node.node_id] = ProduceResponseNodeEndpoint(
+                node_id=leader.node.node_id, host=leader.node.host, port=leader.node.port, rack=leader.node.rack or None
+            )
+
+    def _count(self, request: _Request, outcomes: Sequence[Outcome]) -> None:
+        seconds = asyncio.get_running_loop().time() - request.began_s
+        self._traffic.calls += 1
+        self._traffic.produced(outcomes, request_bytes=request.size_bytes, seconds=seconds)
+
+
+def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outcome:
+    """Returns what is known of a batch now."""
+    if isinstance(pending, TidelogError):
+        return pending
+    if not isinstance(pending, PendingAppend):
+        return UNTOLD
+    if request.acks is not Acks.ALL or pending.segment is None:
+        return pending.appended
+    if not pending.segment.outcome.done():
+        return late_commit(request.deadline)
+    return pending.segment.outcome.result() or pending.appended
+
+
+def _memory_of(request: _Request) -> int:
+    """Returns the room that the batches of a request take of the log's buffer."""
+    return sum(memory_bytes(len(each.batch)) for each in request.batches)
+
+
+def _stored(records: memoryview | None, *, is_kept: bool) -> Buffer:
+    """Returns the batch as it is stored: a view where its frame is kept, else a copy. InvalidRecord where there is none."""
+    if not records:
+        raise InvalidRecord("the request names a partition, and has no batch for it")
+    return records if is_kept else bytes(records)
+
+
+def _too_large(batch: Buffer, target: AppendTarget) -> TooLarge:
+    return TooLarge(
+        f"the record batch has {len(batch)} bytes; the topic takes {target.batch_bytes_max}",
+        hint=target.larger_batches_hint,
+        size=len(batch),
+        bytes_max=target.batch_bytes_max,
+    )

@@ -1,0 +1,29 @@
+"""InitProducerId: gives idempotent producers their ids."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.api import BrokerApi
+from gateway.kafka.call import KafkaCall
+from gateway.kafka.errors import ErrorCode, group_code
+from gateway.kafka.protocol.hot_messages import InitProducerIdRequest, InitProducerIdResponse
+from metadata.errors import TidelogError
+
+INIT_PRODUCER_ID: Final = 22
+
+
+class KafkaProducerIds:
+    """Answers InitProducerId for all Kafka listeners of a broker."""
+
+    def __init__(self, broker: BrokerApi) -> None:
+        self._broker = broker
+
+    async def init_producer_id(self, call: KafkaCall, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """Answers with a new producer id, also where the producer has one: it raises its epoch itself, as with Kafka."""
+        if request.transactional_id is not None:
+            return InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        try:
+            return InitProducerIdResponse(producer_id=await self._broker.producer_ids.next(), producer_epoch=0)
+        except TidelogError as error:
+            return InitProducerIdResponse(error_code=group_code(error), producer_epoch=-1)

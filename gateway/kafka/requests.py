@@ -1,0 +1,224 @@
+"""Admits the requests of all Kafka connections of a broker, finds their handlers, and sends what these answer.
+
+    frame ─▶ header ─▶ is the version served? ─▶ is the client authenticated? ─┬▶ Produce ─▶ produce.py, at once
+                └ no: closed                          └ no: closed              └▶ any other ─▶ its handler, in order
+
+    a long frame ─▶ memory: of the log's buffer for Produce, of a budget of the listeners for any other ─▶ received
+
+Kafka's protocol has no answer for a request that was not understood: the connection is closed, and the log says why. ApiVersions
+of an unknown version is the exception (KIP-511).
+
+Invariant: a request is handled only in a version that this broker advertises, and only after its client has authenticated, where
+authentication is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from gateway.access.authorization import AuthorizedCall, acting
+from gateway.access.permissions import KAFKA_CALLS, RequiredAccess
+from gateway.api import BrokerApi
+from gateway.kafka.api_versions import API_VERSIONS, answer_api_versions, unsupported_version
+from gateway.kafka.authentication import KafkaAuthentication
+from gateway.kafka.call import Handler, KafkaCall
+from gateway.kafka.connection import Answer, KafkaConnection
+from gateway.kafka.frame_reader import SHARED_BYTES, Announced, Frame
+from gateway.kafka.leaders import KafkaLeaders
+from gateway.kafka.produce import ADVERTISED, PRODUCE, KafkaProduce
+from gateway.kafka.protocol.apis import APIS, Api, RequestHeader, decode_header
+from gateway.net.connection_limiter import ConnectionLimiter
+from gateway.telemetry.request_context import RequestContext, begin_call, end_call, note_deadline
+from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
+from segments.byte_budget import Admission, ByteBudget
+
+# A client that has not authenticated sends short requests only.
+STRANGER_BYTES_MAX: Final = 32 << 10
+# Long requests other than Produce that are received at the same time.
+RECEIVE_BYTES_MAX: Final = 32 << 20
+# Nobody waits that long: the client gives up, and the wait ends with its connection.
+ADMISSION_TIMEOUT_S: Final = 3_600.0
+# The time that clients wait for an answer, where the request does not say: request.timeout.ms is 30 s by default.
+ANSWER_TIMEOUT_S: Final = 30.0
+DOOR: Final = "kafka"
+
+
+class KafkaRequests:
+    """What the connections of all Kafka listeners of a broker share."""
+
+    def __init__(
+        self,
+        broker: BrokerApi,
+        leaders: KafkaLeaders,
+        handlers: Mapping[int, Handler],
+        authentication: KafkaAuthentication,
+    ) -> None:
+        """`handlers` are those of each API but Produce and ApiVersions, by API key."""
+        settings = broker.settings
+        self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
+        self.connections = ConnectionLimiter(settings.kafka_connections_max, settings.kafka_connections_per_address_max)
+        self.open: set[KafkaConnection] = set()
+        self._broker = broker
+        self._guard = broker.guard
+        self._traffic = broker.metrics.traffic.kafka
+        self._budget = ByteBudget(RECEIVE_BYTES_MAX, of="requests of Kafka clients that are being received")
+        self._produce = KafkaProduce(broker, leaders, self.charge)
+        self._authentication = authentication
+        self._handlers = {
+            **handlers,
+            API_VERSIONS: Handler(0, 4, KAFKA_CALLS["ApiVersions"], self._api_versions),
+        }
+        served = {key: (each.version_min, each.version_max) for key, each in self._handlers.items()}
+        self.versions = dict(sorted({**served, PRODUCE: ADVERTISED}.items()))
+
+    # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def opened(self, connection: KafkaConnection) -> None:
+        self.open.add(connection)
+        self._authentication.opened(connection)
+
+    def closed(self, connection: KafkaConnection) -> None:
+        self.open.discard(connection)
+
+    def frame_bytes_max(self, connection: KafkaConnection) -> int:
+        if self._guard is not None and connection.authenticated is None:
+            return STRANGER_BYTES_MAX
+        return self._broker.settings.request_bytes_max
+
+    def admit_now(self, announced: Announced) -> Admission | None:
+        if announced.api_key == PRODUCE:
+            return self._broker.cluster_log.admit_now(announced.size_bytes)
+        return self._budget.admit_now(announced.size_bytes)
+
+    async def admit(self, announced: Announced) -> Admission:
+        budget = self._broker.cluster_log if announced.api_key == PRODUCE else self._budget
+        return await budget.admit(announced.size_bytes, timeout_s=ADMISSION_TIMEOUT_S).__aenter__()
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, connection: KafkaConnection, frame: Frame, admission: Admission | None) -> None:
+        """Begins a request: a Produce is appended before this returns, where nothing has to be waited for.
+
+        Raises TidelogError where the connection must be closed.
+        """
+        try:
+            self._begin(connection, frame, admission)
+        except BaseException:
+            if admission is not None:
+                admission.release()
+            raise
+
+    def _begin(self, connection: KafkaConnection, frame: Frame, admission: Admission | None) -> None:
+        if self._authentication.takes_bare_tokens(connection):
+            answer = connection.answer()
+            token = bytes(frame.data)
+            connection.enqueue(lambda: self._authentication.answer_bare_token(connection, answer, token))
+            return
+        header = decode_header(frame.data)
+        if header.api_key not in self.versions:
+            raise InvalidArgument(f"the client asks for API {header.api_key}, which this broker does not have")
+        api = APIS[header.api_key]
+        version_min, version_max = self.versions[header.api_key]
+        if not max(version_min, api.min_version) <= header.api_version <= version_max:
+            if header.api_key == API_VERSIONS:
+                connection.decide(connection.answer(), unsupported_version(self.versions, header.correlation_id))
+                return
+            raise InvalidArgument(
+                f"the client asks for version {header.api_version} of {api.name}; "
+                f"{max(version_min, api.min_version)} to {version_max} are served"
+            )
+        self._authentication.check(connection, header.api_key)
+        message = api.decode(frame.data, header.body_offset, header.api_version)
+        if header.api_key == PRODUCE:
+            authorized = self.authorize(connection, api.name, KAFKA_CALLS[api.name])
+            self._produce.begin(connection, header, message, frame, admission, authorized)
+            return
+        handler = self._handlers[header.api_key]
+        answer = connection.answer()
+        if admission is not None:
+            answer.release = admission.release  # where the connection is lost before the request is handled
+        connection.enqueue(partial(self._answer, connection, answer, handler, api, header, message, len(frame.data), admission))
+
+    async def _answer(
+        self,
+        connection: KafkaConnection,
+        answer: Answer,
+        handler: Handler,
+        api: Api,
+        header: RequestHeader,
+        message: Any,
+        request_bytes: int,
+        admission: Admission | None,
+    ) -> None:
+        """Runs the handler of one request, and sends what it answers."""
+        traffic_call = RequestContext(self._traffic)
+        token = begin_call(traffic_call)
+        note_deadline(ANSWER_TIMEOUT_S)
+        authorized = self.authorize(connection, api.name, handler.needs)
+        call = KafkaCall(connection, header.api_version, header.client_id or "", authorized)
+        failure = "INTERNAL"
+        try:
+            with acting(authorized):
+                response = await handler.handle(call, message)
+            failure = ""
+        except TidelogError as error:
+            failure = error.code
+            raise
+        finally:
+            end_call(traffic_call, token)
+            if admission is not None:
+                admission.release()
+            if authorized is not None and self._guard is not None:
+                self._guard.ended(authorized, failure)
+            if failure and call.release is not None:
+                call.release()
+        buffers = api.encode(response, header.api_version, header.correlation_id)
+        wait_s = self.charge(authorized, bytes_in=request_bytes, bytes_out=sum(map(len, buffers)))
+        if wait_s > 0:
+            if hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = round(1000 * wait_s)
+                buffers = api.encode(response, header.api_version, header.correlation_id)
+            connection.throttle(wait_s)
+        connection.decide(answer, buffers, call.release)
+
+    def authorize(self, connection: KafkaConnection, action: str, needs: RequiredAccess) -> AuthorizedCall | None:
+        """Returns what the client of the connection may do in this call; None where authentication is off.
+
+        Raises Unauthenticated where its credentials have expired or were revoked; Unavailable while that is not known.
+        """
+        if self._guard is None:
+            return None
+        caller = connection.authenticated
+        if caller is None and not needs.open:
+            raise Unauthenticated("the client has not authenticated")
+        if caller is not None:
+            caller.check_counts()
+        return self._guard.call_of(caller, needs, door=DOOR, action=action, address=connection.client_host)
+
+    def charge(self, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float:
+        """Counts a request for the quota of its principal. Returns for how long the client must wait (KIP-219), in seconds.
+
+        The response says it as throttle_time_ms, and the connection is not read for as long.
+        """
+        if self._guard is None or authorized is None or (meter := self._guard.quota(authorized)) is None:
+            return 0.0
+        meter.sent()
+        meter.took(bytes_in)
+        meter.gave(bytes_out)
+        return meter.wait_s(meter.requests, meter.bytes_in, meter.bytes_out)
+
+    async def _api_versions(self, call: KafkaCall, request: Any) -> Any:
+        return answer_api_versions(self.versions, call, request)
+
+    # ── idle connections ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close_idle(self, *, idle_s: float, receive_s: float) -> None:
+        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s`."""
+        now_s = asyncio.get_running_loop().time()
+        for connection in tuple(self.open):
+            silent_s = now_s - connection.last_used_s
+            if connection.is_idle and (silent_s > idle_s or (connection.awaits_bytes and silent_s > receive_s)):
+                connection.close()

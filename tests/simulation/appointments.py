@@ -5,7 +5,8 @@
     the partitions' keys ─┘                                               ├─▶ judge ─▶ violations of "appointed"
     seals and proofs, with the revision at which each landed ── runs ─────┘
 
-What must hold: the epoch grows by one with each leader, by two past one that was to take over and was sealed;
+What must hold: the epoch grows by one with each leader, by two past one that was to take over and was sealed; a topic that is made
+again begins above every epoch at which its name was led before;
 only whoever is the controller at that instant gives a partition to
 somebody or asks for it; a leader is replaced by its own release, or after its session was sealed; nobody is sealed by another
 while it is registered, and no session registers twice; a broker removes another only when that one has said that it can't write
@@ -24,9 +25,10 @@ from typing import NamedTuple
 from metadata.cluster.broker_registry import decode_registration
 from metadata.cluster.leadership import PartitionState, decode_state
 from metadata.errors import Unavailable
-from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Event, KeyValue, WatchBatch
 from metadata.store.keys import KeyLayout
+from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import parse_wal_key, proof_key, segment_key
 from segments.wal.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
 from tests.simulation.archive_store import ArchiveStore
@@ -95,6 +97,10 @@ class _History:
     proven_at: dict[str, list[Revision]] = field(default_factory=lambda: defaultdict(list))
     gone_at: dict[SessionId, Revision] = field(default_factory=dict)
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    # By topic id.
+    first_epochs: dict[TopicId, LeaderEpoch] = field(default_factory=dict)
+    # The ids that topics of each name have had.
+    lives: dict[str, set[TopicId]] = field(default_factory=lambda: defaultdict(set))
     given: dict[tuple[TopicPartition, LeaderEpoch], SessionId] = field(default_factory=dict)
     released: dict[tuple[TopicPartition, LeaderEpoch], SegmentSeq] = field(default_factory=dict)
 
@@ -105,8 +111,22 @@ class _History:
                 self.controller = event.value.decode() if event.kind == "put" else None
             elif event.key.startswith(self.layout.brokers):
                 self._registration(event, writer, controller)
+            elif event.key.startswith(self.layout.topics) and event.kind == "put":
+                self._topic(decode_topic(_kept(event)))
             elif event.key.startswith(self.layout.partitions):
                 self._partition(event, writer, controller)
+
+    def _topic(self, topic: Topic) -> None:
+        if topic.id in self.first_epochs:
+            return
+        earlier = self.lives[topic.name]
+        highest = max((epoch for partition, epoch in self.given if partition.topic_id in earlier), default=-1)
+        if topic.first_leader_epoch <= highest:
+            self.found.append(
+                f"topic {topic.name} is made again at epoch {topic.first_leader_epoch}, and was led at epoch {highest} before"
+            )
+        self.first_epochs[topic.id] = topic.first_leader_epoch
+        earlier.add(topic.id)
 
     def _registration(self, event: Event, writer: Writer | None, controller: str | None) -> None:
         before = self.registered.pop(event.key, None)
@@ -151,7 +171,7 @@ class _History:
             ((partition, span.leader_epoch), span.released_at_seq) for span in new.sessions if span.released_at_seq is not None
         )
         if old is None:
-            if (new.leader_epoch, len(new.sessions)) != (0, 1):
+            if (new.leader_epoch, len(new.sessions)) != (self.first_epochs.get(partition.topic_id, 0), 1):
                 self.found.append(f"{what} it begins as {new}")
             self._by_controller(f"{what} it is given to session {new.leader_session}", writer, controller)
         elif new.leader_session == old.leader_session:

@@ -155,8 +155,8 @@ class BrokerSettings:
     http: str = _HTTP
     # HOST:PORT of the gRPC listener. Port 0 takes a free one.
     grpc: str = "127.0.0.1:9090"
-    # HOST:PORT of the listener for Kafka clients; empty: none. Several listeners: NAME=HOST:PORT,NAME=HOST:PORT. With /forward behind
-    # the port, this broker forwards to leaders, so that one address (a load balancer's) serves for all brokers.
+    # HOST:PORT of the listener for Kafka clients; empty: none. Several listeners: NAME=HOST:PORT,NAME=HOST:PORT. With /forward
+    # behind the port, this broker forwards to leaders, so that one address (a load balancer's) serves for all brokers.
     kafka: str = ""
     # Name of this broker, unique in its cluster; of two brokers with one name the older one stops. Default with etcd: host name and
     # port of `http`, such as `pod-0-8080`, or the process id where the port is 0.

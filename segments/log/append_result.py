@@ -64,9 +64,7 @@ class PendingAppend(NamedTuple):
 
 def late_commit(deadline: Deadline) -> OutcomeUnknown:
     """Returns the outcome of records that were not decided by the deadline."""
-    return OutcomeUnknown(
-        f"the bucket did not confirm the records within {deadline.timeout_s:g} s; they may still be committed"
-    )
+    return OutcomeUnknown(f"the bucket did not confirm the records within {deadline.timeout_s:g} s; they may still be committed")
 
 
 class UnverifiedRejection(Unavailable):

@@ -15,6 +15,7 @@ from gateway.access.bootstrap import open_access, prepare_access
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.cluster.settings import ClusterSettings
+from gateway.kafka.listener import parse_listeners
 from gateway.net.ports import reserve_ports
 from gateway.net.tls.settings import TlsSettings
 from gateway.process.broker_process import tls_files
@@ -66,8 +67,9 @@ async def broker_cluster(
     gateway: GatewaySettings | None = None,
     tls: TlsSettings | None = None,
     access: AccessSettings | Sequence[AccessSettings] | None = None,
+    kafka: str = "",
 ) -> AsyncIterator[Cluster]:
-    """`racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other."""
+    """`kafka`: the Kafka listeners of each broker, as in the settings. `racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other."""
     metadata, bucket, layout = SqliteStore(Path(":memory:")), HeldStore(), KeyLayout()
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
@@ -104,6 +106,7 @@ async def broker_cluster(
                     has_peers=True,
                     peers_speak_tls=settings.tls.is_on,
                 )
+                listeners = parse_listeners(kafka, "")
                 broker = Broker(
                     settings,
                     InstrumentedObjectStore(bucket),
@@ -113,9 +116,10 @@ async def broker_cluster(
                     has_peers=True,
                     access=opened,
                     tls=tls_files(settings),
+                    kafka=listeners,
                 )
                 ready = asyncio.Event()
-                ports = await reserve_ports(http=settings.http, grpc=settings.grpc)
+                ports = await reserve_ports(http=settings.http, grpc=settings.grpc, kafka=[each.address for each in listeners])
                 running.append(tasks.create_task(broker.run(ports, ready)))
                 await ready.wait()
                 cluster.brokers.append(broker)

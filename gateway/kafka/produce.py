@@ -38,14 +38,15 @@ from gateway.kafka.protocol.hot_messages import (
     encode_produce_response,
 )
 from gateway.records.append import (
-    OPENED_AT_ONCE_BYTES,
     AppendTarget,
-    CheckedBatch,
     Outcome,
-    append,
-    await_outcomes,
+    check_at_once,
+    check_dates,
+    check_ready_batch,
     target_named,
 )
+from gateway.records.append import ProduceRequest as AppendRequest
+from gateway.records.partitioning import CheckedBatch
 from gateway.routing.forward_queue import UNTOLD, ForwardedAppend
 from gateway.routing.log_service import LogService, Pending
 from gateway.topics.names import partition_of
@@ -56,10 +57,8 @@ from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection, late_commit
 from segments.log.session_log import Acks, PendingAppend, memory_bytes
 from segments.object_store.interface import Buffer
-from segments.partition.producer_state import ONE_SHOT
-from segments.records.batch import check_produced, parse_header
+from segments.records.batch import parse_header
 from segments.records.compression import Codec
-from segments.records.header import BatchHeader
 
 PRODUCE: Final = 0
 # Kafka advertises versions from 0 and refuses 0 to 2: old clients turn compression off where they are missing (KAFKA-18659).
@@ -82,14 +81,14 @@ class Charge(Protocol):
 class _Batch:
     """One batch of a request, and where its outcome stands in the response."""
 
-    __slots__ = ("batch", "header", "pending", "result", "target", "topic_partition")
+    __slots__ = ("batch", "checked", "pending", "result", "target", "topic_partition")
 
     def __init__(self, result: PartitionProduceResponse, target: AppendTarget, partition: TopicPartition, batch: Buffer) -> None:
         self.result = result
         self.target = target
         self.topic_partition = partition
         self.batch = batch
-        self.header: BatchHeader | None = None
+        self.checked: CheckedBatch | None = None
         self.pending: Pending | TidelogError | None = None
 
 
@@ -102,13 +101,11 @@ class _Request:
         "answer",
         "authorized",
         "batches",
-        "began_s",
         "connection",
         "context",
-        "deadline",
         "header",
-        "log",
         "nodes",
+        "produced",
         "response",
         "segments_left",
         "size_bytes",
@@ -129,11 +126,10 @@ class _Request:
         self.connection = connection
         self.header = header
         self.authorized = authorized
-        self.log = log
         self.size_bytes = size_bytes
         self.acks = _ACKS.get(message.acks, Acks.ALL)
-        self.began_s = now_s
-        self.deadline = Deadline(now_s + message.timeout_ms / 1000, message.timeout_ms / 1000)
+        timeout_s = max(0, message.timeout_ms) / 1000
+        self.produced = AppendRequest(log, self.acks, Deadline(now_s + timeout_s, timeout_s))
         self.answer: Answer = connection.answer()
         self.admission: Admission | None = None
         self.batches: list[_Batch] = []
@@ -221,44 +217,50 @@ class KafkaProduce:
                     request.batches.append(_Batch(result, target, partition, batch))
         request.response.responses = responses
 
-    def _check(self, batch: _Batch, version: int, *, at_once: bool = True) -> bool:
+    def _check(self, batch: _Batch, version: int) -> bool:
         """Checks the batch, and keeps its header, or the error. Returns False, and does nothing, where that takes long."""
-        opened_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
         try:
             codec = parse_header(batch.batch).codec
             if codec is Codec.ZSTD and version < ZSTD_SINCE:
                 raise UnsupportedCompression(f"version {version} of Produce takes no zstd; version {ZSTD_SINCE} does")
-            if at_once and codec is not Codec.NONE:
-                if len(batch.batch) > THREAD_BYTES:
-                    return False
-                opened_bytes_max = min(OPENED_AT_ONCE_BYTES, opened_bytes_max)
-            batch.header = check_produced(
-                batch.batch, message_bytes_max=batch.target.batch_bytes_max, decompressed_bytes_max=opened_bytes_max
+            header = check_at_once(
+                batch.batch,
+                batch_bytes_max=batch.target.batch_bytes_max,
+                decompressed_bytes_max=self._broker.cluster_log.settings.decompressed_bytes_max,
+                thread_bytes=THREAD_BYTES,
             )
-            if batch.header.producer_id >= ONE_SHOT:
-                raise InvalidRecord(
-                    f"producer id {batch.header.producer_id} is of those that stand for an Idempotency-Key",
-                    hint="Take a producer id from the broker: InitProducerId.",
-                )
-        except TooLarge as error:
-            if at_once:  # a few kilobytes may open to many megabytes
-                return False
-            batch.pending = error
         except TidelogError as error:
             batch.pending = error
-        return True
+            return True
+        if header is not None:
+            batch.checked = CheckedBatch(batch.topic_partition, batch.batch, header)
+        return header is not None
+
+    async def _check_in_thread(self, batch: _Batch) -> None:
+        try:
+            header = await check_ready_batch(
+                batch.batch,
+                batch_bytes_max=batch.target.batch_bytes_max,
+                decompressed_bytes_max=self._broker.cluster_log.settings.decompressed_bytes_max,
+                threads=self._threads,
+            )
+        except TidelogError as error:
+            batch.pending = error.with_traceback(None)
+        else:
+            batch.checked = CheckedBatch(batch.topic_partition, batch.batch, header)
 
     async def _append_later(self, request: _Request, takes_long: Sequence[_Batch]) -> None:
         """Waits for memory, checks in a thread what takes long, and appends. Its connection is not read meanwhile."""
         if request.admission is None:
-            admission = self._broker.cluster_log.admit(_memory_of(request), timeout_s=request.deadline.left_s())
+            admission = self._broker.cluster_log.admit(_memory_of(request), timeout_s=request.produced.deadline.left_s())
             try:
                 request.admission = await admission.__aenter__()
             except TidelogError as error:
                 for batch in request.batches:
                     batch.pending = error.with_traceback(None)
-        if takes_long and request.admission is not None:
-            await self._threads.run(lambda: [self._check(batch, request.header.api_version, at_once=False) for batch in takes_long])
+        if request.admission is not None:
+            for batch in takes_long:
+                await self._check_in_thread(batch)
         self._append(request)
         request.connection.go_on(Hold.ADMISSION)
 
@@ -268,18 +270,10 @@ class KafkaProduce:
         """Appends the batches that were checked, and answers as soon as their outcome is known."""
         if request.admission is not None:
             with acting(request.authorized):
-                for batch in request.batches:
-                    if batch.pending is None and batch.header is not None:
-                        checked = CheckedBatch(batch.topic_partition, batch.batch, batch.header)
-                        [batch.pending] = append(
-                            request.log,
-                            batch.target,
-                            [checked],
-                            request.admission,
-                            acks=request.acks,
-                            deadline_s=request.deadline.at_s,
-                        )
+                for target, batches in _by_target(request.batches):
+                    self._append_to(request, target, batches, request.admission)
             request.release()
+        request.produced.pending = [each.pending for each in request.batches if each.pending is not None]
         if request.acks is Acks.NONE:
             self._finish_unanswered(request)
             return
@@ -291,6 +285,18 @@ class KafkaProduce:
         if not request.segments_left:
             self._finish(request)
 
+    def _append_to(self, request: _Request, target: AppendTarget, batches: Sequence[_Batch], admission: Admission) -> None:
+        """Appends batches to the partitions of one topic, in order."""
+        checked = [each.checked for each in batches if each.checked is not None]
+        try:
+            check_dates(checked, target)
+        except TidelogError as error:
+            appended: Sequence[Pending | TidelogError] = [error] * len(checked)
+        else:
+            appended = request.produced.append(target, checked, admission)
+        for batch, pending in zip((each for each in batches if each.checked is not None), appended, strict=True):
+            batch.pending = pending
+
     def _await_segments(self, request: _Request) -> None:
         decided = partial(self._segment_decided, request)
         segments = {
@@ -301,7 +307,7 @@ class KafkaProduce:
                 request.segments_left += 1
                 segment.outcome.add_done_callback(decided)
         if request.segments_left:
-            request.timer = asyncio.get_running_loop().call_at(request.deadline.at_s, self._deadline_reached, request)
+            request.timer = asyncio.get_running_loop().call_at(request.produced.deadline.at_s, self._deadline_reached, request)
 
     def _segment_decided(self, request: _Request, outcome: asyncio.Future[TidelogError | None]) -> None:
         if request.answer.is_decided:
@@ -316,9 +322,7 @@ class KafkaProduce:
 
     async def _await_outcomes(self, request: _Request) -> None:
         """Waits for batches whose outcome another broker knows, or the bucket."""
-        pending = [each.pending for each in request.batches if each.pending is not None]
-        outcomes = await await_outcomes(request.log, pending, acks=request.acks, deadline=request.deadline)
-        self._answer(request, outcomes)
+        self._answer(request, await request.produced.outcomes())
 
     # ── the answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -383,9 +387,16 @@ class KafkaProduce:
             )
 
     def _count(self, request: _Request, outcomes: Sequence[Outcome]) -> None:
-        seconds = asyncio.get_running_loop().time() - request.began_s
         self._traffic.calls += 1
-        self._traffic.produced(outcomes, request_bytes=request.size_bytes, seconds=seconds)
+        request.produced.observe(outcomes, self._traffic, size_bytes=request.size_bytes)
+
+
+def _by_target(batches: Sequence[_Batch]) -> list[tuple[AppendTarget, list[_Batch]]]:
+    """Returns the batches of each topic, in the order of the request."""
+    by_topic: dict[TopicId, tuple[AppendTarget, list[_Batch]]] = {}
+    for batch in batches:
+        by_topic.setdefault(batch.target.topic.id, (batch.target, []))[1].append(batch)
+    return list(by_topic.values())
 
 
 def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outcome:
@@ -397,7 +408,7 @@ def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outco
     if request.acks is not Acks.ALL or pending.segment is None:
         return pending.appended
     if not pending.segment.outcome.done():
-        return late_commit(request.deadline)
+        return late_commit(request.produced.deadline)
     return pending.segment.outcome.result() or pending.appended
 
 

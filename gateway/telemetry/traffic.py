@@ -1,6 +1,6 @@
 """What goes through the listeners: records and bytes, how long requests took, and how they were refused, for /metrics.
 
-    listener    http, grpc, kafka: clients     peer: what other brokers forward for theirs; the sum of the others is what clients did
+    listener    http, grpc, kafka: clients    peer: what other brokers forward for theirs; the sum of the others is what clients did
 
 Counted per request, never per record. What is refused is counted by its code in the tree of errors, once for each partition of a
 request that fares differently.

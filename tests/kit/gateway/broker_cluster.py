@@ -69,7 +69,9 @@ async def broker_cluster(
     access: AccessSettings | Sequence[AccessSettings] | None = None,
     kafka: str = "",
 ) -> AsyncIterator[Cluster]:
-    """`kafka`: the Kafka listeners of each broker, as in the settings. `racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other."""
+    """`kafka`: the Kafka listeners of each broker, as in the settings.
+
+    `racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other."""
     metadata, bucket, layout = SqliteStore(Path(":memory:")), HeldStore(), KeyLayout()
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])

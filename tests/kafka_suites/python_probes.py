@@ -51,9 +51,9 @@ def expect(found: object, wanted: object) -> None:
         raise AssertionError(f"found {str(found)[:150]}, not {str(wanted)[:150]}")
 
 
-def eventually(look: Callable[[], object], wanted: object) -> None:
+def eventually(look: Callable[[], object], wanted: object, *, patience_s: float = PATIENCE_S) -> None:
     """Waits until `look` finds what is wanted: a broker may answer before it has heard of a change."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while (found := look()) != wanted and time.monotonic() < deadline:
         time.sleep(0.1)
     expect(found, wanted)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.kafka_suites import connect, java_clients, java_tools, kafka_python, kafkajs, kgo, librdkafka, python_probes, streams
+from tests.kafka_suites import (
+    connect,
+    differential,
+    java_clients,
+    java_tools,
+    kafka_python,
+    kafkajs,
+    kgo,
+    librdkafka,
+    python_probes,
+    streams,
+)
 from tests.kafka_suites.results import Listed, parse_list
 from tests.kafka_suites.target import Suite
 
@@ -19,6 +30,7 @@ SUITES: dict[str, Suite] = {
     "kafka-python": kafka_python.SUITE,
     "streams": streams.SUITE,
     "connect": connect.SUITE,
+    "differential": differential.SUITE,
 }
 
 

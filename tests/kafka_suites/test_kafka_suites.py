@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka_suites import kafka_python, kgo, librdkafka
+from tests.kafka_suites import differential, kafka_python, kgo, librdkafka
 from tests.kafka_suites.cache import CannotPrepare, cached, check_hash, unpack
 from tests.kafka_suites.java import ARTEFACTS, HASHES, VERSION, pom
 from tests.kafka_suites.results import Listed, Result, Verdict, parse_list, selected, table, with_missing
@@ -166,3 +166,22 @@ def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
         packed.addfile(tarfile.TarInfo("../escaped"))
     with pytest.raises(tarfile.OutsideDestinationError):
         unpack(tmp_path / "bad.tar", inside / "unpacked")
+
+
+def test_answers_differ_where_a_field_does_and_not_by_what_no_two_clusters_share() -> None:
+    kafka = {"cluster_id": "a", "topics": [{"name": "t", "error_code": 0}, {"name": "u", "error_code": 3}]}
+    ours = {"cluster_id": "b", "topics": [{"name": "u", "error_code": 3}, {"name": "t", "error_code": 17}]}
+    assert differential.unexplained("Metadata", kafka, ours, []) == ["Metadata topics[0].error_code: 17, and 0 on Kafka"]
+    known = differential.parse_differences("# why\nMetadata topics*.error_code names are checked first\n")
+    assert differential.unexplained("Metadata", kafka, ours, known) == []
+    assert differential.unexplained("Fetch", kafka, ours, known) != []
+
+
+def test_an_answer_of_another_length_differs() -> None:
+    assert differential.unexplained("Fetch", {"topics": []}, {"topics": [{"name": "t"}]}, []) != []
+
+
+def test_every_difference_has_a_reason() -> None:
+    assert differential.parse_differences(differential.DIFFERENCES.read_text(encoding="utf-8"))
+    with pytest.raises(ValueError, match="reason"):
+        differential.parse_differences("Metadata topics*")

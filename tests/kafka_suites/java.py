@@ -76,11 +76,12 @@ def tool(
     timeout_s: float = TOOL_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
     expect_failure: bool = False,
+    warm: bool = False,
 ) -> str:
     """Runs a main class to its end and returns what it prints. ToolFailed where its exit code is not 0, or it takes too long."""
     try:
         done = subprocess.run(
-            java(main, *arguments),
+            java(main, *arguments, warm=warm),
             input=stdin,
             env={**os.environ, **(environment or {})},
             capture_output=True,

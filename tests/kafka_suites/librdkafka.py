@@ -23,7 +23,9 @@ SHA256 = "ada7d703bb1d3237e2292bfabf438d663b6160c9f1ac2a2406b5dc4257c81b66"
 VERSION = "2.15.1"
 # What the tests expect of a broker: APIs and behaviour of this release.
 KAFKA_VERSION = "4.2.0"
-TEST_TIMEOUT_S = 240.0
+TEST_TIMEOUT_S = 400.0
+# Of the timeouts that the tests have for themselves: some start a JVM or two, and the cores are shared.
+TIMEOUT_MULTIPLIER = 3
 # One test at a time, without emulated sockets, without tests that ask no broker. Not -Q: the quick form of many tests is empty.
 OPTIONS = ("-p1", "-E", "-L")
 # A test that was shorter ran nothing: a client alone takes longer to start.
@@ -52,7 +54,10 @@ def run_tests(target: Target, tests: Sequence[str]) -> Iterator[Result]:
     """Runs each test in a process of its own: one that crashes takes no other with it. A test is named by its number."""
     program = source() / "librdkafka" / "tests" / "test-runner"
     configuration = target.directory / "test.conf"
-    configuration.write_text(f"bootstrap.servers={target.bootstrap}\nbroker.address.family=v4\n", encoding="utf-8")
+    configuration.write_text(
+        f"bootstrap.servers={target.bootstrap}\nbroker.address.family=v4\ntest.timeout.multiplier={TIMEOUT_MULTIPLIER}\n",
+        encoding="utf-8",
+    )
     environment = {
         **{name: value for name, value in os.environ.items() if name != "CI"},
         "RDKAFKA_TEST_CONF": str(configuration),

@@ -35,7 +35,6 @@ PROPERTIES: Mapping[str, str] = {
     "group.min.session.timeout.ms": "1000",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
-    "super.users": "User:ANONYMOUS",
 }
 
 
@@ -62,7 +61,7 @@ def reference_broker(
     }
     configuration.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
     cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(configuration))
+    tool("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(configuration))
     log = directory / "kafka.log"
     with log.open("wb") as said:
         process = subprocess.Popen(

@@ -11,7 +11,8 @@ MESSAGE_PROTOS := metadata/store/etcd/proto/mvcc.proto  # without services, and 
 # Tests and benchmarks start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof cluster-proof proto kafka-protocol kernel clean help
+.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof cluster-proof kafka-gate kafka-proof proto \
+	kafka-protocol kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -43,6 +44,12 @@ chaos-proof: $(VENV)/ready kernel ## brokers with a rule broken on purpose: chao
 
 cluster-proof: $(VENV)/ready kernel ## the image built, and the chart on a real Kubernetes of this machine; Debian, root and Go
 	$(BIN)/python -m tests.real_cluster
+
+kafka-gate: $(VENV)/ready kernel ## other projects' tests of Kafka clients, two minutes of them; needs Java, Maven, Go and a C compiler
+	$(BIN)/python -m tests.kafka_suites --gate $(SUITES)
+
+kafka-proof: $(VENV)/ready kernel ## all of them; SUITES="--reference" runs them against Apache Kafka
+	$(BIN)/python -m tests.kafka_suites $(SUITES)
 
 bench: $(VENV)/ready kernel ## the figures of README.md, in about four minutes
 	$(BIN)/python -m bench

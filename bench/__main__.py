@@ -3,6 +3,7 @@
     python -m bench                               all of one broker, in under four minutes
     python -m bench cluster                       all of three brokers with an etcd, or an S3 server, in under twenty
     python -m bench spark --rows 2000000          what Spark does with the bucket
+    python -m bench kafka --ends-after 2400       Apache Kafka and Tidelog side by side; needs Java and Maven
     python -m bench produce-grpc --seconds 5      one of them, measured longer
     python -m bench --json figures.json           the figures and the machine's facts, for programs
 
@@ -40,6 +41,7 @@ from bench import (
     history_reads,
     idle,
     idle_partitions,
+    kafka,
     machine,
     metrics,
     partitions,
@@ -99,9 +101,14 @@ SPARK_BENCHMARKS: dict[str, Benchmark] = {
     "spark-reads": spark_reads.measure,
     "spark-replay": spark_replay.measure,
 }
+# Apache Kafka beside Tidelog: tens of minutes, so --ends-after has to be raised.
+KAFKA_BENCHMARKS: dict[str, Benchmark] = {
+    "kafka": kafka.measure,
+    "kafka-alone": kafka.measure_kafka_alone,
+}
 # Names that stand for several: brokers with an etcd, or an S3 server, at one to four minutes each; Spark, which takes as long.
 GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
-ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS
+ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS | KAFKA_BENCHMARKS
 # Unlike /tmp, never in memory: fsync would cost nothing there.
 DISK = "/var/tmp"
 # A benchmark that hangs is ended then, unless it is told otherwise.
@@ -131,6 +138,7 @@ def main() -> int:
                 arguments.heartbeat_every,
                 arguments.rows,
                 arguments.history,
+                arguments.kafka_warm_up,
             )
             results[name] = ALL_BENCHMARKS[name](run)
             signal.alarm(0)
@@ -160,6 +168,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=20_000_000, help="of spark-reads (20000000)")
     parser.add_argument("--history", type=int, default=200, metavar="MEGABYTES", help="of catch-up (200)")
     parser.add_argument(
+        "--kafka-warm-up", type=int, default=15_000_000, metavar="RECORDS", help="that each broker of kafka takes first (15000000)"
+    )
+    parser.add_argument(
         "--ends-after",
         type=int,
         default=ENDS_AFTER_S,
@@ -174,8 +185,11 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
     if not arguments.seconds > 0:
         parser.error("--seconds must be above 0")
-    if min(arguments.groups, arguments.ends_after, arguments.rows, arguments.history) < 1 or not arguments.heartbeat_every > 0:
-        parser.error("--groups, --heartbeat-every, --rows, --history and --ends-after must be above 0")
+    if (
+        min(arguments.groups, arguments.ends_after, arguments.rows, arguments.history, arguments.kafka_warm_up) < 1
+        or not arguments.heartbeat_every > 0
+    ):
+        parser.error("--groups, --heartbeat-every, --rows, --history, --kafka-warm-up and --ends-after must be above 0")
     needed_gib = (1 + ROUNDS) * arguments.seconds * WRITTEN_GIB_PER_SECOND
     free_gib = shutil.disk_usage(arguments.directory).free / 2**30
     if free_gib < needed_gib:

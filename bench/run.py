@@ -32,6 +32,8 @@ class Run:
     rows: int = 20_000_000
     # That fifty readers catch up on: by default, three times what the cold pool holds.
     history_megabytes: int = 200
+    # That each broker of the benchmark `kafka` takes before it is measured.
+    kafka_warm_up: int = 15_000_000
 
     @contextmanager
     def new_directory(self, name: str) -> Iterator[Path]:

@@ -17,7 +17,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from bench import groups_at_scale, groups_commit, groups_rebalance
+from bench import groups_at_scale, groups_commit, groups_rebalance, kafka
 from bench.__main__ import BENCHMARKS, CLUSTER_BENCHMARKS, _arguments, chosen
 from bench.bucket_reads import bucket_reads
 from bench.figures import Figure, Target, lines, median, number, paragraph, percentile
@@ -259,3 +259,16 @@ def test_a_tiny_run_ends_with_its_figures(names: str, tmp_path: Path) -> None:
         assert all(map(math.isfinite, values)), "of a moment in which the machine stood still it may be less than nothing"
         assert max(values) > 0
     assert list(tmp_path.iterdir()) == [figures]
+
+
+def test_tidelog_is_compared_with_kafka_where_both_were_measured() -> None:
+    case = kafka.Case(16 << 10, "lz4")
+    both = {(case, kafka.KAFKA): [100.0, 200.0, 300.0], (case, kafka.TIDELOG): [50.0, 50.0, 60.0]}
+    found = list(kafka.figures("produce", [case], both))
+    assert [(figure.what, figure.value) for figure in found] == [
+        ("produce, batches of 16 KiB, lz4: Apache Kafka", 200),
+        ("produce, batches of 16 KiB, lz4: Tidelog", 50),
+        ("produce, batches of 16 KiB, lz4: Tidelog to Apache Kafka", 0.25),
+    ]
+    alone = {(case, kafka.KAFKA): [100.0]}
+    assert [figure.value for figure in kafka.figures("consume", [case], alone)] == [100]

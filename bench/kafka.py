@@ -1,0 +1,156 @@
+"""Tidelog's Kafka listener and Apache Kafka side by side, with Apache Kafka's measuring clients: records per second of broker CPU.
+
+    ProducerPerformance, ConsumerPerformance ──▶ Tidelog, Apache Kafka in turn; CPU from /proc of the broker's process
+
+Brokers and clients share the machine, so elapsed time says what all of them do together. The CPU time of the broker is compared.
+Apache Kafka compiles as it runs, so both brokers are warmed first: by default with 15 million records (`--kafka-warm-up`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import psutil
+
+from bench.broker import broker
+from bench.figures import Figure, median, spread
+from bench.run import Run
+from tests.kafka_suites.java import tool
+from tests.kafka_suites.reference_broker import reference_broker
+from tests.kafka_suites.tidelog_cluster import tidelog_flags
+from tests.kit.servers import free_port
+
+RECORDS = 2_000_000
+RECORD_BYTES = 100
+PARTITIONS = 6
+BATCH_BYTES = (64 << 10, 16 << 10)
+CODECS = ("none", "lz4")
+ROUNDS = 3
+CLIENT_TIMEOUT_S = 600.0
+KAFKA, TIDELOG = "Apache Kafka", "Tidelog"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    name: str
+    bootstrap: str
+    process: psutil.Process
+    # For the configuration of clients.
+    directory: Path
+
+    def cpu_seconds(self) -> float:
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    batch_bytes: int
+    codec: str
+
+    def __str__(self) -> str:
+        return f"batches of {self.batch_bytes >> 10} KiB, {self.codec}"
+
+
+def measure(run: Run) -> list[Figure]:
+    with _kafka(run) as kafka, _tidelog(run) as tidelog:
+        return _measure(run, [kafka, tidelog])
+
+
+def measure_kafka_alone(run: Run) -> list[Figure]:
+    """Apache Kafka's figures on this machine."""
+    with _kafka(run) as kafka:
+        return _measure(run, [kafka])
+
+
+def _measure(run: Run, brokers: Sequence[Measured]) -> list[Figure]:
+    for each in brokers:
+        _write(each, Case(BATCH_BYTES[0], CODECS[0]), _new_topic(each), run.kafka_warm_up)
+    written: dict[tuple[Case, str], list[float]] = {}
+    read: dict[tuple[Case, str], list[float]] = {}
+    cases = [Case(*values) for values in product(BATCH_BYTES, CODECS)]
+    for case, _, each in product(cases, range(ROUNDS), brokers):
+        topic = _new_topic(each)
+        written.setdefault((case, each.name), []).append(_rate(each, partial(_write, each, case, topic, RECORDS)))
+        read.setdefault((case, each.name), []).append(_rate(each, partial(_read, each, topic)))
+    return [figure for act, rates in (("produce", written), ("consume", read)) for figure in figures(act, cases, rates)]
+
+
+def figures(act: str, cases: Sequence[Case], rates: dict[tuple[Case, str], list[float]]) -> Iterator[Figure]:
+    """A figure for each case and broker, and Tidelog's ratio to Apache Kafka where both were measured. Pure."""
+    for case in cases:
+        for name in (KAFKA, TIDELOG):
+            if (case, name) in rates:
+                found = rates[case, name]
+                yield Figure(
+                    f"{act}, {case}: {name}", round(median(found)), "records/CPU-s", note=spread([round(each) for each in found])
+                )
+        if (case, TIDELOG) in rates:
+            ratio = median(rates[case, TIDELOG]) / median(rates[case, KAFKA])
+            yield Figure(f"{act}, {case}: {TIDELOG} to {KAFKA}", ratio, "×")
+
+
+@contextmanager
+def _kafka(run: Run) -> Iterator[Measured]:
+    with ExitStack() as ending:
+        directory = ending.enter_context(run.new_directory("kafka"))
+        served = ending.enter_context(reference_broker(directory, {"num.partitions": str(PARTITIONS)}, heap="1g"))
+        yield Measured(KAFKA, served.bootstrap, psutil.Process(served.pid), directory)
+
+
+@contextmanager
+def _tidelog(run: Run) -> Iterator[Measured]:
+    port = free_port()
+    flags = [word for name, value in tidelog_flags(port).items() for word in (f"--{name}", value)]
+    with ExitStack() as ending:
+        served = ending.enter_context(broker(run, "tidelog", flags=flags))
+        directory = ending.enter_context(run.new_directory("tidelog-clients"))
+        yield Measured(TIDELOG, f"127.0.0.1:{port}", psutil.Process(served.pid), directory)
+
+
+def _new_topic(measured: Measured) -> str:
+    topic = f"bench-{uuid.uuid4().hex}"
+    where = ("--bootstrap-server", measured.bootstrap)
+    tool("org.apache.kafka.tools.TopicCommand", *where, "--create", "--topic", topic, "--partitions", str(PARTITIONS))
+    return topic
+
+
+def _rate(measured: Measured, work: Callable[[], None]) -> float:
+    """Records per second of the broker's CPU while `work` moves RECORDS."""
+    begun_s = measured.cpu_seconds()
+    work()
+    return RECORDS / (measured.cpu_seconds() - begun_s)
+
+
+def _write(measured: Measured, case: Case, topic: str, records: int) -> None:
+    configuration = measured.directory / "producer.properties"
+    settings = {
+        "bootstrap.servers": measured.bootstrap,
+        "acks": "all",
+        "batch.size": case.batch_bytes,
+        "compression.type": case.codec,
+        "linger.ms": 5,
+    }
+    configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
+    tool(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES), "--throughput", "-1"),
+        *("--command-config", str(configuration)),
+        timeout_s=CLIENT_TIMEOUT_S,
+        warm=True,
+    )
+
+
+def _read(measured: Measured, topic: str) -> None:
+    tool(
+        "org.apache.kafka.tools.ConsumerPerformance",
+        *("--bootstrap-server", measured.bootstrap, "--topic", topic, "--num-records", str(RECORDS), "--timeout", "60000"),
+        timeout_s=CLIENT_TIMEOUT_S,
+        warm=True,
+    )

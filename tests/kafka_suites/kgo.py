@@ -1,0 +1,75 @@
+"""The tests of franz-go's client, package kgo, from the Go module proxy. Its group tests verify that each record comes once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.kafka_suites.cache import CannotPrepare, cached, run
+from tests.kafka_suites.results import Result, Verdict
+from tests.kafka_suites.target import Suite, Target
+
+MODULE = "github.com/twmb/franz-go@v1.21.3"
+# Go's own hash of the module: the SHA-256 of the hashes of its files. The module's go.sum pins what it needs.
+SUM = "h1:q9Mo8ri+OwBQBjKqrerNCqNWJlJnUDe2qnYsj2V3hdI="
+# The default of half a million records takes many minutes.
+RECORDS = 10_000
+TESTS_TIMEOUT_S = 900
+_OUTCOME = re.compile(r"^--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)$", re.MULTILINE)
+_VERDICTS = {"PASS": Verdict.PASSED, "FAIL": Verdict.FAILED, "SKIP": Verdict.SKIPPED}
+
+
+def program() -> Path:
+    return cached(f"kgo-{MODULE.rpartition('@')[2]}", _build) / "kgo.test"
+
+
+def _build(folder: Path) -> None:
+    (folder / "go.mod").write_text("module suites\n", encoding="utf-8")
+    module = json.loads(run(["go", "mod", "download", "-json", MODULE], cwd=folder))
+    if module["Sum"] != SUM:
+        raise CannotPrepare(f"{MODULE} has the hash {module['Sum']}, not {SUM}")
+    run(["go", "test", "-c", "-o", str(folder / "kgo.test"), "./pkg/kgo"], cwd=Path(module["Dir"]))
+
+
+def run_tests(target: Target, tests: Sequence[str]) -> Iterator[Result]:
+    environment = {
+        **os.environ,
+        "KGO_SEEDS": target.bootstrap,
+        "KGO_TEST_RF": "1",
+        "KGO_TEST_RECORDS": str(RECORDS),
+        "KGO_LOG_LEVEL": "none",
+    }
+    pattern = f"^({'|'.join(tests)})$"
+    # -test.parallel 1: two cores run a broker as well, and tests that starve tell nothing.
+    command = [str(program()), "-test.v", "-test.parallel", "1", "-test.timeout", f"{TESTS_TIMEOUT_S}s", "-test.run", pattern]
+    done = subprocess.run(
+        command,
+        cwd=target.directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    (target.directory / "kgo.log").write_text(done.stdout, encoding="utf-8")
+    yield from outcomes(done.stdout)
+
+
+def outcomes(said: str) -> list[Result]:
+    """Reads the closing line of each test; the lines below it are the reason. Pure."""
+    found = list(_OUTCOME.finditer(said))
+    ends = [*(each.start() for each in found[1:]), len(said)]
+    results = []
+    for each, end in zip(found, ends, strict=True):
+        verdict = _VERDICTS[each[1]]
+        below = " ".join(line.strip() for line in said[each.end() : end].splitlines() if line.startswith("    "))
+        results.append(Result(each[2], verdict, float(each[3]), "" if verdict is Verdict.PASSED else below[:300]))
+    return results
+
+
+SUITE = Suite(program, run_tests)

@@ -1,11 +1,14 @@
-"""What every door does to produce: find the topic, check, append, wait for the outcome.
+"""Appends the batches of a produce request and awaits their outcomes, for all listeners.
 
-    target ─▶ check_ready_batch, or a batch of our own making ─▶ check_dates
-           ─▶ append (at once, in order) ─▶ await_outcomes (by acks, up to a deadline)
+    target ─▶ check_at_once, or check_ready_batch ─▶ check_dates ─▶ append      synchronous, in order
+                                                                     └▶ await_outcomes ─▶ outcomes, by acks, up to a deadline
 
-Invariants: everything that can be wrong with a request is found before its first batch is appended, but for what only leaders know:
-whether a batch is a repeat, and what follows from it. Once a batch of a partition was refused, no later batch of the same request
-goes to that partition, so that order holds.
+ProduceRequest joins both halves, and adds metrics and traces. A listener only decodes a request and encodes its outcomes. One that
+uses callbacks calls the synchronous half alone; then `PendingAppend.segment.outcome` reports the commit.
+
+Invariants: a request is checked before its first batch is appended. Only what leaders know is checked later: whether a batch is a
+repeat, and what follows from that. Once a batch of a partition is rejected, no later batch of the same request goes to that
+partition, so that order holds.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
@@ -21,6 +25,7 @@ from gateway.concurrency.offload import BoundedExecutor, LoopYielder
 from gateway.routing.log_service import LogService, Pending
 from gateway.settings import GatewaySettings
 from gateway.telemetry.request_context import current_call, note_topic
+from gateway.telemetry.traffic import ListenerTraffic
 from gateway.topics.names import named
 from metadata.errors import (
     InvalidRecord,
@@ -49,19 +54,19 @@ from segments.records.batch import check_produced, parse_header
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 
-# A compressed batch above this is checked in a thread.
+# A longer compressed batch is checked in a thread.
 THREAD_BYTES: Final = 8 << 10
-# And a shorter one that opens to more: two kilobytes of zstd may open to 60 MiB.
+# A batch that decompresses to more is checked in a thread, too: two kilobytes of zstd may hold 60 MiB.
 OPENED_AT_ONCE_BYTES: Final = 64 << 10
 
-# Upper bound for a look at the metadata store, for a topic or a partition that this broker does not know.
+# Upper bound for reading a topic from the metadata store that this broker does not know, or not with that partition.
 LOOK_UP_S: Final = 1.0
 
 Outcome = Appended | TidelogError
 
 
 class AppendLimits(Protocol):
-    """The topics and the settings that bound an append, and why the bucket takes no writes while it takes none."""
+    """Provides the topics and the settings that bound an append, and why the bucket takes no writes while it takes none."""
 
     @property
     def topic_cache(self) -> TopicCache: ...
@@ -72,23 +77,23 @@ class AppendLimits(Protocol):
 
 
 class AppendTarget(NamedTuple):
-    """A topic as a producer meets it."""
+    """Holds what an append must know of its topic."""
 
     topic: Topic
     # The lesser of the topic's max.message.bytes and the broker's message_bytes_max.
     batch_bytes_max: int
     log_append_time: bool
-    # How far ahead of a broker's clock records may be dated: message.timestamp.after.max.ms. None: brokers date them.
+    # How far ahead of a broker's clock records may be dated: message.timestamp.after.max.ms. None: any date.
     ahead_ms_max: int | None
     broker_bytes_max: int
 
     def timestamp_ms_max(self) -> int | None:
-        """The latest date that is taken now; None: any."""
+        """Returns the latest timestamp that the topic takes now; None: any."""
         return None if self.ahead_ms_max is None else time.time_ns() // 1_000_000 + self.ahead_ms_max
 
     @property
     def larger_batches_hint(self) -> str:
-        """Which setting to raise."""
+        """Names the setting that a user must raise."""
         if self.batch_bytes_max < self.broker_bytes_max:
             example = f"tidelog topic alter {self.topic.name} --set max.message.bytes={self.broker_bytes_max}"
             return f"Send less in one record or batch, or raise the topic's max.message.bytes: {example}"
@@ -99,15 +104,67 @@ class AppendTarget(NamedTuple):
 
 
 class CheckedBatch(NamedTuple):
-    """A batch that was checked, on its way to its partition."""
+    """Holds a batch that was checked, with its partition."""
 
     partition: TopicPartition
     batch: Buffer
     header: BatchHeader
 
 
+class AppendOptions(NamedTuple):
+    """Holds what a request asks of an append."""
+
+    acks: Acks
+    # Bounds the wait for a leader, and for the outcomes.
+    deadline: Deadline
+    # Of the first batch.
+    expected_offset: int | None = None
+    # As in SessionLog.append.
+    continues: bool = False
+
+
+class ProduceRequest:
+    """Carries a request from its first append to its outcomes. It holds nothing of the records."""
+
+    def __init__(self, log: LogService, acks: Acks, deadline: Deadline) -> None:
+        self.log = log
+        self.acks = acks
+        self.deadline = deadline
+        # One for each batch, in order; an error stands in the place of its batch.
+        self.pending: list[Pending | TidelogError] = []
+        self._topics: set[str] = set()
+
+    def append(
+        self,
+        target: AppendTarget,
+        batches: Sequence[CheckedBatch],
+        admission: Admission,
+        *,
+        expected_offset: int | None = None,
+        continues: bool = False,
+    ) -> list[Pending | TidelogError]:
+        """Appends batches to the partitions of one topic, as `append`. The caller adds the result to `pending`."""
+        self._topics.add(target.topic.name)
+        options = AppendOptions(self.acks, self.deadline, expected_offset, continues)
+        return append(self.log, target, batches, admission, options)
+
+    async def outcomes(self) -> list[Outcome]:
+        """Waits for the outcomes of all that is pending: see `await_outcomes`."""
+        return await await_outcomes(self.log, self.pending, acks=self.acks, deadline=self.deadline)
+
+    def observe(self, outcomes: Sequence[Outcome], traffic: ListenerTraffic, *, size_bytes: int) -> None:
+        """Counts the request in the traffic of its listener, and adds it to the trace of its call."""
+        seconds = asyncio.get_running_loop().time() - self.deadline.began_s
+        traffic.produced(outcomes, request_bytes=size_bytes, seconds=seconds)
+        call = current_call()
+        if call is not None and call.trace is not None and size_bytes:  # clients open streams with an empty message
+            here = [each for each in self.pending if isinstance(each, PendingAppend)]
+            accepted = [each for each in outcomes if isinstance(each, Appended)]
+            call.trace.produced(sorted(self._topics), here, accepted, began_s=self.deadline.began_s, size_bytes=size_bytes)
+
+
 def topic_named(broker: AppendLimits, name: str) -> Topic:
-    """From the cache. NotAuthorized, UnknownTopic, InvalidName, Unavailable."""
+    """Returns the topic from the cache. Raises NotAuthorized, UnknownTopic, InvalidName, Unavailable."""
     check_topic(name)
     try:
         return broker.topic_cache.get(name)
@@ -117,6 +174,7 @@ def topic_named(broker: AppendLimits, name: str) -> Topic:
 
 
 def target_named(broker: AppendLimits, name: str) -> AppendTarget:
+    """Returns the target from the cache. Raises as topic_named."""
     topic = topic_named(broker, name)
     note_topic(topic.name)
     settings = broker.topic_cache.settings(topic.id)
@@ -132,8 +190,8 @@ def target_named(broker: AppendLimits, name: str) -> AppendTarget:
 
 
 async def target_known(broker: AppendLimits, name: str, *, deadline_s: float) -> AppendTarget:
-    """As target_named. A topic that this broker does not know is looked up in the metadata store: it may have been created through
-    another broker a moment ago."""
+    """Returns the target, as target_named. Looks a topic that this broker does not know up in the metadata store: another broker
+    may have created it a moment ago."""
     try:
         return target_named(broker, name)
     except UnknownTopic:
@@ -141,9 +199,9 @@ async def target_known(broker: AppendLimits, name: str, *, deadline_s: float) ->
 
 
 async def target_caught_up(broker: AppendLimits, name: str, *, deadline_s: float) -> AppendTarget:
-    """As target_named, once this broker knows what the metadata store held of the topic when this was called.
+    """Returns the target, as target_named, once this broker has caught up with the topic in the metadata store.
 
-    Raises Unavailable where that is not known in time: a client must not take it for a missing topic or partition.
+    Raises Unavailable where it does not catch up in time: a client must not take that for a missing topic or partition.
     """
     check_topic(name)
     check_topic_name(name)
@@ -153,8 +211,8 @@ async def target_caught_up(broker: AppendLimits, name: str, *, deadline_s: float
 
 
 @contextmanager
-def limit_named(target: AppendTarget) -> Iterator[None]:
-    """A batch that is TooLarge for the target is told with the setting that says so."""
+def explaining_limit(target: AppendTarget) -> Iterator[None]:
+    """Adds the setting to raise to the error of a batch that is TooLarge for the target."""
     try:
         yield
     except TooLarge as error:
@@ -163,8 +221,8 @@ def limit_named(target: AppendTarget) -> Iterator[None]:
         raise
 
 
-def told_with_trouble(error: TidelogError, broker: AppendLimits) -> TidelogError:
-    """The error with the reason, where records wait because the bucket takes no writes."""
+def add_bucket_trouble(error: TidelogError, broker: AppendLimits) -> TidelogError:
+    """Adds the reason to the error, where records wait because the bucket takes no writes. Returns the error."""
     trouble = broker.bucket_trouble
     if trouble is not None and isinstance(error, OutcomeUnknown | Throttled | NoLeader | SessionFenced):
         error.message = f"{error.message} ({trouble.message})"
@@ -172,26 +230,46 @@ def told_with_trouble(error: TidelogError, broker: AppendLimits) -> TidelogError
     return error
 
 
+def check_at_once(
+    batch: Buffer,
+    *,
+    batch_bytes_max: int,
+    decompressed_bytes_max: int,
+    is_forwarded: bool = False,
+    thread_bytes: int = THREAD_BYTES,
+) -> BatchHeader | None:
+    """Checks a batch of a client, as `check_produced`, without a thread. Returns None, unchecked, where that would take long.
+
+    A compressed batch of more than `thread_bytes` takes long. Raises InvalidRecord, TooLarge.
+    """
+    is_cheap = len(batch) > batch_bytes_max or parse_header(batch).codec is Codec.NONE  # refused unread, or one compiled pass
+    if not is_cheap and len(batch) > thread_bytes:
+        return None
+    opened_bytes_max = decompressed_bytes_max if is_cheap else min(OPENED_AT_ONCE_BYTES, decompressed_bytes_max)
+    try:
+        header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max)
+    except TooLarge:
+        if is_cheap:
+            raise
+        return None
+    return _check_producer(header, is_forwarded=is_forwarded)
+
+
 async def check_ready_batch(
     batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int, threads: BoundedExecutor, is_forwarded: bool = False
 ) -> BatchHeader:
-    """InvalidRecord, TooLarge: see record_batch.check_produced. Here at once, or in one of `threads` where it takes long.
+    """Checks a batch of a client: at once, or in one of `threads` where that takes long. Raises InvalidRecord, TooLarge."""
+    header = check_at_once(
+        batch, batch_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max, is_forwarded=is_forwarded
+    )
+    if header is not None:
+        return header
+    opened = partial(check_produced, batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+    return _check_producer(await threads.run(opened), is_forwarded=is_forwarded)
 
-    Only what a broker forwards may stand for an Idempotency-Key.
-    """
 
-    def check(opened_bytes_max: int = decompressed_bytes_max) -> BatchHeader:
-        return check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max)
-
-    if len(batch) > batch_bytes_max or parse_header(batch).codec is Codec.NONE:
-        header = check()  # refused unread, or one pass of compiled code
-    elif len(batch) > THREAD_BYTES:
-        header = await threads.run(check)
-    else:
-        try:
-            header = check(min(OPENED_AT_ONCE_BYTES, decompressed_bytes_max))
-        except TooLarge:
-            header = await threads.run(check)
+def _check_producer(header: BatchHeader, *, is_forwarded: bool) -> BatchHeader:
+    """Returns the header. Raises InvalidRecord unless a broker forwards what stands for an Idempotency-Key."""
     if header.producer_id >= ONE_SHOT and not is_forwarded:
         raise InvalidRecord(
             f"producer id {header.producer_id} is of those that stand for an Idempotency-Key",
@@ -201,24 +279,24 @@ async def check_ready_batch(
 
 
 def check_dates(batches: Iterable[CheckedBatch], target: AppendTarget, *, written: Container[TopicPartition] = ()) -> None:
-    """InvalidTimestamp where a record is dated further ahead than its topic takes: then nothing of `batches` is appended.
+    """Raises InvalidTimestamp where a record is dated further ahead than its topic takes; then the caller appends none of them.
 
-    Not of what may be a repeat, which is told where it lies whatever its date: that is decided by the leader (see `append`), or was
-    decided where it is in one of the partitions that an Idempotency-Key has `written`.
+    Passes batches that may be repeats, because a repeat is accepted whatever its date. The leader decides that (see `append`),
+    unless the batch goes to a partition that an Idempotency-Key has `written`.
     """
     newest_ms = target.timestamp_ms_max()
     for partition, _, header in batches:
         if not (newest_ms is None or header.max_timestamp <= newest_ms or _leader_decides(header) or partition in written):
-            raise _told_of_topic(dated_too_far_ahead(partition, header.max_timestamp, newest_ms), target)
+            raise _describe_for_topic(dated_too_far_ahead(partition, header.max_timestamp, newest_ms), target)
 
 
 def _leader_decides(header: BatchHeader) -> bool:
-    """Whether only the leader knows if the batch is a repeat."""
+    """Returns whether only the leader knows if the batch is a repeat."""
     return NO_PRODUCER < header.producer_id < ONE_SHOT
 
 
-def _told_of_topic(error: TidelogError, target: AppendTarget) -> TidelogError:
-    """The error with the topic's name, and the command that changes what it takes."""
+def _describe_for_topic(error: TidelogError, target: AppendTarget) -> TidelogError:
+    """Adds the topic's name to the error, and the command that changes which timestamps it takes. Returns the error."""
     topic = target.topic
     refusal = error.rejection if isinstance(error, UnverifiedRejection) else error
     if isinstance(refusal, InvalidTimestamp):
@@ -236,16 +314,10 @@ def append(
     target: AppendTarget,
     batches: Sequence[CheckedBatch],
     admission: Admission,
-    *,
-    acks: Acks,
-    deadline_s: float,
-    expected_offset: int | None = None,
-    continues: bool = False,
+    options: AppendOptions,
 ) -> list[Pending | TidelogError]:
-    """Appends one batch after the other, without waiting in between. An error stands in the place of its batch.
-
-    `continues`: as in SessionLog.append.
-    """
+    """Appends one batch after the other, without waiting in between. An error stands in the place of its batch."""
+    expected_offset = options.expected_offset
     newest_ms = target.timestamp_ms_max()
     pending: list[Pending | TidelogError] = []
     refused: dict[TopicPartition, TidelogError] = {}
@@ -261,16 +333,16 @@ def append(
                     batch,
                     header,
                     admission,
-                    acks=acks,
-                    deadline_s=deadline_s,
+                    acks=options.acks,
+                    deadline_s=options.deadline.at_s,
                     expected_offset=expected_offset,
                     dates=TimestampPolicy(target.log_append_time, newest_ms if _leader_decides(header) else None),
-                    continues=continues,
+                    continues=options.continues,
                 )
             )
-            expected_offset = None  # of the first batch; those behind it follow at once
+            expected_offset = None  # the batches behind the first one follow at once
         except TidelogError as error:
-            refused[partition] = _told_of_topic(error, target)
+            refused[partition] = _describe_for_topic(error, target)
             pending.append(error)
     return pending
 
@@ -278,10 +350,10 @@ def append(
 async def await_outcomes(
     log: LogService, pending: Sequence[Pending | TidelogError], *, acks: Acks, deadline: Deadline
 ) -> list[Outcome]:
-    """Returns where each batch lies, or why it does not: after the commit for Acks.ALL, else at once."""
+    """Returns the offsets of each batch, or its error: after the commit for Acks.ALL, else at once."""
     found: list[Outcome] = []
     turns = LoopYielder()
-    await resolve_rejections(pending, deadline)
+    await _resolve_rejections(pending, deadline)
     for each in pending:
         if isinstance(each, UnverifiedRejection):
             found.append(each.resolved)
@@ -291,34 +363,18 @@ async def await_outcomes(
             try:
                 found.append(await log.outcome(each, acks=acks, deadline=deadline))
             except TidelogError as error:
-                await resolve_rejections([error], deadline)
+                await _resolve_rejections([error], deadline)
                 resolved = error.resolved if isinstance(error, UnverifiedRejection) else error
                 found.append(resolved.with_traceback(None))  # thousands of outcomes may share one error
         await turns.give()
     return found
 
 
-async def resolve_rejections(pending: Iterable[Pending | TidelogError], deadline: Deadline) -> None:
-    """Resolves all rejections that are unverified, together. One that is not resolved by the deadline tells the producer to send
-    the batch again."""
+async def _resolve_rejections(pending: Iterable[Pending | TidelogError], deadline: Deadline) -> None:
+    """Resolves all unverified rejections together. One that is not resolved by the deadline asks the producer to send the batch
+    again."""
     unverified = [each for each in pending if isinstance(each, UnverifiedRejection)]
     if unverified:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline.at_s):
                 await resolve_all(unverified)
-
-
-def trace_produced(
-    topics: Iterable[str],
-    pending: Iterable[Pending | TidelogError],
-    found: Iterable[Appended | TidelogError],
-    *,
-    began_s: float,
-    size_bytes: int,
-) -> None:
-    """What this call has produced, where it is traced."""
-    call = current_call()
-    if call is not None and call.trace is not None and size_bytes:  # clients open streams with an empty message
-        here = [each for each in pending if isinstance(each, PendingAppend)]
-        accepted = [each for each in found if isinstance(each, Appended)]
-        call.trace.produced(sorted(topics), here, accepted, began_s=began_s, size_bytes=size_bytes)

@@ -17,10 +17,8 @@ from gateway.access.guard import AccessGuard
 from gateway.cluster.proven_routing import ProvenRouting
 from gateway.controller.appointment_log import AppointmentLog
 from gateway.grpc.consume.standalone import StandaloneConsumer
-from gateway.grpc.produce import appender
 from gateway.grpc.produce.appender import MessageAppender
 from gateway.grpc.produce.request_decoder import AppendRequest
-from gateway.http.records import produce as records_produce
 from gateway.http.records.stream import RecordStream
 from gateway.records import append as records_append
 from gateway.records.append import AppendTarget, CheckedBatch
@@ -34,7 +32,6 @@ from metadata.controller.appointments import Batch
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, ProducerId, Revision, TopicPartition
 from metadata.store.view_proof import ViewProof
-from segments.byte_budget import Admission
 
 
 class BrokenRouteRule(Enum):
@@ -87,7 +84,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.STALE_ROUTING_TAKEN:
             return [(ProvenRouting, "check", _any_routing)]
         case BrokenRouteRule.WRITTEN_BEHIND_REFUSED:
-            return [(doors, "append", _each_by_itself) for doors in (records_produce, appender)]
+            return [(records_append, "append", _each_by_itself(records_append.append))]
         case BrokenRouteRule.LATE_ANSWERS_TAKEN:
             return [(ProduceForwarder, "_send", _send_and_take_any_answer)]
         case BrokenRouteRule.UNHEARD_IS_UNKNOWN:
@@ -122,10 +119,11 @@ def _any_routing(self: ProvenRouting, partition: TopicPartition, leader_epoch: L
     return
 
 
-def _each_by_itself(
-    log: LogService, target: AppendTarget, batches: Sequence[CheckedBatch], admission: Admission, **how: Any
-) -> list[Pending | TidelogError]:
-    return [pending for batch in batches for pending in records_append.append(log, target, [batch], admission, **how)]
+def _each_by_itself(append: Callable[..., list[Pending | TidelogError]]) -> Callable[..., list[Pending | TidelogError]]:
+    def broken(log: LogService, target: AppendTarget, batches: Sequence[CheckedBatch], *how: Any) -> list[Pending | TidelogError]:
+        return [pending for batch in batches for pending in append(log, target, [batch], *how)]
+
+    return broken
 
 
 async def _send_and_take_any_answer(self: ProduceForwarder, leader: BrokerRegistration, load: Load) -> None:

@@ -24,78 +24,75 @@ from gateway.grpc.produce.request_decoder import AppendRequest
 from gateway.records.append import (
     AppendTarget,
     CheckedBatch,
-    append,
+    ProduceRequest,
     check_dates,
     check_ready_batch,
-    limit_named,
+    explaining_limit,
     target_caught_up,
     target_named,
 )
 from gateway.records.partitioning import RECORDS_MAX, Plan, plan_batches, route_records, single_partition
 from gateway.routing.forward_queue import refuses_alone
-from gateway.routing.log_service import LogService, Pending
+from gateway.routing.log_service import Pending
 from gateway.topics.names import check_topic_id, partition_of
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
 from segments.log.append_result import UnverifiedRejection
-from segments.log.session_log import Acks
 from segments.object_store.interface import Buffer
 from segments.records.batch import parse_header
 
 
 class Taken(NamedTuple):
-    """An append whose batches were appended, or refused one by one."""
+    """Says which entries of ProduceRequest.pending belong to an append: its batches, or the error that refused it as a whole."""
 
-    log: LogService
-    pending: list[Pending | TidelogError]
+    batch_count: int
     # Of a ready batch.
-    partition: int
+    partition: int = -1
     # Of structured records.
-    plan: Plan | None
-    topic: str = ""
+    plan: Plan | None = None
 
 
 class RefusedBatch(NamedTuple):
+    """Holds the first error of a partition or topic, and the number of the append that met it."""
+
     at: int
     error: TidelogError
 
 
 class MessageAppender:
+    """Appends what one message carries."""
+
     def __init__(
         self,
         broker: BrokerApi,
-        log: LogService,
+        produce: ProduceRequest,
         admission: Admission,
         *,
-        acks: Acks,
-        deadline_s: float,
         is_forwarded: bool,
         turns: Iterator[int],
         threads: BoundedExecutor,
     ) -> None:
-        """`turns` choose the partition of records without a key; `threads` take apart what takes long.
+        """`turns` choose the partition of records without a key; `threads` decode what takes long.
 
-        What is forwarded was held against the limits of its topic by the broker that it came to, and may be a repeat from a time
-        when these were larger.
+        The broker that a client has called checked forwarded batches against the limits of their topic. They may be repeats from a
+        time when these limits were larger, so they are not checked again.
         """
-        self._acks = acks
-        self._deadline_s = deadline_s
+        self._produce = produce
         self._is_forwarded = is_forwarded
         self._broker = broker
-        self._log = log
         self._admission = admission
         self._turns = turns
         self._threads = threads
         self._targets: dict[str, AppendTarget | TidelogError] = {}
+        # Topics that this message made the broker read from the metadata store, with the error where that failed.
         self._caught_up: dict[str, TidelogError | None] = {}
-        """Topics that were read from the metadata store for this message; why they could not be, where that is so."""
         self._refused: dict[TopicPartition | TopicId, RefusedBatch] = {}
         self._records_left = RECORDS_MAX
 
-    async def take(self, at: int, request: AppendRequest) -> Taken | TidelogError:
-        """The append number `at` of the message. They are given in their order."""
+    async def take(self, at: int, request: AppendRequest) -> Taken:
+        """Appends number `at` of the message, and adds its results to `produce.pending`. The caller passes appends in order."""
         try:
             if self._is_forwarded:
                 self._check_key(request.key_id)
@@ -106,8 +103,10 @@ class MessageAppender:
                     raise
                 target, plan, batches = await self._checked(at, request)
         except TidelogError as error:
-            return error.with_traceback(None)  # the frames in there hold the message
-        return Taken(self._log, self._append(at, request, target, batches), batches[0].partition.partition, plan, request.topic)
+            self._produce.pending.append(error.with_traceback(None))  # its frames hold the message
+            return Taken(1)
+        self._produce.pending += self._append(at, request, target, batches)
+        return Taken(len(batches), batches[0].partition.partition, plan)
 
     def _check_key(self, key_id: str) -> None:
         """Raises Unauthenticated where this broker knows that the client's API key was revoked. Only that append is refused: a
@@ -124,7 +123,7 @@ class MessageAppender:
             if destination in self._refused:
                 raise _following(at, self._refused[destination])
         try:
-            with limit_named(target):
+            with explaining_limit(target):
                 plan, batches = await self._batches(at, request, target, partition)
             if not self._is_forwarded:
                 check_dates(batches, target)
@@ -151,7 +150,7 @@ class MessageAppender:
                 raise error
             return False
         try:
-            self._targets[topic] = await target_caught_up(self._broker, topic, deadline_s=self._deadline_s)
+            self._targets[topic] = await target_caught_up(self._broker, topic, deadline_s=self._produce.deadline.at_s)
             self._caught_up[topic] = None
         except (UnknownTopic, InvalidName) as error:
             self._targets[topic] = error
@@ -185,7 +184,7 @@ class MessageAppender:
             header = await check_ready_batch(
                 request.record_batch,
                 batch_bytes_max=MESSAGE_BYTES_LIMIT if self._is_forwarded else target.batch_bytes_max,
-                decompressed_bytes_max=self._log.settings.decompressed_bytes_max,
+                decompressed_bytes_max=self._produce.log.settings.decompressed_bytes_max,
                 is_forwarded=self._is_forwarded,
                 threads=self._threads,
             )
@@ -207,18 +206,15 @@ class MessageAppender:
     def _append(
         self, at: int, request: AppendRequest, target: AppendTarget, batches: list[CheckedBatch]
     ) -> list[Pending | TidelogError]:
-        """An error stands in the place of its batch."""
+        """Appends the batches whose partitions have met no error yet. An error stands in the place of its batch."""
         following = {
             batch.partition: _following(at, self._refused[batch.partition]) for batch in batches if batch.partition in self._refused
         }
         free = [batch for batch in batches if batch.partition not in following]
-        pending = append(
-            self._log,
+        pending = self._produce.append(
             target,
             free,
             self._admission,
-            acks=self._acks,
-            deadline_s=self._deadline_s,
             expected_offset=request.expected_offset,
             continues=request.continues and self._is_forwarded,
         )
@@ -230,12 +226,12 @@ class MessageAppender:
 
 
 def alone_in_memory(batch: memoryview) -> Buffer:
-    """The batch, copied where it is the lesser part of its message, which would be kept as long as the batch is."""
+    """Returns the batch, copied where it is the smaller part of its message: a view would keep the whole message in memory."""
     return bytes(batch) if 2 * len(batch) < memoryview(batch.obj).nbytes else batch
 
 
 def _plan(at: int, request: AppendRequest, target: AppendTarget, limits: RecordLimits, turn: int) -> Plan:
-    """The batches of structured records. Runs in a thread where they are many: it touches nothing that changes."""
+    """Plans the batches of structured records. May run in a thread, because it reads nothing that changes."""
     assert request.records is not None
     decoded = decode_records(
         request.records,
@@ -255,7 +251,7 @@ def _plan(at: int, request: AppendRequest, target: AppendTarget, limits: RecordL
 
 
 def _following(at: int, refused: RefusedBatch) -> TidelogError:
-    """What an append is told that comes behind a refused one: the same, where that may pass, else that it was not at fault."""
+    """Returns the error of an append behind a refused one: the same error if it is retryable, else one that clears it of fault."""
     if refused.error.retryable and not isinstance(refused.error, UnverifiedRejection):
         return refused.error
     return Unavailable(

@@ -11,9 +11,9 @@ two: what is kept for its answer holds nothing of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Final, NamedTuple
 
 import grpc.aio
@@ -28,27 +28,30 @@ from gateway.grpc.produce.receive_budget import FIRST_TURN_S, FOREVER_S, TURN_S,
 from gateway.grpc.produce.request_decoder import ProduceRequestView, parse_produce
 from gateway.proto import log_pb2
 from gateway.proto.status import to_status
-from gateway.records.append import Outcome, await_outcomes, resolve_rejections, trace_produced
+from gateway.records.append import Outcome, ProduceRequest
 from gateway.records.partitioning import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
 
-# The results of more are told in a thread.
+# The results of more records are encoded in a thread.
 RECORDS_AT_ONCE: Final = 500
 
 
 class Unanswered(NamedTuple):
+    """Holds what the answer to a message needs, and nothing of the message."""
+
     correlation_id: int
-    acks: Acks
-    taken: list[Taken | TidelogError]
-    deadline: Deadline
+    produce: ProduceRequest
+    taken: list[Taken]
     message_bytes: int
     is_forwarded: bool = False
 
 
 class GrpcProduce:
+    """Answers the calls Produce and ProduceStream."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, streams: ProducerStreams) -> None:
         self._broker = broker
         self._waits = waits
@@ -113,79 +116,60 @@ class GrpcProduce:
             call = parse_produce(message.body)
             timeout_ms_max = self._broker.settings.produce_timeout_ms
             timeout_s = min(call.timeout_ms or timeout_ms_max, timeout_ms_max) / 1000
-            deadline = Deadline.after(timeout_s)
             forwarded = is_forwarded(context)
+            log = self._broker.local_log if forwarded else self._broker.cluster_log
+            produce = ProduceRequest(log, call.acks, Deadline.after(timeout_s))
             try:
-                taken = await self._take(call, message, deadline, forwarded=forwarded)
+                taken = await self._take(call, message, produce, forwarded=forwarded)
             except TidelogError as error:
-                taken = [error.with_traceback(None)] * len(call.appends)
-            size_bytes = len(message.body)
-            return Unanswered(call.correlation_id, call.acks, taken, deadline, size_bytes, forwarded)
+                produce.pending = [error.with_traceback(None)] * len(call.appends)
+                taken = [Taken(1)] * len(call.appends)
+            return Unanswered(call.correlation_id, produce, taken, len(message.body), forwarded)
 
     async def _take(
-        self, call: ProduceRequestView, message: IncomingMessage, deadline: Deadline, *, forwarded: bool
-    ) -> list[Taken | TidelogError]:
-        """Raises what refuses the message as a whole: there is no room for it, or no session."""
-        log = self._broker.local_log if forwarded else self._broker.cluster_log
+        self, call: ProduceRequestView, message: IncomingMessage, produce: ProduceRequest, *, forwarded: bool
+    ) -> list[Taken]:
+        """Appends what the message carries. Raises what refuses it as a whole: there is no room for it, or no session."""
+        deadline = produce.deadline
         bytes_held = memory_bytes(len(message.body), batches=len(call.appends))
         message.hold(bytes_held)
-        async with log.admit(bytes_held, timeout_s=deadline.timeout_s) as admission:
+        async with produce.log.admit(bytes_held, timeout_s=deadline.timeout_s) as admission:
             message.release()
             if forwarded:
                 await self._broker.local_log.await_takeover(_destinations(call), deadline_s=deadline.at_s)
             appends = MessageAppender(
-                self._broker,
-                log,
-                admission,
-                acks=call.acks,
-                deadline_s=deadline.at_s,
-                is_forwarded=forwarded,
-                turns=self._turns,
-                threads=self._threads,
+                self._broker, produce, admission, is_forwarded=forwarded, turns=self._turns, threads=self._threads
             )
-            taken: list[Taken | TidelogError] = []
+            taken: list[Taken] = []
             turns = LoopYielder()
             for at, request in enumerate(call.appends):
                 taken.append(await appends.take(at, request))
                 await turns.give()
         return taken
 
-    def _trace(self, unanswered: Unanswered, became: Sequence[Outcome]) -> None:
-        pending = [each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending]
-        topics = {taken.topic for taken in unanswered.taken if isinstance(taken, Taken)}
-        trace_produced(topics, pending, became, began_s=unanswered.deadline.began_s, size_bytes=unanswered.message_bytes)
-
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _answer(self, unanswered: Unanswered) -> bytes:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
         turns = LoopYielder()
-        became: list[Outcome] = []
-        refused = (each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending)
-        await resolve_rejections(refused, unanswered.deadline)
+        produce = unanswered.produce
+        outcomes = await produce.outcomes()
+        following = iter(outcomes)
         for taken in unanswered.taken:
             result = response.results.add()
-            if isinstance(taken, TidelogError):
-                became.append(taken)
-                result.error.CopyFrom(to_status(taken))
+            found = list(islice(following, taken.batch_count))
+            if taken.plan is not None and len(taken.plan.partitions) > RECORDS_AT_ONCE:
+                await self._threads.run(partial(_encode_result, result, taken, found, produce.acks))
             else:
-                found = await await_outcomes(taken.log, taken.pending, acks=unanswered.acks, deadline=unanswered.deadline)
-                became += found
-                if taken.plan is not None and len(taken.plan.partitions) > RECORDS_AT_ONCE:
-                    await self._threads.run(partial(_tell, result, taken, found, unanswered.acks))
-                else:
-                    _tell(result, taken, found, unanswered.acks)
+                _encode_result(result, taken, found, produce.acks)
             await turns.give()
-        seconds = asyncio.get_running_loop().time() - unanswered.deadline.began_s
         traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
-        traffic.produced(became, request_bytes=unanswered.message_bytes, seconds=seconds)
-        if self._broker.tracing is not None:
-            self._trace(unanswered, became)
+        produce.observe(outcomes, traffic, size_bytes=unanswered.message_bytes)
         return response.SerializeToString()
 
 
 def _destinations(call: ProduceRequestView) -> set[TopicPartition]:
-    """Of what another broker forwards: it names them all, and the topics by their ids."""
+    """Returns the partitions of a forwarded message, which names each of them, and topics by their ids."""
     return {
         TopicPartition(TopicId(append.topic_id), Partition(append.partition))
         for append in call.appends
@@ -193,7 +177,7 @@ def _destinations(call: ProduceRequestView) -> set[TopicPartition]:
     }
 
 
-def _tell(result: log_pb2.AppendResult, taken: Taken, found: list[Outcome], acks: Acks) -> None:
+def _encode_result(result: log_pb2.AppendResult, taken: Taken, found: list[Outcome], acks: Acks) -> None:
     errors = [outcome for outcome in found if isinstance(outcome, TidelogError)]
     if len(errors) == len(found) and len({type(error) for error in errors}) == 1:
         result.error.CopyFrom(to_status(errors[0]))

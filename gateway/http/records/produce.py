@@ -15,7 +15,6 @@ keeps nothing of the records.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Container, Iterable
 from itertools import count
@@ -44,15 +43,13 @@ from gateway.records.append import (
     AppendTarget,
     CheckedBatch,
     Outcome,
-    append,
-    await_outcomes,
+    ProduceRequest,
+    add_bucket_trouble,
     check_dates,
     check_ready_batch,
-    limit_named,
+    explaining_limit,
     target_caught_up,
     target_known,
-    told_with_trouble,
-    trace_produced,
 )
 from gateway.records.idempotency_key import ProducerFields, producer_of
 from gateway.records.keyed_produce import KeyedPlan, Routing, plan_once
@@ -72,6 +69,7 @@ from metadata.errors import (
     UnknownPartition,
 )
 from metadata.model import Partition, ProducerId, Revision, TopicPartition
+from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
 from segments.records.batch import parse_header
@@ -102,10 +100,10 @@ _Work = TypeVar("_Work")
 
 
 class Options(NamedTuple):
-    """What the query and the headers say of the whole request."""
+    """Holds what the query and the headers say; `partition` and the producer decide how records are routed, before any append."""
 
     acks: Acks
-    timeout_s: float
+    deadline: Deadline
     partition: int | None
     expected_offset: int | None
     producer: ProducerFields | None
@@ -113,18 +111,20 @@ class Options(NamedTuple):
 
 
 class HttpProduce:
+    """Answers produce requests over HTTP. The HTTP listener's responses share the memory of `room`."""
+
     def __init__(self, broker: BrokerApi, room: ResponseBudget) -> None:
-        """`room`: of the HTTP door."""
         self._broker = broker
         self._room = room
         self._turns = count()
         self._threads = BoundedExecutor()
 
     async def produce(self, request: Request, topic: str) -> None:
+        """Answers one request. Raises the TidelogError of a request that failed as a whole."""
         try:
             await self._produce(request, topic)
         except TidelogError as error:
-            raise told_with_trouble(error, self._broker) from None
+            raise add_bucket_trouble(error, self._broker) from None
 
     async def _produce(self, request: Request, topic: str) -> None:
         settings = self._broker.settings
@@ -132,11 +132,9 @@ class HttpProduce:
         media_type = request.media_type(_BODIES)
         answer_type = request.accepted(_ANSWERS[media_type])
         options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
-        log = self._broker.cluster_log
-        deadline = Deadline.after(options.timeout_s)
-        deadline_s = deadline.at_s
-        target = await target_known(self._broker, topic, deadline_s=deadline_s)
-        async with log.admit(memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
+        produce = ProduceRequest(self._broker.cluster_log, options.acks, options.deadline)
+        target = await target_known(self._broker, topic, deadline_s=options.deadline.at_s)
+        async with produce.log.admit(memory_bytes(length or 0), timeout_s=options.deadline.timeout_s) as admission:
             body = await request.body(
                 admission,
                 length=length,
@@ -144,87 +142,95 @@ class HttpProduce:
                 timeout_s=settings.body_read_timeout_ms / 1000,
             )
             check_topic(topic)  # a right or a key may have been taken back while the body came
-            while True:
-                with limit_named(target):
-                    try:
-                        plan, continues = await self._planned(media_type, body, options, target, log, deadline_s)
-                    except UnknownPartition:
-                        caught_up = await target_caught_up(self._broker, topic, deadline_s=deadline_s)
-                        if caught_up.topic == target.topic:
-                            raise
-                        target = caught_up
-                        continue
-                batches = _ready(plan, target)
-                if options.idempotency_key is None:
-                    check_dates(batches, target)
-                pending = append(
-                    log,
-                    target,
-                    batches,
-                    admission,
-                    acks=options.acks,
-                    deadline_s=deadline_s,
-                    expected_offset=options.expected_offset,
-                    continues=continues,
-                )
-                if not pending or not all(isinstance(each, StaleRouting) for each in pending):
-                    break  # else the topic has grown since it was planned, and nothing of it was taken
-            plan = _without_records(plan)
-        request_bytes = len(body)
-        del body, batches  # what waits for the bucket is in the buffer, and counted there
-        found = await await_outcomes(log, pending, acks=options.acks, deadline=deadline)
-        await self._catch_up_with(found, deadline_s)
-        for outcome in found:
-            if isinstance(outcome, TidelogError):
-                named(outcome, target.topic)
-        _tell_how_to_retry(found, options)
-        error = shared_error(found)
-        if error is not None:
-            raise error
-        seconds = asyncio.get_running_loop().time() - deadline.began_s
-        self._broker.metrics.traffic.http.produced(found, request_bytes=request_bytes, seconds=seconds)
-        if self._broker.tracing is not None:
-            trace_produced([topic], pending, found, began_s=deadline.began_s, size_bytes=request_bytes)
-        del pending
-        for failed in {id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values():
-            told_with_trouble(failed, self._broker)
+            plan, target = await self._append(produce, target, media_type, body, options, admission)
+        size_bytes = len(body)
+        del body  # the log's buffer holds the batches, and counts them
+        found = await self._outcomes(produce, target, options, size_bytes)
+        del produce  # its segments are no longer needed
+        await self._answer(request, media_type, answer_type, plan, found, options.acks)
+
+    async def _append(
+        self, produce: ProduceRequest, target: AppendTarget, media_type: str, body: bytes, options: Options, admission: Admission
+    ) -> tuple[Plan, AppendTarget]:
+        """Plans the batches and appends them; plans again where the topic has grown meanwhile, and no leader took a batch.
+
+        Returns the plan without the records, and the target of the batches.
+        """
+        while True:
+            with explaining_limit(target):
+                try:
+                    plan, continues = await self._planned(media_type, body, options, target, produce.log)
+                except UnknownPartition:
+                    caught_up = await target_caught_up(self._broker, target.topic.name, deadline_s=options.deadline.at_s)
+                    if caught_up.topic == target.topic:
+                        raise
+                    target = caught_up
+                    continue
+            batches = _ready(plan, target)
+            if options.idempotency_key is None:
+                check_dates(batches, target)
+            produce.pending = produce.append(
+                target, batches, admission, expected_offset=options.expected_offset, continues=continues
+            )
+            if not produce.pending or not all(isinstance(each, StaleRouting) for each in produce.pending):
+                return _without_records(plan), target
+
+    async def _outcomes(self, produce: ProduceRequest, target: AppendTarget, options: Options, size_bytes: int) -> list[Outcome]:
+        """Returns the outcome of each batch, with errors that a client understands. Raises the error that all batches share."""
+        found = await produce.outcomes()
+        await self._catch_up_with(found, options.deadline)
+        failed = list({id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values())
+        for error in failed:
+            named(error, target.topic)
+        _add_retry_hints(failed, options)
+        shared = shared_error(found)
+        if shared is not None:
+            raise shared
+        produce.observe(found, self._broker.metrics.traffic.http, size_bytes=size_bytes)
+        for error in failed:
+            add_bucket_trouble(error, self._broker)
+        return found
+
+    async def _answer(
+        self, request: Request, media_type: str, answer_type: str, plan: Plan, found: list[Outcome], acks: Acks
+    ) -> None:
+        """Sends the results. A long answer waits for memory before it is encoded."""
         encode = ready_batch_as_json if media_type == RECORD_BATCH else _ENCODE[answer_type]
         many = len(plan.partitions) > THREAD_RECORDS
-        status = 202 if options.acks is Acks.NONE else 200
+        status = 202 if acks is Acks.NONE else 200
         headers = [(b"content-type", answer_type.encode())]
-        bytes_max = 0 if media_type == RECORD_BATCH else answer_bytes_max(plan, found, options.acks)
+        bytes_max = 0 if media_type == RECORD_BATCH else answer_bytes_max(plan, found, acks)
         with self._room.place() as place:
             if bytes_max > PIECE_BYTES:
                 await request.attended(self._room_for(bytes_max, place))
-            answer = await self._worked(lambda: encode(plan, found, options.acks), takes_long=many)
+            answer = await self._worked(lambda: encode(plan, found, acks), takes_long=many)
             if not place.bytes_held:
                 await request.answer(status, answer, headers)
                 return
             place.keep(len(answer))
-            pause_s = settings.answer_timeout_ms / 1000
+            pause_s = self._broker.settings.answer_timeout_ms / 1000
             await paced_response.send_paced(request, answer, headers, pause_s=pause_s, status=status)
 
     async def _planned(
-        self, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService, deadline_s: float
+        self, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService
     ) -> tuple[Plan, bool]:
-        """The batches, and whether they continue a request of which a part is committed (SessionLog.append)."""
+        """Returns the batches, and whether they continue a request of which a part is committed (SessionLog.append)."""
         if media_type == RECORD_BATCH:
             return await self._ready_batch(body, options, target, log), False
         if options.idempotency_key is None:
             return await self._plan(media_type, body, options, self._routing(target, options.producer), log), False
         try:
-            keyed = await self._plan_once(options.idempotency_key, media_type, body, options, target, log, deadline_s)
+            keyed = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
         except (TooLarge, InvalidTimestamp):
             await log.check_not_sealed()  # else the next leader may have taken what is refused here
             raise
         return keyed.plan, keyed.continues
 
-    async def _catch_up_with(self, found: Iterable[Outcome], deadline_s: float) -> None:
-        """Waits until this broker knows the topic as the leaders that refused a request for its routing: so a retry succeeds."""
+    async def _catch_up_with(self, found: Iterable[Outcome], deadline: Deadline) -> None:
+        """Waits until this broker knows the topic as well as leaders that rejected its routing, so that a retry succeeds."""
         revisions = [int(each.details.get("topic_revision", 0)) for each in found if isinstance(each, StaleRouting)]
         if revisions:
-            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-            await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=left_s)
+            await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=deadline.left_s())
 
     async def _room_for(self, bytes_count: int, place: Reservation) -> None:
         """Waits for room for a whole answer. At a stop it goes out as it is: nobody may take what was written for refused."""
@@ -238,7 +244,7 @@ class HttpProduce:
         return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
 
     async def _plan_once(
-        self, key: bytes, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService, deadline_s: float
+        self, key: bytes, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService
     ) -> KeyedPlan:
         """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
         long_body = takes_long(media_type, body)
@@ -260,7 +266,7 @@ class HttpProduce:
             producer,
             lambda routing: self._plan(media_type, body, options, routing, log),
             batch_bytes_max=target.batch_bytes_max,
-            deadline_s=deadline_s,
+            deadline_s=options.deadline.at_s,
             waits=long_body,
         )
         _check_sizes(keyed.plan, keyed.written, target)
@@ -367,12 +373,13 @@ def _without_records(plan: Plan) -> Plan:
     return Plan(partitions, [planned._replace(batch=b"") for planned in plan.batches])
 
 
-def _tell_how_to_retry(found: Iterable[Outcome], options: Options) -> None:
+def _add_retry_hints(failed: Iterable[TidelogError], options: Options) -> None:
+    """Replaces the hints of errors that leave the outcome open, except those for idempotent producers."""
     if options.producer is not None:
-        return  # as the error says: with the same sequence
-    for outcome in found:
-        if isinstance(outcome, OutcomeUnknown):
-            outcome.hint = (
+        return
+    for error in failed:
+        if isinstance(error, OutcomeUnknown):
+            error.hint = (
                 "Read back before you retry. With an Idempotency-Key a retry would be safe."
                 if options.idempotency_key is None
                 else "Retry the same request with the same Idempotency-Key: what was written is not written again."
@@ -404,7 +411,7 @@ def _options(request: Request, *, timeout_ms_max: int) -> Options:
     acks = query.choice("acks", _ACKS)
     return Options(
         acks=Acks.ALL if acks is None else acks,
-        timeout_s=(query.integer("timeout_ms", least=1, most=timeout_ms_max) or timeout_ms_max) / 1000,
+        deadline=Deadline.after((query.integer("timeout_ms", least=1, most=timeout_ms_max) or timeout_ms_max) / 1000),
         partition=query.integer("partition", least=0, most=2**31 - 1),
         expected_offset=query.integer("expected_offset", least=0, most=INT64_MAX),
         producer=producer,

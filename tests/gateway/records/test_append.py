@@ -1,21 +1,33 @@
-"""What every door does to produce: where a ready batch is checked, and what is told when its commit does not come in time."""
+"""Batches are checked where that is cheap, appended at once, and answered by their deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.concurrency.offload import BoundedExecutor
-from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, await_outcomes, check_ready_batch
+from gateway.records.append import (
+    OPENED_AT_ONCE_BYTES,
+    THREAD_BYTES,
+    AppendOptions,
+    CheckedBatch,
+    append,
+    await_outcomes,
+    check_at_once,
+    check_ready_batch,
+    target_named,
+)
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
 from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection
-from segments.log.session_log import Acks, memory_bytes
+from segments.log.session_log import Acks, PendingAppend, memory_bytes
+from segments.partition.producer_state import ONE_SHOT
 from segments.records.batch import check_produced, parse_header
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -92,6 +104,36 @@ def test_what_is_not_compressed_or_too_long_to_be_looked_at_takes_no_thread(open
 def test_what_opens_to_more_than_the_log_takes_is_refused_with_that_bound(bytes_max: int) -> None:
     with pytest.raises(TooLarge, match=f"takes more than {bytes_max} bytes without its zstd compression"):
         checked(zeros(MIB, Codec.ZSTD), decompressed_bytes_max=bytes_max)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_check_without_a_thread_leaves_what_takes_long_to_the_caller(codec: Codec) -> None:
+    short, opens_to_much = zeros(OPENED_AT_ONCE_BYTES // 2, codec), zeros(MIB // 16 if codec is Codec.SNAPPY else MIB, codec)
+    check = partial(check_at_once, batch_bytes_max=4 * MIB, decompressed_bytes_max=16 * MIB)
+    assert check(short) == parse_header(short)
+    assert check(opens_to_much) is None
+    assert check(short, thread_bytes=len(short) - 1) is None
+    with pytest.raises(InvalidRecord, match="stand for an Idempotency-Key"):
+        check(batch_of(b"a", producer_id=ONE_SHOT, producer_epoch=1, base_sequence=0))
+
+
+@pytest.mark.slow
+def test_a_listener_appends_without_a_task_and_learns_of_the_commit_by_a_callback(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        log, target, batch = broker.local_log, target_named(broker, "orders"), batch_of(b"a")
+        header = check_at_once(batch, batch_bytes_max=target.batch_bytes_max, decompressed_bytes_max=MIB)
+        assert header is not None
+        decided: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
+            ready = CheckedBatch(partition_of(target.topic, 0), batch, header)
+            (pending,) = append(log, target, [ready], admission, AppendOptions(Acks.ALL, Deadline.after(10)))
+        assert isinstance(pending, PendingAppend)
+        assert pending.segment is not None
+        pending.segment.outcome.add_done_callback(lambda outcome: decided.set_result(outcome.result()))
+        assert await asyncio.wait_for(decided, 10) is None
+        assert pending.appended.base_offset == 0
+
+    with_broker(tmp_path, scenario)
 
 
 # ── a commit that does not come ─────────────────────────────────────────────────────────────────────────────────────────

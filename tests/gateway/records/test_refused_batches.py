@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.records.append import AppendTarget, CheckedBatch, append
+from gateway.records.append import AppendOptions, AppendTarget, CheckedBatch, append
 from gateway.routing.log_service import LogService
 from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission, ByteBudget
+from segments.deadline import Deadline
 from segments.log.session_log import Acks
 from tests.kit.segments.batches import batch_of, header_of
 
@@ -45,7 +46,7 @@ class Leader:
 def appended(leader: Leader, batches: Sequence[tuple[TopicPartition, bytes]]) -> list[Any]:
     ready = [CheckedBatch(partition, batch, header_of(batch)) for partition, batch in batches]
     admission = Admission(ByteBudget(1 << 20), 0, timeout_s=0)
-    return append(cast(LogService, leader), TARGET, ready, admission, acks=Acks.ALL, deadline_s=1.0)
+    return append(cast(LogService, leader), TARGET, ready, admission, AppendOptions(Acks.ALL, Deadline(1.0, 1.0)))
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_long_appends_of_records_are_taken_apart_and_told_in_threads_in_the_orde
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_threads: list[tuple[str, int]] = []
-    plan, tell = appender._plan, produce_service._tell
+    plan, tell = appender._plan, produce_service._encode_result
 
     def noted_plan(*arguments: Any) -> Plan:
         if threading.current_thread() is not threading.main_thread():
@@ -168,7 +168,7 @@ def test_long_appends_of_records_are_taken_apart_and_told_in_threads_in_the_orde
         tell(result, taken, *arguments)
 
     monkeypatch.setattr(appender, "_plan", noted_plan)
-    monkeypatch.setattr(produce_service, "_tell", noted_tell)
+    monkeypatch.setattr(produce_service, "_encode_result", noted_tell)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         many = structured(*[log_pb2.Record()] * THREAD_BYTES, partition=0)

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
 from gateway.concurrency.offload import BoundedExecutor, LoopYielder
+from gateway.records.partitioning import CheckedBatch
 from gateway.routing.log_service import LogService, Pending
 from gateway.settings import GatewaySettings
 from gateway.telemetry.request_context import current_call, note_topic
@@ -103,14 +104,6 @@ class AppendTarget(NamedTuple):
         )
 
 
-class CheckedBatch(NamedTuple):
-    """Holds a batch that was checked, with its partition."""
-
-    partition: TopicPartition
-    batch: Buffer
-    header: BatchHeader
-
-
 class AppendOptions(NamedTuple):
     """Holds what a request asks of an append."""
 
@@ -189,24 +182,23 @@ def target_named(broker: AppendLimits, name: str) -> AppendTarget:
     )
 
 
-async def target_known(broker: AppendLimits, name: str, *, deadline_s: float) -> AppendTarget:
+async def target_known(broker: AppendLimits, name: str, deadline: Deadline) -> AppendTarget:
     """Returns the target, as target_named. Looks a topic that this broker does not know up in the metadata store: another broker
     may have created it a moment ago."""
     try:
         return target_named(broker, name)
     except UnknownTopic:
-        return await target_caught_up(broker, name, deadline_s=deadline_s)
+        return await target_caught_up(broker, name, deadline)
 
 
-async def target_caught_up(broker: AppendLimits, name: str, *, deadline_s: float) -> AppendTarget:
+async def target_caught_up(broker: AppendLimits, name: str, deadline: Deadline) -> AppendTarget:
     """Returns the target, as target_named, once this broker has caught up with the topic in the metadata store.
 
     Raises Unavailable where it does not catch up in time: a client must not take that for a missing topic or partition.
     """
     check_topic(name)
     check_topic_name(name)
-    left_s = deadline_s - asyncio.get_running_loop().time()
-    await broker.topic_cache.catch_up(name, timeout_s=max(0.0, min(LOOK_UP_S, left_s)))
+    await broker.topic_cache.catch_up(name, timeout_s=min(LOOK_UP_S, deadline.left_s()))
     return target_named(broker, name)
 
 

@@ -26,7 +26,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from metadata.errors import IdempotencyKeyReused, InvalidArgument
-from metadata.model import ProducerId, TopicId
+from metadata.model import NO_PRODUCER, ProducerId, TopicId
 from segments.partition.producer_state import ONE_SHOT, SequencedBatch
 
 KEY_CHARACTERS_MAX: Final = 255
@@ -37,11 +37,15 @@ _QUERY = struct.Struct(">BIQ")
 
 
 class ProducerFields(NamedTuple):
-    """What goes into the header of the one batch in each partition."""
+    """Names the producer of a request, as the headers of its batches do. The encoders take its fields as arguments."""
 
     producer_id: ProducerId
     producer_epoch: int
     base_sequence: int
+
+
+# Of records without an idempotent producer.
+UNSEQUENCED: Final = ProducerFields(NO_PRODUCER, -1, -1)
 
 
 def producer_of(

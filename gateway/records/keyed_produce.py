@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from gateway.cluster.view import partitions_of
 from gateway.records.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over
-from gateway.records.partitioning import Plan
+from gateway.records.partitioning import Plan, Routing
 from gateway.routing.log_service import LogService
 from metadata.errors import Unavailable
 from metadata.model import TopicId, TopicPartition
@@ -33,17 +33,8 @@ from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.partition.producer_state import SequencedBatch
 
 
-class Routing(NamedTuple):
-    """How the records of a request go to partitions."""
-
-    partition_count: int
-    keyless_partition: int
-    batch_bytes_max: int
-    producer: ProducerFields | None
-
-
 class KeyedPlan(NamedTuple):
-    """The batches of a request with an Idempotency-Key, and what an earlier attempt of it has written."""
+    """Holds the batches of a request with an Idempotency-Key, and what an earlier attempt of it has written."""
 
     plan: Plan
     written: Mapping[TopicPartition, SequencedBatch]
@@ -73,44 +64,32 @@ async def plan_once(
     """
     try:
         async with asyncio.timeout_at(deadline_s):
-            return await _plan_once(log, topics, topic_id, producer, plan, batch_bytes_max=batch_bytes_max, waits=waits)
+            planned, routed_over = None, 0
+            while True:
+                topic = topics.by_id(topic_id)  # as it is now
+                partitions = partitions_of(topic)
+                known = await log.written_once(partitions, producer.producer_id, topic_revision=topic.revision)
+                if known.topic_revision > topic.revision:  # a leader knows the topic better: ask again over what it knows
+                    await topics.wait_for(known.topic_revision, timeout_s=None)
+                    continue
+                written = {**known.batches, **log.written_here(partitions, producer.producer_id)}
+                partition_count = partitions_routed_over(producer, written.values(), present=topic.partition_count)
+                continues = partition_count != topic.partition_count
+                if continues and written.keys() != known.batches.keys():
+                    continue  # appended here meanwhile, over fewer partitions: the next answer has it, once it is committed
+                if planned is not None and partition_count == routed_over:
+                    return KeyedPlan(planned, written, continues)
+                routing = Routing(
+                    topic_id,
+                    partition_count,
+                    partition_for_keyless(producer, partition_count),
+                    MESSAGE_BYTES_LIMIT if written else batch_bytes_max,
+                    producer._replace(producer_epoch=partition_count),
+                )
+                planned, routed_over = await plan(routing), partition_count
+                if not waits:
+                    return KeyedPlan(planned, written, continues)
     except TimeoutError:
         raise Unavailable(
             "not every leader of the topic has told in time what the Idempotency-Key has written; nothing was written now"
         ) from None
-
-
-async def _plan_once(
-    log: LogService,
-    topics: TopicCache,
-    topic_id: TopicId,
-    producer: ProducerFields,
-    plan: Callable[[Routing], Awaitable[Plan]],
-    *,
-    batch_bytes_max: int,
-    waits: bool,
-) -> KeyedPlan:
-    planned, routed_over = None, 0
-    while True:
-        topic = topics.by_id(topic_id)  # as it is now
-        places = partitions_of(topic)
-        told = await log.written_once(places, producer.producer_id, topic_revision=topic.revision)
-        if told.topic_revision > topic.revision:  # a leader knows the topic better: ask again over what it knows
-            await topics.wait_for(told.topic_revision, timeout_s=None)
-            continue
-        written = {**told.batches, **log.written_here(places, producer.producer_id)}
-        partition_count = partitions_routed_over(producer, written.values(), present=topic.partition_count)
-        continues = partition_count != topic.partition_count
-        if continues and written.keys() != told.batches.keys():
-            continue  # appended here this moment, and routed over less: it is asked for again, and told when it is committed
-        if planned is not None and partition_count == routed_over:
-            return KeyedPlan(planned, written, continues)
-        routing = Routing(
-            partition_count,
-            partition_for_keyless(producer, partition_count),
-            MESSAGE_BYTES_LIMIT if written else batch_bytes_max,
-            producer._replace(producer_epoch=partition_count),
-        )
-        planned, routed_over = await plan(routing), partition_count
-        if not waits:
-            return KeyedPlan(planned, written, continues)

@@ -1,98 +1,123 @@
-"""Where each record of one request goes, and how a partition's records are cut into batches. Pure.
+"""Decides where each record of one request goes, and cuts the records of a partition into batches. Pure.
 
     own partition ─▶ there     else a key ─▶ murmur2 of it, as Kafka's clients have it     else ─▶ the request's keyless partition
 
-Records without a key stay together for one request (KIP-480's sticky partitioner), so that a request costs as few batches as it
-can. Invariant: within a partition the records keep the order of the request.
+Records of one request without a key stay together (KIP-480's sticky partitioner), so that a request takes few batches.
+Invariant: within a partition the records keep the order of the request.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gateway.records.idempotency_key import ProducerFields
+from gateway.records.idempotency_key import UNSEQUENCED, ProducerFields
 from metadata.errors import InvalidArgument, TidelogError, TooLarge, UnknownPartition
+from metadata.model import Partition, TopicId, TopicPartition
+from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended
 from segments.partition.producer_state import ONE_SHOT
-from segments.records.batch import NO_PRODUCER_ID
+from segments.records.batch import parse_header
 from segments.records.batch_kernel import NewRecordTuple
 from segments.records.columns import encode_records
+from segments.records.header import BatchHeader
 from segments.records.partitioner import partition_of
 
-# Of one request: results are told one by one.
+# Of one request, whose answer has a result for each record.
 RECORDS_MAX: Final = 200_000
 # Of all records of a request together: each takes about 150 bytes, however short it is.
 HEADERS_MAX: Final = 2 * RECORDS_MAX
 _UTF8_PIECE_BYTES: Final = 1 << 20
+# Of more records, the partitions are kept as an array.
+_FEW_RECORDS: Final = 1_000
+
+
+class CheckedBatch(NamedTuple):
+    """Holds a batch that was checked, with its partition."""
+
+    partition: TopicPartition
+    batch: Buffer
+    header: BatchHeader
+
+
+class Routing(NamedTuple):
+    """Decides how the records of a request become batches.
+
+    It is a type of its own beside AppendTarget: a repeat with an Idempotency-Key is routed and cut as the first attempt was, even
+    where the topic has grown since.
+    """
+
+    topic_id: TopicId
+    partition_count: int
+    keyless_partition: int
+    batch_bytes_max: int
+    producer: ProducerFields = UNSEQUENCED
 
 
 class Routes(NamedTuple):
+    """Holds the records of a request by their partitions."""
+
     # By record.
     partitions: list[int]
     # By partition.
     records: dict[int, list[NewRecordTuple]]
 
 
-class PlannedBatch(NamedTuple):
-    partition: int
-    record_count: int
-    batch: bytes
-
-
 class Plan(NamedTuple):
-    """The batches of a request: those of one partition follow each other, in the order of its records."""
+    """Holds the batches of a request; those of one partition follow each other, in the order of its records.
 
-    # By record.
+    It is a type of its own beside CheckedBatch, because an answer lists the results in the order of the records.
+    """
+
+    # By record; empty for a batch that the client has made.
     partitions: Sequence[int] | npt.NDArray[np.integer]
-    batches: list[PlannedBatch]
+    batches: list[CheckedBatch]
+
+    def without_records(self) -> Plan:
+        """Returns what an answer needs of the plan: a byte or two for each record, where there are many."""
+        partitions = self.partitions
+        if len(partitions) > _FEW_RECORDS:
+            partitions = np.asarray(partitions, np.min_scalar_type(max(batch.partition.partition for batch in self.batches)))
+        return Plan(partitions, [batch._replace(batch=b"") for batch in self.batches])
 
 
-def plan_batches(routes: Routes, *, batch_bytes_max: int, request_bytes: int, producer: ProducerFields | None) -> Plan:
-    """Encodes what was routed. `request_bytes` is what the records took on their way here, the measure for cutting them."""
-    batches: list[PlannedBatch] = []
+def plan_batches(routes: Routes, routing: Routing, *, request_bytes: int) -> Plan:
+    """Encodes routed records. `request_bytes`, the size of the records in the request, is the measure for cutting them."""
+    batches: list[CheckedBatch] = []
     for partition, records in routes.records.items():
 
         def encode(start: int, end: int, records: list[NewRecordTuple] = records) -> bytes:
-            return encode_records(records[start:end], **producer_arguments(producer))
+            return encode_records(records[start:end], **routing.producer._asdict())
 
         expected_bytes = request_bytes * len(records) // len(routes.partitions)
-        batches += cut(partition, len(records), encode, batch_bytes_max=batch_bytes_max, expected_bytes=expected_bytes)
-    check_producer_fits(producer, batches)
+        batches += cut_batches(partition, len(records), encode, routing, expected_bytes=expected_bytes)
+    check_producer_fits(routing.producer, batches)
     return Plan(routes.partitions, batches)
 
 
-class ProducerArguments(TypedDict):
-    """The producer's part of a batch, as the encoders take it."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-
-
-def producer_arguments(producer: ProducerFields | None) -> ProducerArguments:
-    if producer is None:
-        return ProducerArguments(producer_id=NO_PRODUCER_ID, producer_epoch=-1, base_sequence=-1)
-    return ProducerArguments(
-        producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, base_sequence=producer.base_sequence
-    )
+def cut_batches(
+    partition: int, count: int, encode: Callable[[int, int], bytes], routing: Routing, *, expected_bytes: int
+) -> list[CheckedBatch]:
+    """Returns the batches of one partition: see `cut`."""
+    batches = cut(count, encode, batch_bytes_max=routing.batch_bytes_max, expected_bytes=expected_bytes)
+    return [CheckedBatch(TopicPartition(routing.topic_id, Partition(partition)), batch, parse_header(batch)) for batch in batches]
 
 
-def check_producer_fits(producer: ProducerFields | None, batches: Sequence[PlannedBatch]) -> None:
-    """InvalidArgument for a producer_id in several partitions, since a sequence is of one; TooLarge for several batches in one.
+def check_producer_fits(producer: ProducerFields, batches: Sequence[CheckedBatch]) -> None:
+    """Raises InvalidArgument for a sequence in several partitions, and TooLarge for several batches in one.
 
-    A repeat is recognised batch by batch: it must be cut as the first attempt was, and only one batch always is.
+    A leader recognises a repeat batch by batch, so it must be cut as the first attempt was. Only a single batch ensures that.
     """
-    if producer is None:
+    if producer is UNSEQUENCED:
         return
     partitions = {batch.partition for batch in batches}
     if producer.producer_id < ONE_SHOT:
-        single_partition(sorted(partitions), because="base_sequence")
+        check_single_partition(partitions, because="base_sequence")
     if len(partitions) < len(batches):
         raise TooLarge(
             "with a producer_id or an Idempotency-Key the records of a partition must fit one record batch",
@@ -103,10 +128,12 @@ def check_producer_fits(producer: ProducerFields | None, batches: Sequence[Plann
 def outcome_by_record(
     plan: Plan, outcomes: Sequence[Appended | TidelogError]
 ) -> Iterator[tuple[int, Appended | TidelogError, int]]:
-    """(partition, outcome of its batch, its place in the batch) of each record, in the order of the request."""
+    """Yields the partition of each record, the outcome of its batch, and its index in the batch, in the order of the request."""
     of_partition: dict[int, list[tuple[Appended | TidelogError, int]]] = {}
     for batch, outcome in zip(plan.batches, outcomes, strict=True):
-        of_partition.setdefault(batch.partition, []).extend((outcome, place) for place in range(batch.record_count))
+        of_partition.setdefault(batch.partition.partition, []).extend(
+            (outcome, place) for place in range(batch.header.record_count)
+        )
     coming = {partition: iter(places) for partition, places in of_partition.items()}
     for partition in np.asarray(plan.partitions).tolist():
         yield partition, *next(coming[partition])
@@ -115,12 +142,11 @@ def outcome_by_record(
 def route_records(
     records: list[NewRecordTuple],
     own_partitions: Sequence[int | None] | None,
-    *,
-    partition_count: int,
-    keyless_partition: int,
+    routing: Routing,
 ) -> Routes:
-    """UnknownPartition names the first record whose own partition the topic does not have."""
-    partitions = [keyless_partition if (key := record[0]) is None else partition_of(key, partition_count) for record in records]
+    """Chooses the partition of each record. UnknownPartition names the first record that asks for one that the topic lacks."""
+    partition_count, keyless = routing.partition_count, routing.keyless_partition
+    partitions = [keyless if (key := record[0]) is None else partition_of(key, partition_count) for record in records]
     if own_partitions is not None:
         partitions = _with_own(partitions, own_partitions, partition_count)
     chosen = set(partitions)
@@ -141,20 +167,18 @@ def _with_own(by_key: list[int], own_partitions: Sequence[int | None], partition
     return by_key
 
 
-def cut(
-    partition: int, count: int, encode: Callable[[int, int], bytes], *, batch_bytes_max: int, expected_bytes: int
-) -> list[PlannedBatch]:
-    """Batches that together hold `count` records, none above `batch_bytes_max`; `encode(start, end)` makes one.
+def cut(count: int, encode: Callable[[int, int], bytes], *, batch_bytes_max: int, expected_bytes: int) -> list[bytes]:
+    """Returns batches that together hold `count` records, none above `batch_bytes_max`; `encode(start, end)` makes one.
 
-    `expected_bytes` spares encodings that could not fit. TooLarge where a single record is above the bound.
+    `expected_bytes` avoids encodings that could not fit. Raises TooLarge where a single record is above the bound.
     """
-    batches: list[PlannedBatch] = []
+    batches: list[bytes] = []
     waiting = _even(0, count, 1 + expected_bytes // batch_bytes_max)
     while waiting:
         start, end = waiting.pop(0)
         batch = encode(start, end)
         if len(batch) <= batch_bytes_max:
-            batches.append(PlannedBatch(partition, end - start, batch))
+            batches.append(batch)
         elif end - start == 1:
             raise TooLarge(
                 f"a record takes {len(batch)} bytes as a batch; the topic takes {batch_bytes_max}",
@@ -167,14 +191,13 @@ def cut(
     return batches
 
 
-def single_partition(partitions: Sequence[int], *, because: str) -> int:
-    """The one partition of all records; InvalidArgument where there are several, `because` of what needs one."""
+def check_single_partition(partitions: Collection[object], *, because: str) -> None:
+    """Raises InvalidArgument unless all records go to one partition; `because` names what needs that."""
     if len(partitions) != 1:
         raise InvalidArgument(
             f"the records go to {len(partitions)} partitions, but {because} is of one",
             hint="Send the records of one partition: ?partition=N.",
         )
-    return partitions[0]
 
 
 def no_such_partition(partition: int, partition_count: int, *, record: int) -> UnknownPartition:
@@ -187,14 +210,14 @@ def no_such_partition(partition: int, partition_count: int, *, record: int) -> U
 
 
 def _even(start: int, end: int, pieces: int) -> list[tuple[int, int]]:
-    """[start, end) in so many ranges of nearly the same length, but none empty."""
+    """Divides [start, end) into so many ranges of nearly the same length, or into fewer, so that none is empty."""
     pieces = min(pieces, end - start)
     bounds = [start + (end - start) * piece // pieces for piece in range(pieces + 1)]
     return list(pairwise(bounds))
 
 
 def check_utf8(body: bytes) -> None:
-    """InvalidArgument names the byte. Once for the whole body: raw values are not decoded again."""
+    """Raises InvalidArgument, which names the byte. Checks the whole body once, so that raw values need no decoding."""
     if body.isascii():
         return
     start = 0

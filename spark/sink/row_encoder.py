@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from gateway.records.partitioning import cut
 from metadata.errors import InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
 from metadata.topics.settings import INT64_MAX, TimestampType
+from segments.records.batch import parse_header
 from segments.records.columns import HEADERS_TYPE, encode_batch
 from segments.records.compression import Codec
 from segments.records.partitioner import NO_PARTITION, partitions_of
@@ -210,8 +211,8 @@ def _batches(rows: RowColumns, first: int, end: int, topic: TopicFacts, where: S
             )
 
         try:
-            for planned in cut(where.partition, stop - start, encode, batch_bytes_max=topic.batch_bytes_max, expected_bytes=0):
-                yield Encoded(planned.batch, planned.record_count)
+            for batch in cut(stop - start, encode, batch_bytes_max=topic.batch_bytes_max, expected_bytes=0):
+                yield Encoded(batch, parse_header(batch).record_count)
         except TooLarge as error:
             told = f"{where}: {error.message}. Nothing of this batch of rows was written"
             raise TooLarge(told, hint=error.hint, **error.details) from None

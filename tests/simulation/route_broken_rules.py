@@ -21,7 +21,8 @@ from gateway.grpc.produce.appender import MessageAppender
 from gateway.grpc.produce.request_decoder import AppendRequest
 from gateway.http.records.stream import RecordStream
 from gateway.records import append as records_append
-from gateway.records.append import AppendTarget, CheckedBatch
+from gateway.records.append import AppendTarget
+from gateway.records.partitioning import CheckedBatch
 from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forward_sender import Load, send_forwarded
 from gateway.routing.forwarder import ProduceForwarder

@@ -15,15 +15,12 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import BoundedExecutor
 from gateway.grpc.produce.record_decoder import RecordLimits, decode_records, takes_long
 from gateway.grpc.produce.request_decoder import AppendRequest
 from gateway.records.append import (
     AppendTarget,
-    CheckedBatch,
     ProduceRequest,
     check_dates,
     check_ready_batch,
@@ -31,7 +28,15 @@ from gateway.records.append import (
     target_caught_up,
     target_named,
 )
-from gateway.records.partitioning import RECORDS_MAX, Plan, plan_batches, route_records, single_partition
+from gateway.records.partitioning import (
+    RECORDS_MAX,
+    CheckedBatch,
+    Plan,
+    Routing,
+    check_single_partition,
+    plan_batches,
+    route_records,
+)
 from gateway.routing.forward_queue import refuses_alone
 from gateway.routing.log_service import Pending
 from gateway.topics.names import check_topic_id, partition_of
@@ -41,7 +46,6 @@ from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
 from segments.log.append_result import UnverifiedRejection
 from segments.object_store.interface import Buffer
-from segments.records.batch import parse_header
 
 
 class Taken(NamedTuple):
@@ -150,7 +154,7 @@ class MessageAppender:
                 raise error
             return False
         try:
-            self._targets[topic] = await target_caught_up(self._broker, topic, deadline_s=self._produce.deadline.at_s)
+            self._targets[topic] = await target_caught_up(self._broker, topic, self._produce.deadline)
             self._caught_up[topic] = None
         except (UnknownTopic, InvalidName) as error:
             self._targets[topic] = error
@@ -198,10 +202,7 @@ class MessageAppender:
         else:
             plan = _plan(at, request, target, limits, turn)
         self._records_left -= len(plan.partitions)
-        return plan, [
-            CheckedBatch(partition_of(target.topic, planned.partition), planned.batch, parse_header(planned.batch))
-            for planned in plan.batches
-        ]
+        return plan.without_records(), plan.batches  # the answer waits for the commit
 
     def _append(
         self, at: int, request: AppendRequest, target: AppendTarget, batches: list[CheckedBatch]
@@ -240,14 +241,12 @@ def _plan(at: int, request: AppendRequest, target: AppendTarget, limits: RecordL
         limits=limits,
         field=f"appends[{at}].records",
     )
-    partition_count = target.topic.partition_count
-    routes = route_records(
-        decoded.records, decoded.own_partitions, partition_count=partition_count, keyless_partition=turn % partition_count
-    )
+    topic = target.topic
+    routing = Routing(topic.id, topic.partition_count, turn % topic.partition_count, target.batch_bytes_max)
+    routes = route_records(decoded.records, decoded.own_partitions, routing)
     if request.expected_offset is not None:
-        single_partition(list(routes.records), because="expected_offset")
-    plan = plan_batches(routes, batch_bytes_max=target.batch_bytes_max, request_bytes=len(request.records), producer=None)
-    return Plan(np.asarray(plan.partitions, np.int64), plan.batches)  # kept until the commit: a quarter of a list's memory
+        check_single_partition(routes.records, because="expected_offset")
+    return plan_batches(routes, routing, request_bytes=len(request.records))
 
 
 def _following(at: int, refused: RefusedBatch) -> TidelogError:

@@ -20,15 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gateway.records.idempotency_key import ProducerFields
 from gateway.records.partitioning import (
     RECORDS_MAX,
+    CheckedBatch,
     Plan,
-    PlannedBatch,
+    Routing,
     check_producer_fits,
-    cut,
+    cut_batches,
     no_such_partition,
-    producer_arguments,
 )
 from metadata.errors import InvalidArgument, TooLarge
 from segments.records.columns import HEADERS_TYPE, encode_batch
@@ -73,21 +72,13 @@ def parse_arrow(body: bytes, *, now_ms: int, decompressed_bytes_max: int) -> Arr
         raise InvalidArgument(f"the body is not an Arrow stream: {str(error)[:200]}", hint=f"Its type is {CONTENT_TYPE}.") from None
 
 
-def plan_arrow(
-    records: ArrowRecords,
-    *,
-    partition_count: int,
-    keyless_partition: int,
-    default_partition: int | None,
-    batch_bytes_max: int,
-    producer: ProducerFields | None,
-) -> Plan:
-    """Routes and encodes the records, as records/partitioning.py does for tuples. UnknownPartition, TooLarge."""
-    partitions = _routes(records, partition_count, keyless_partition, default_partition)
-    counts = np.bincount(partitions, minlength=partition_count)
+def plan_arrow(records: ArrowRecords, routing: Routing, *, default_partition: int | None) -> Plan:
+    """Routes and encodes the records, as records/partitioning.py does for tuples. Raises UnknownPartition, TooLarge."""
+    partitions = _routes(records, routing.partition_count, routing.keyless_partition, default_partition)
+    counts = np.bincount(partitions, minlength=routing.partition_count)
     if (counts > 0).sum() > 1:
         records = _in_order_of(np.argsort(partitions, kind="stable"), records)
-    batches: list[PlannedBatch] = []
+    batches: list[CheckedBatch] = []
     first = 0
     for partition in np.flatnonzero(counts).tolist():
         count = int(counts[partition])
@@ -98,13 +89,13 @@ def plan_arrow(
                 records.values.slice(first + start, end - start),
                 timestamps_ms=records.timestamps_ms[first + start : first + end],
                 headers=None if records.headers is None else records.headers.slice(first + start, end - start),
-                **producer_arguments(producer),
+                **routing.producer._asdict(),
             )
 
         expected_bytes = records.size_bytes * count // len(partitions)
-        batches += cut(partition, count, encode, batch_bytes_max=batch_bytes_max, expected_bytes=expected_bytes)
+        batches += cut_batches(partition, count, encode, routing, expected_bytes=expected_bytes)
         first += count
-    check_producer_fits(producer, batches)
+    check_producer_fits(routing.producer, batches)
     return Plan(partitions, batches)
 
 

@@ -1,26 +1,24 @@
-"""POST /v1/topics/{topic}/records: four kinds of bodies, one way through.
+"""Answers POST /v1/topics/{topic}/records, for four kinds of bodies.
 
     announced length ─▶ room in the buffer ─▶ body ─▶ records ─▶ partitions, batches ─▶ append ─▶ outcome ─▶ answer
     413                 429                   408     400, 413   404                    409, 412, 422     503, 504
 
-An answer of thousands of results is made when there is room for it (records/response_budget.py), and holds that until it was taken.
-Its records are written by then: so it waits for as long as its reader stays, and is never refused.
+An answer of thousands of results is encoded once there is room for it (records/response_budget.py), which it holds until the client
+has read it. Its records are written already. So it waits as long as the client stays, and is never refused.
 
     application/json · application/x-ndjson · application/vnd.apache.arrow.stream      cut into batches here
     application/vnd.tidelog.record-batch                                               one ready batch, for ?partition=
 
-Invariants: nothing of a request is appended before all of it was read, checked and encoded; who waits, for a commit or for room,
-keeps nothing of the records.
+Invariants: nothing of a request is appended before all of it was read, checked and encoded. A request that waits for a commit, or
+for room, holds nothing of its records.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
-
-import numpy as np
 
 from gateway.access.authorization import check_topic
 from gateway.api import BrokerApi
@@ -41,7 +39,6 @@ from gateway.http.records.produce_results import (
 from gateway.http.request import INT64_MAX, Request
 from gateway.records.append import (
     AppendTarget,
-    CheckedBatch,
     Outcome,
     ProduceRequest,
     add_bucket_trouble,
@@ -51,9 +48,9 @@ from gateway.records.append import (
     target_caught_up,
     target_known,
 )
-from gateway.records.idempotency_key import ProducerFields, producer_of
-from gateway.records.keyed_produce import KeyedPlan, Routing, plan_once
-from gateway.records.partitioning import Plan, PlannedBatch, plan_batches, route_records, single_partition
+from gateway.records.idempotency_key import UNSEQUENCED, ProducerFields, producer_of
+from gateway.records.keyed_produce import KeyedPlan, plan_once
+from gateway.records.partitioning import CheckedBatch, Plan, Routing, check_single_partition, plan_batches, route_records
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
 from gateway.topics.names import named, partition_of
@@ -68,11 +65,10 @@ from metadata.errors import (
     TooLarge,
     UnknownPartition,
 )
-from metadata.model import Partition, ProducerId, Revision, TopicPartition
+from metadata.model import ProducerId, Revision
 from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
-from segments.records.batch import parse_header
 from segments.records.header import SEQUENCE_MAX
 
 JSON: Final = "application/json"
@@ -81,7 +77,7 @@ ARROW: Final = arrow_body.CONTENT_TYPE
 RECORD_BATCH: Final = "application/vnd.tidelog.record-batch"
 
 THREAD_BYTES: Final = 256 << 10
-# A body with more than this is taken apart in a thread, and its answer made in one, so that others are served meanwhile.
+# A body with more is parsed in a thread, and its answer encoded in one, so that other requests are served meanwhile.
 THREAD_RECORDS: Final = 1_000
 
 _BODIES: Final = (JSON, NDJSON, ARROW, RECORD_BATCH)
@@ -93,8 +89,8 @@ _QUERY: Final = frozenset({"acks", "timeout_ms", "partition", "expected_offset",
 # Of a record, and some of its value.
 _MEMBERS: Final = 4
 
-# Longer than any reader keeps its room: who is too slow is cut off.
-_FOR_EVER_S: Final = 86_400.0
+# Longer than any reader holds its room, because a reader that is too slow is disconnected.
+_FOREVER_S: Final = 86_400.0
 
 _Work = TypeVar("_Work")
 
@@ -133,7 +129,7 @@ class HttpProduce:
         answer_type = request.accepted(_ANSWERS[media_type])
         options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
         produce = ProduceRequest(self._broker.cluster_log, options.acks, options.deadline)
-        target = await target_known(self._broker, topic, deadline_s=options.deadline.at_s)
+        target = await target_known(self._broker, topic, options.deadline)
         async with produce.log.admit(memory_bytes(length or 0), timeout_s=options.deadline.timeout_s) as admission:
             body = await request.body(
                 admission,
@@ -161,19 +157,16 @@ class HttpProduce:
                 try:
                     plan, continues = await self._planned(media_type, body, options, target, produce.log)
                 except UnknownPartition:
-                    caught_up = await target_caught_up(self._broker, target.topic.name, deadline_s=options.deadline.at_s)
+                    caught_up = await target_caught_up(self._broker, target.topic.name, options.deadline)
                     if caught_up.topic == target.topic:
                         raise
                     target = caught_up
                     continue
-            batches = _ready(plan, target)
-            if options.idempotency_key is None:
-                check_dates(batches, target)
             produce.pending = produce.append(
-                target, batches, admission, expected_offset=options.expected_offset, continues=continues
+                target, plan.batches, admission, expected_offset=options.expected_offset, continues=continues
             )
             if not produce.pending or not all(isinstance(each, StaleRouting) for each in produce.pending):
-                return _without_records(plan), target
+                return plan.without_records(), target
 
     async def _outcomes(self, produce: ProduceRequest, target: AppendTarget, options: Options, size_bytes: int) -> list[Outcome]:
         """Returns the outcome of each batch, with errors that a client understands. Raises the error that all batches share."""
@@ -215,10 +208,13 @@ class HttpProduce:
         self, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService
     ) -> tuple[Plan, bool]:
         """Returns the batches, and whether they continue a request of which a part is committed (SessionLog.append)."""
-        if media_type == RECORD_BATCH:
-            return await self._ready_batch(body, options, target, log), False
-        if options.idempotency_key is None:
-            return await self._plan(media_type, body, options, self._routing(target, options.producer), log), False
+        if options.idempotency_key is None or media_type == RECORD_BATCH:
+            if media_type == RECORD_BATCH:
+                plan = await self._ready_batch(body, options, target, log)
+            else:
+                plan = await self._plan(media_type, body, options, self._routing(target, options.producer), log)
+            check_dates(plan.batches, target)
+            return plan, False
         try:
             keyed = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
         except (TooLarge, InvalidTimestamp):
@@ -233,15 +229,17 @@ class HttpProduce:
             await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=deadline.left_s())
 
     async def _room_for(self, bytes_count: int, place: Reservation) -> None:
-        """Waits for room for a whole answer. At a stop it goes out as it is: nobody may take what was written for refused."""
+        """Waits for room for a whole answer. At a stop the answer needs none: the client must learn what was written."""
         try:
-            await place.ask(bytes_count, bytes_least=bytes_count, timeout_s=_FOR_EVER_S)
+            await place.ask(bytes_count, bytes_least=bytes_count, timeout_s=_FOREVER_S)
         except Throttled:
             place.keep(bytes_count)
 
     def _routing(self, target: AppendTarget, producer: ProducerFields | None) -> Routing:
-        partition_count = target.topic.partition_count
-        return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
+        topic, turn = target.topic, next(self._turns)
+        return Routing(
+            topic.id, topic.partition_count, turn % topic.partition_count, target.batch_bytes_max, producer or UNSEQUENCED
+        )
 
     async def _plan_once(
         self, key: bytes, media_type: str, body: bytes, options: Options, target: AppendTarget, log: LogService
@@ -269,8 +267,8 @@ class HttpProduce:
             deadline_s=options.deadline.at_s,
             waits=long_body,
         )
-        _check_sizes(keyed.plan, keyed.written, target)
-        check_dates(_ready(keyed.plan, target), target, written=keyed.written)
+        _check_sizes(keyed, target)
+        check_dates(keyed.plan.batches, target, written=keyed.written)
         return keyed
 
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LogService) -> Plan:
@@ -284,7 +282,7 @@ class HttpProduce:
         )
 
     async def _worked(self, work: Callable[[], _Work], *, takes_long: bool) -> _Work:
-        """In a thread where it takes long, else at once: then nothing else runs meanwhile."""
+        """Does the work in a thread where it takes long, else at once, so that nothing else runs meanwhile."""
         return await self._threads.run(work) if takes_long else work()
 
     async def _ready_batch(self, body: bytes, options: Options, target: AppendTarget, log: LogService) -> Plan:
@@ -294,30 +292,26 @@ class HttpProduce:
             raise InvalidArgument(
                 "a record batch carries its own producer fields", hint="Leave the Idempotency-Key and producer_id out."
             )
-        partition_of(target.topic, options.partition)
+        partition = partition_of(target.topic, options.partition)
         header = await check_ready_batch(
             body,
             batch_bytes_max=target.batch_bytes_max,
             decompressed_bytes_max=log.settings.decompressed_bytes_max,
             threads=self._threads,
         )
-        batch = PlannedBatch(options.partition, header.record_count, body)
-        return Plan([], [batch])
+        return Plan([], [CheckedBatch(partition, body, header)])
 
 
 def plan_body(
     media_type: str, body: bytes, options: Options, routing: Routing, *, decompressed_bytes_max: int, headers_max: int
 ) -> Plan:
-    """The batches of a body of records. It may run in a thread: it touches nothing that changes."""
+    """Plans the batches of a body of records. May run in a thread, because it reads nothing that changes."""
     now_ms = time.time_ns() // 1_000_000
     if media_type == ARROW:
         plan = plan_arrow(
             parse_arrow(body, now_ms=now_ms, decompressed_bytes_max=decompressed_bytes_max),
-            partition_count=routing.partition_count,
-            keyless_partition=routing.keyless_partition,
+            routing,
             default_partition=options.partition,
-            batch_bytes_max=routing.batch_bytes_max,
-            producer=routing.producer,
         )
     else:
         parse = parse_json if media_type == JSON else parse_ndjson
@@ -326,51 +320,33 @@ def plan_body(
         if options.partition is not None:
             asked = own_partitions or [None] * len(parsed.records)
             own_partitions = [options.partition if own is None else own for own in asked]
-        routes = route_records(
-            parsed.records,
-            own_partitions,
-            partition_count=routing.partition_count,
-            keyless_partition=routing.keyless_partition,
-        )
-        plan = plan_batches(routes, batch_bytes_max=routing.batch_bytes_max, request_bytes=len(body), producer=routing.producer)
+        plan = plan_batches(route_records(parsed.records, own_partitions, routing), routing, request_bytes=len(body))
     if options.expected_offset is not None:
-        single_partition(sorted({batch.partition for batch in plan.batches}), because="expected_offset")
+        check_single_partition({batch.partition for batch in plan.batches}, because="expected_offset")
     return plan
 
 
 def takes_long(media_type: str, body: bytes) -> bool:
-    """Whether taking the body apart would hold the event loop for milliseconds.
+    """Returns whether parsing the body would block the event loop for milliseconds.
 
-    JSON's records, headers and lines are counted by their brackets, colons and breaks: too many where these stand in values, never
-    too few. Arrow tells how much it holds only when it is open: it may be compressed, and a null takes a bit.
+    Counts the records, headers and lines of JSON by brackets, colons and breaks: too many where values hold these, never too few.
+    Arrow shows how much it holds only once it is open: it may be compressed, and a null takes a bit.
     """
     if len(body) > THREAD_BYTES or media_type == ARROW:
         return True
     return body.count(b"{") > THREAD_RECORDS or max(body.count(b":"), body.count(b"\n")) > _MEMBERS * THREAD_RECORDS
 
 
-def _ready(plan: Plan, target: AppendTarget) -> list[CheckedBatch]:
-    return [CheckedBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch)) for planned in plan.batches]
-
-
-def _check_sizes(plan: Plan, written: Container[TopicPartition], target: AppendTarget) -> None:
-    """TooLarge for a batch that is still to be written. One that was is told again, even where the topic takes less by now."""
+def _check_sizes(keyed: KeyedPlan, target: AppendTarget) -> None:
+    """Raises TooLarge for a batch that is still to be written. A repeat passes, even where the topic takes less now."""
     bytes_max = target.batch_bytes_max
-    for partition, _, batch in plan.batches:
-        if len(batch) > bytes_max and _place(target, partition) not in written:
+    for partition, batch, _ in keyed.plan.batches:
+        if len(batch) > bytes_max and partition not in keyed.written:
             raise TooLarge(
-                f"the records of partition {partition} take {len(batch)} bytes as a batch; the topic takes {bytes_max}",
+                f"the records of partition {partition.partition} take {len(batch)} bytes as a batch; the topic takes {bytes_max}",
                 size=len(batch),
                 bytes_max=bytes_max,
             )
-
-
-def _without_records(plan: Plan) -> Plan:
-    """What an answer needs of the plan: where there are many records, in a byte or two for each."""
-    partitions = plan.partitions
-    if len(partitions) > THREAD_RECORDS:
-        partitions = np.asarray(partitions, np.min_scalar_type(max(planned.partition for planned in plan.batches)))
-    return Plan(partitions, [planned._replace(batch=b"") for planned in plan.batches])
 
 
 def _add_retry_hints(failed: Iterable[TidelogError], options: Options) -> None:
@@ -384,10 +360,6 @@ def _add_retry_hints(failed: Iterable[TidelogError], options: Options) -> None:
                 if options.idempotency_key is None
                 else "Retry the same request with the same Idempotency-Key: what was written is not written again."
             )
-
-
-def _place(target: AppendTarget, partition: int) -> TopicPartition:
-    return TopicPartition(target.topic.id, Partition(partition))
 
 
 def _options(request: Request, *, timeout_ms_max: int) -> Options:

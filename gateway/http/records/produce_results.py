@@ -1,11 +1,11 @@
-"""What a produce request is answered: one result for each record, in the order of the request. Pure.
+"""Encodes the answer to a produce request: one result for each record, in the order of the request. Pure.
 
     {"results": [{"partition": 0, "offset": 17}, {"partition": 2, "error": {…}}, …]}     JSON
     one of these objects per line                                                        NDJSON
     columns partition int32, offset int64, error string (a code)                         Arrow stream
     {"results": [{"partition": 0, "offset": 17, "count": 500}]}                          for a ready batch, always JSON
 
-`duplicate` is there, and true, where an idempotent repeat is told the offset of the first time. With acks=none there is no offset.
+`duplicate` is there, and true, where a repeat is answered with the offset of the first attempt. With acks=none there is no offset.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from segments.partition.partition_log import Appended
 
 
 class ProduceResult(msgspec.Struct, omit_defaults=True, gc=False):
+    """Holds the result of one record, or of a ready batch."""
+
     partition: int
     offset: int | None = None
     # Records of a ready batch, which lie at `offset` and behind it.
@@ -48,7 +50,7 @@ ARROW_SCHEMA = pa.schema([pa.field("partition", pa.int32()), pa.field("offset", 
 
 
 def shared_error(found: Sequence[Outcome]) -> TidelogError | None:
-    """The error to answer the whole request with: there is one only where every batch met the same."""
+    """Returns the error to answer the whole request with, where every batch met the same one."""
     errors = [outcome for outcome in found if isinstance(outcome, TidelogError)]
     if len(errors) == len(found) and len({type(error) for error in errors}) == 1:
         return errors[0]
@@ -56,9 +58,9 @@ def shared_error(found: Sequence[Outcome]) -> TidelogError | None:
 
 
 def answer_bytes_max(plan: Plan, found: Sequence[Outcome], acks: Acks) -> int:
-    """What the answer may take, in any of its forms, told before it is made: of each batch, its longest result for each record."""
+    """Returns an upper bound for the answer in any of its forms, from the longest result of each batch."""
     return _ENVELOPE_BYTES + sum(
-        batch.record_count * (1 + len(_encoder.encode(_longest_result(batch.partition, outcome, acks))))
+        batch.header.record_count * (1 + len(_encoder.encode(_longest_result(batch.partition.partition, outcome, acks))))
         for batch, outcome in zip(plan.batches, found, strict=True)
     )
 
@@ -91,12 +93,12 @@ def results_as_arrow(plan: Plan, found: Sequence[Outcome], acks: Acks) -> bytes:
 
 
 def ready_batch_as_json(plan: Plan, found: Sequence[Outcome], acks: Acks) -> bytes:
-    """`found` holds no error: there is one batch, whose error is that of the request."""
+    """Encodes the answer for a batch that the client has made. `found` holds no error, which would be that of the request."""
     batch, outcome = plan.batches[0], found[0]
     assert isinstance(outcome, Appended)
-    if acks is Acks.NONE:
-        return _encoder.encode(_Results([ProduceResult(batch.partition, count=batch.record_count)]))
-    result = ProduceResult(batch.partition, outcome.base_offset, count=batch.record_count, duplicate=outcome.duplicate)
+    result = ProduceResult(batch.partition.partition, count=batch.header.record_count)
+    if acks is not Acks.NONE:
+        result.offset, result.duplicate = outcome.base_offset, outcome.duplicate
     return _encoder.encode(_Results([result]))
 
 
@@ -105,15 +107,15 @@ def _results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[ProduceRe
     if acks is Acks.NONE or len(fresh) < len(found):
         return _unusual_results(plan, found, acks)
     if len(fresh) == 1:
-        partition = plan.batches[0].partition
+        partition = plan.batches[0].partition.partition
         return [ProduceResult(partition, offset) for offset in range(fresh[0].base_offset, fresh[0].last_offset + 1)]
     partitions = np.asarray(plan.partitions)
     return list(map(ProduceResult, partitions.tolist(), _offsets(plan, partitions, fresh).tolist()))
 
 
 def _offsets(plan: Plan, partitions: npt.NDArray[np.integer], found: Sequence[Appended]) -> npt.NDArray[np.int64]:
-    """By record: sorted by partition, the records lie as their batches do."""
-    in_order = sorted(range(len(found)), key=lambda at: plan.batches[at].partition)
+    """Returns the offset of each record: sorted by partition, the records lie as their batches do."""
+    in_order = sorted(range(len(found)), key=lambda at: plan.batches[at].partition.partition)
     offsets = np.empty(len(partitions), np.int64)
     offsets[np.argsort(partitions, kind="stable")] = np.concatenate(
         [np.arange(found[at].base_offset, found[at].last_offset + 1) for at in in_order]
@@ -126,8 +128,7 @@ def _unusual_results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[P
     members: dict[int, dict[str, Member]] = {}
     for partition, outcome, place in outcome_by_record(plan, found):
         if isinstance(outcome, TidelogError):
-            told = members.setdefault(id(outcome), error_members(outcome))
-            results.append(ProduceResult(partition, error=told))
+            results.append(ProduceResult(partition, error=members.setdefault(id(outcome), error_members(outcome))))
         elif acks is Acks.NONE:
             results.append(ProduceResult(partition))
         else:

@@ -15,13 +15,13 @@ from gateway.records.append import (
     OPENED_AT_ONCE_BYTES,
     THREAD_BYTES,
     AppendOptions,
-    CheckedBatch,
     append,
     await_outcomes,
     check_at_once,
     check_ready_batch,
     target_named,
 )
+from gateway.records.partitioning import CheckedBatch
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
 from segments.deadline import Deadline
@@ -126,11 +126,11 @@ def test_a_listener_appends_without_a_task_and_learns_of_the_commit_by_a_callbac
         decided: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
             ready = CheckedBatch(partition_of(target.topic, 0), batch, header)
-            (pending,) = append(log, target, [ready], admission, AppendOptions(Acks.ALL, Deadline.after(10)))
+            (pending,) = append(log, target, [ready], admission, AppendOptions(Acks.ALL, Deadline.after(60)))
         assert isinstance(pending, PendingAppend)
         assert pending.segment is not None
         pending.segment.outcome.add_done_callback(lambda outcome: decided.set_result(outcome.result()))
-        assert await asyncio.wait_for(decided, 10) is None
+        assert await asyncio.wait_for(decided, 60) is None
         assert pending.appended.base_offset == 0
 
     with_broker(tmp_path, scenario)

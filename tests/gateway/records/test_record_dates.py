@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gateway.records.append import AppendTarget, CheckedBatch, check_dates
+from gateway.records.append import AppendTarget, check_dates
+from gateway.records.partitioning import CheckedBatch
 from metadata.errors import InvalidTimestamp
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.settings import INT64_MAX, TopicSettings

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.records.append import AppendOptions, AppendTarget, CheckedBatch, append
+from gateway.records.append import AppendOptions, AppendTarget, append
+from gateway.records.partitioning import CheckedBatch
 from gateway.routing.log_service import LogService
 from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition

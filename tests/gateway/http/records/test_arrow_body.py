@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.http.records.arrow_body import ArrowRecords, parse_arrow, plan_arrow
-from gateway.records.partitioning import RECORDS_MAX, Plan, plan_batches, route_records
+from gateway.records.partitioning import RECORDS_MAX, Plan, Routing, plan_batches, route_records
 from metadata.errors import InvalidArgument, Rejected, TooLarge, UnknownPartition
+from metadata.model import TopicId
 from segments.records.batch import parse_whole
 from segments.records.columns import HEADERS_TYPE, iterate_records
 
@@ -31,21 +32,18 @@ def parsed(body: bytes, *, decompressed_bytes_max: int = 64 * MIB) -> ArrowRecor
 
 
 def planned(records: ArrowRecords, *, partition_count: int = 4, partition: int | None = None, batch_bytes_max: int = MIB) -> Plan:
-    return plan_arrow(
-        records,
-        partition_count=partition_count,
-        keyless_partition=2,
-        default_partition=partition,
-        batch_bytes_max=batch_bytes_max,
-        producer=None,
-    )
+    return plan_arrow(records, routing(partition_count, batch_bytes_max), default_partition=partition)
+
+
+def routing(partition_count: int, batch_bytes_max: int = MIB) -> Routing:
+    return Routing(TopicId("1" * 32), partition_count, 2, batch_bytes_max)
 
 
 def records_in(plan: Plan) -> dict[int, list[tuple[Any, ...]]]:
     found: dict[int, list[tuple[Any, ...]]] = {}
     for batch in plan.batches:
-        assert parse_whole(batch.batch).record_count == batch.record_count
-        found.setdefault(batch.partition, []).extend(
+        assert parse_whole(batch.batch).record_count == batch.header.record_count
+        found.setdefault(batch.partition.partition, []).extend(
             record[1:] for record in iterate_records(batch.batch, decompressed_bytes_max=MIB)
         )
     return found
@@ -79,8 +77,8 @@ def test_columns_become_the_same_batches_as_tuples(found: list[tuple[Any, ...]],
     )
     by_columns = planned(parsed(stream(table, compression=compression, rows_max=rows_max)))
     tuples = [(key, value, header, NOW if time is None else time) for key, value, _, time, header in found]
-    routes = route_records(tuples, partitions, partition_count=4, keyless_partition=2)
-    by_tuples = plan_batches(routes, batch_bytes_max=MIB, request_bytes=0, producer=None)
+    routes = route_records(tuples, partitions, routing(4))
+    by_tuples = plan_batches(routes, routing(4), request_bytes=0)
     assert list(by_columns.partitions) == list(by_tuples.partitions)
     assert {batch.partition: batch.batch for batch in by_columns.batches} == {
         batch.partition: batch.batch for batch in by_tuples.batches

@@ -16,18 +16,19 @@ from gateway.http.records.produce_results import (
     shared_error,
 )
 from gateway.records.append import Outcome
-from gateway.records.partitioning import Plan, PlannedBatch, outcome_by_record
+from gateway.records.partitioning import CheckedBatch, Plan, outcome_by_record
 from metadata.errors import NoLeader, OutcomeUnknown, TidelogError
 from metadata.model import LeaderEpoch, Offset
 from segments.log.session_log import Acks
 from segments.partition.partition_log import Appended
+from tests.kit.gateway.planned_batches import counted
 
 
 def appended(base: int, count: int, *, duplicate: bool = False) -> Appended:
     return Appended(Offset(base), Offset(base + count - 1), LeaderEpoch(1), duplicate)
 
 
-MIXED = Plan([1, 0, 1, 1], [PlannedBatch(1, 2, b""), PlannedBatch(1, 1, b""), PlannedBatch(0, 1, b"")])
+MIXED = Plan([1, 0, 1, 1], [counted(1, 2), counted(1, 1), counted(0, 1)])
 LOST = NoLeader("nobody leads orders/0", partition=0)
 
 
@@ -46,13 +47,13 @@ def test_results_come_in_the_order_of_the_request() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=40))
 def test_the_fast_way_tells_what_the_slow_way_tells(drawn: list[tuple[int, bool]]) -> None:
     partitions = [partition for partition, _ in drawn]
-    batches: list[PlannedBatch] = []
+    batches: list[CheckedBatch] = []
     found: list[Outcome] = []
     for partition in dict.fromkeys(partitions):
         first, count = 100 * partition, partitions.count(partition)
         cut = count // 2 if drawn[0][1] else 0
         for size in filter(None, (cut, count - cut)):
-            batches.append(PlannedBatch(partition, size, b""))
+            batches.append(counted(partition, size))
             found.append(appended(first, size))
             first += size
     plan = Plan(np.array(partitions), batches)
@@ -95,7 +96,7 @@ def test_results_as_arrow_have_three_columns() -> None:
 
 
 def test_a_ready_batch_has_one_result() -> None:
-    plan = Plan([], [PlannedBatch(2, 500, b"")])
+    plan = Plan([], [counted(2, 500)])
     assert msgspec.json.decode(ready_batch_as_json(plan, [appended(7, 500, duplicate=True)], Acks.ALL)) == {
         "results": [{"partition": 2, "offset": 7, "count": 500, "duplicate": True}]
     }
@@ -134,7 +135,7 @@ def test_no_form_of_an_answer_is_longer_than_was_told_before_it_was_made(
     drawn: list[tuple[int, int, int, str]], acks: Acks
 ) -> None:
     partitions = [partition for partition, count, _, _ in drawn for _ in range(count)]
-    plan = Plan(partitions, [PlannedBatch(partition, count, b"") for partition, count, _, _ in drawn])
+    plan = Plan(partitions, [counted(partition, count) for partition, count, _, _ in drawn])
     found: list[Outcome] = [
         LOST if what == "lost" else appended(base, count, duplicate=what == "repeat") for _, count, base, what in drawn
     ]

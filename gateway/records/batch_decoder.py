@@ -1,4 +1,4 @@
-"""Fetched batches to the records of an answer, a slice at a time, for the doors that open them. Pure.
+"""Decodes fetched batches to the records of an answer, a slice at a time, for listeners that answer with records. Pure.
 
     batches ─▶ records from the asked offset on ─▶ slices ─▶ encoded ─▶ until the answer is full ─▶ where to read on
 
@@ -44,6 +44,8 @@ Encode = Callable[[list[RecordTuple]], bytes]
 
 
 class DecodedRecords(NamedTuple):
+    """Holds encoded records, and the offset to read on from."""
+
     pieces: list[bytes]
     size_bytes: int
     record_count: int
@@ -51,18 +53,18 @@ class DecodedRecords(NamedTuple):
 
 
 def room_for(batch_bytes: int) -> int:
-    """What records of so many bytes of batches may take in an answer: they grow as they are told, and as they are decompressed."""
+    """Returns how much the records of so many bytes of batches may take in an answer: they grow when decompressed and encoded."""
     return min(OPENED_BYTES_MAX, 4 * batch_bytes)
 
 
 def takes_long(fetched: Sequence[FetchResult]) -> bool:
-    """Whether opening all this would hold the event loop for milliseconds."""
+    """Returns whether opening all this would hold the event loop for milliseconds."""
     if sum(answer.size_bytes for answer in fetched) > THREAD_BYTES:
         return True
     try:
         headers = [parse_header(batch) for answer in fetched for batch in _batches(answer)]
     except InvalidRecord:
-        return False  # whoever opens it finds out at once
+        return False  # opening it fails at once
     return any(header.codec is not Codec.NONE for header in headers) or sum(h.record_count for h in headers) > THREAD_RECORDS
 
 
@@ -75,9 +77,9 @@ def decode_records(
     bytes_max: int,
     decompressed_bytes_max: int,
 ) -> DecodedRecords:
-    """The records from `offset` on, encoded: up to `records_max`, and until they take `bytes_max`, but at least one.
+    """Encodes the records from `offset` on: up to `records_max`, and until they take `bytes_max`, but at least one.
 
-    Corrupt where a stored batch can't be opened; what `encode` raises.
+    Raises Corrupt where a stored batch can't be opened, and what `encode` raises.
     """
     pieces: list[bytes] = []
     size_bytes = record_count = 0
@@ -100,6 +102,7 @@ def decode_records(
 
 
 def corrupt(offset: int, error: InvalidRecord) -> Corrupt:
+    """Returns the error for a stored batch that can't be opened."""
     return Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset)
 
 

@@ -91,5 +91,5 @@ async def plan_once(
                     return KeyedPlan(planned, written, continues)
     except TimeoutError:
         raise Unavailable(
-            "not every leader of the topic has told in time what the Idempotency-Key has written; nothing was written now"
+            "not every leader of the topic answered in time what the Idempotency-Key has written; nothing was written now"
         ) from None

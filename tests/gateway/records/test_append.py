@@ -117,6 +117,7 @@ def test_a_check_without_a_thread_leaves_what_takes_long_to_the_caller(codec: Co
         check(batch_of(b"a", producer_id=ONE_SHOT, producer_epoch=1, base_sequence=0))
 
 
+@pytest.mark.slow
 def test_a_listener_appends_without_a_task_and_learns_of_the_commit_by_a_callback(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         log, target, batch = broker.local_log, target_named(broker, "orders"), batch_of(b"a")

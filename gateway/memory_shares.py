@@ -1,7 +1,7 @@
 """Divides memory_bytes_max of a process among its buffers and caches, and checks that what is set fits. Pure.
 
-    memory_bytes_max (1 GiB) = 256 MiB for the process itself: interpreter, libraries, connections
-                             + 26 shares (of 29 MiB):  buffer 2   tail cache 2   read cache 2   history reads 3   footers 2
+    memory_bytes_max (1 GiB) = 192 MiB for the process itself: interpreter, libraries, connections
+                             + 26 shares (of 32 MiB):  buffer 2   tail cache 2   read cache 2   history reads 3   footers 2
                                                        responses 2 for each listener: HTTP, gRPC and Kafka   waiting gRPC requests 2
                                                        key map of compaction 4
                              + 3 shares that are not given out: idempotent producers, fragmentation, decompression
@@ -22,7 +22,7 @@ from metadata.errors import InvalidArgument
 MIB: Final = 1 << 20
 MEMORY_BYTES_DEFAULT: Final = 1024 * MIB
 # An idle broker takes 130 MiB. The rest is for connections, threads and requests that are being decoded.
-PROCESS_BYTES: Final = 256 * MIB
+PROCESS_BYTES: Final = 192 * MIB
 SHARES: Final = 26
 
 

@@ -59,7 +59,12 @@ _HTTP = "127.0.0.1:8080"
 # Defaults where the bucket is a local directory: a PUT takes a millisecond and costs no money.
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
 # Defaults of `tidelog dev`, where one process does everything.
-DEV: Mapping[str, Any] = {"compact": True, "compaction_due_age_ms": 60_000.0}
+DEV: Mapping[str, Any] = {
+    "compact": True,
+    "compaction_due_age_ms": 60_000.0,
+    "kafka": "127.0.0.1:9092",
+    "kafka_auto_create_topics": True,
+}
 
 
 @dataclass(frozen=True, slots=True)

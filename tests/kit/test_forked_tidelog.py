@@ -36,7 +36,20 @@ def test_it_has_the_environment_and_the_folder_that_it_was_given_and_nothing_of_
 
 
 def test_a_broker_serves_is_ours_and_ends_by_the_signal_that_it_gets(tmp_path: Path) -> None:
-    command = [*TIDELOG, "dev", "-o", "json", "--data-dir", "d", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    command = [
+        *TIDELOG,
+        "dev",
+        "-o",
+        "json",
+        "--data-dir",
+        "d",
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--kafka",
+        "127.0.0.1:0",
+    ]
     for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
         with TidelogProcess[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as broker:
             assert broker.stdout is not None

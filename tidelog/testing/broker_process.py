@@ -48,6 +48,8 @@ class BrokerProcess:
         self.data_dir = directory / "data"
         self.log_path = directory / "broker.log"
         self.http_address = self.grpc_address = "127.0.0.1:0"
+        # Where Kafka clients connect: `dev` listens for them, `serve` where a flag says so.
+        self.kafka_address = "127.0.0.1:0" if command == "dev" else ""
         self._flags = list(flags)
         self._command = command
         self._log_start = 0
@@ -71,7 +73,10 @@ class BrokerProcess:
         """
         assert self._process is None or self._process.poll() is not None, "the broker runs already"
         command = [sys.executable, "-m", self._module, self._command, "-o", "json", "--data-dir", str(self.data_dir)]
-        command += ["--http", self.http_address, "--grpc", self.grpc_address, *self._flags, *flags]
+        command += ["--http", self.http_address, "--grpc", self.grpc_address]
+        if self.kafka_address:
+            command += ["--kafka", self.kafka_address]
+        command += [*self._flags, *flags]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
@@ -84,6 +89,8 @@ class BrokerProcess:
             raise Unavailable(f"the broker did not start; it said: {self.said()}", hint=f"Run it yourself: tidelog {self._command}")
         addresses = json.loads(line)
         self.http_address, self.grpc_address = addresses["http_address"], addresses["grpc_address"]
+        if self.kafka_address:
+            self.kafka_address = addresses["kafka_address"]
         self._let_go_of_ports()
 
     def kill(self) -> None:
@@ -121,7 +128,7 @@ class BrokerProcess:
         self._let_go_of_ports()
         if sys.platform != "linux":
             return
-        for address in (self.http_address, self.grpc_address):
+        for address in filter(None, (self.http_address, self.grpc_address, self.kafka_address)):
             host, _, port = address.rpartition(":")
             kept = socket.socket()
             self._kept.append(kept)

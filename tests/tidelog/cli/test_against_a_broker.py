@@ -276,13 +276,24 @@ def test_a_damaged_bucket_exits_3_and_names_the_object(tidelog: CommandLine, tmp
 
 def test_a_broker_ends_cleanly_on_sigterm_and_refuses_a_directory_in_use(tmp_path: Path) -> None:
     def dev(*flags: str) -> list[str]:
-        return ["dev", "--data-dir", str(tmp_path / "d"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *flags]
+        return [
+            "dev",
+            "--data-dir",
+            str(tmp_path / "d"),
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+            "--kafka",
+            "127.0.0.1:0",
+            *flags,
+        ]
 
     with TidelogProcess[bytes]([*TIDELOG, *dev("-o", "json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert broker.stderr is not None
         addresses = json.loads(broker.stdout.readline())
-        assert addresses.keys() == {"http_address", "grpc_address", "bucket"}
+        assert addresses.keys() == {"http_address", "grpc_address", "kafka_address", "bucket"}
         second = run_tidelog(dev(), timeout_s=120)
         assert second.returncode == 1
         assert b"is in use by process" in second.stderr
@@ -301,7 +312,18 @@ def test_a_broker_ends_cleanly_on_sigterm_and_refuses_a_directory_in_use(tmp_pat
 
 
 def test_a_broker_of_ones_own_welcomes_people_with_what_to_type(tmp_path: Path) -> None:
-    command = [*TIDELOG, "dev", "--data-dir", str(tmp_path / "d"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    command = [
+        *TIDELOG,
+        "dev",
+        "--data-dir",
+        str(tmp_path / "d"),
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--kafka",
+        "127.0.0.1:0",
+    ]
     with TidelogProcess[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert broker.stderr is not None

@@ -176,7 +176,12 @@ def _run(
         if plain or output is Output.TABLE:
             banner(broker, settings)
         if output is not Output.TABLE:
-            addresses = {"http_address": broker.http_address, "grpc_address": broker.grpc_address, "bucket": broker.bucket_url}
+            addresses = {
+                "http_address": broker.http_address,
+                "grpc_address": broker.grpc_address,
+                "kafka_address": ",".join(f"{each.host}:{each.port}" for each in broker.kafka_listeners),
+                "bucket": broker.bucket_url,
+            }
             show_one(addresses, Output.NDJSON if output is Output.JSON else output)
 
     try:
@@ -285,6 +290,8 @@ def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
     say(f"tidelog {broker.version} is ready; Ctrl-C stops it")
     say(f"  http    {http}   (API: {http}/openapi.json)")
     say(f"  grpc    {broker.grpc_address}")
+    for listener in broker.kafka_listeners:
+        say(f"  kafka   {listener.host}:{listener.port}   (bootstrap.servers of any Kafka client)")
     say(f"  bucket  {broker.bucket_url}")
     say()
     say("Try, in another terminal:")
@@ -326,6 +333,8 @@ def _log_addresses(broker: Broker, settings: BrokerSettings) -> None:
     metadata = f"etcd {settings.metadata.etcd}" if settings.metadata.etcd else f"data directory {settings.data_dir}"
     tls = " with TLS" if settings.tls.is_on else ""
     log.info("http %s, grpc %s%s, bucket %s, %s", broker.http_address, broker.grpc_address, tls, broker.bucket_url, metadata)
+    for listener in broker.kafka_listeners:
+        log.info("kafka listener=%s address=%s:%d %s", listener.name, listener.host, listener.port, listener.security_protocol)
     if settings.metadata.etcd:
         cluster = settings.membership
         reached = cluster.advertise_http or broker.http_address, cluster.advertise_grpc or broker.grpc_address

@@ -42,7 +42,23 @@ def test_a_certificate_that_is_wrong_is_told_before_anything_is_open(tmp_path: P
     made = make_certificates(tmp_path)
     made.key.write_bytes(made.client_key.read_bytes())
     flags = ["--tls-cert-file", str(made.cert), "--tls-key-file", str(made.key)]
-    assert run(["dev", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *flags]) == 2
+    assert (
+        run(
+            [
+                "dev",
+                "--data-dir",
+                str(tmp_path / "data"),
+                "--http",
+                "127.0.0.1:0",
+                "--grpc",
+                "127.0.0.1:0",
+                "--kafka",
+                "127.0.0.1:0",
+                *flags,
+            ]
+        )
+        == 2
+    )
     assert f"{made.key} is not the key of the certificate" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 

@@ -60,7 +60,7 @@ def test_a_small_memory_still_leaves_room_for_what_other_settings_need() -> None
 
 def test_parts_that_do_not_fit_are_refused_with_what_to_change() -> None:
     with pytest.raises(
-        InvalidArgument, match=r"memory_bytes_max is 1GiB, and its parts need 1176MiB: .*read_cache_bytes_max 768"
+        InvalidArgument, match=r"memory_bytes_max is 1GiB, and its parts need 1128MiB: .*read_cache_bytes_max 768"
     ) as no:
         loaded(read_cache_bytes_max="768MiB").check_memory()
     assert no.value.hint == "Set memory_bytes_max to 1176MiB or more, or lower read_cache_bytes_max."
@@ -118,14 +118,14 @@ def test_a_broker_that_compacts_leaves_memory_for_the_files_that_it_makes() -> N
     assert small.segments == loaded().segments, "files of a small cluster are small: a trial starts with the default memory"
 
 
-def test_responses_count_at_both_listeners() -> None:
-    with pytest.raises(InvalidArgument, match="answer_bytes_max 512MiB x 2"):
+def test_responses_count_at_each_listener() -> None:
+    with pytest.raises(InvalidArgument, match="answer_bytes_max 512MiB x 3"):
         loaded(answer_bytes_max="512MiB").check_memory()
 
 
 def test_less_than_the_least_parts_need_is_refused() -> None:
     with pytest.raises(
-        InvalidArgument, match="memory_bytes_max is 64MiB, and its parts need 428MiB: 256MiB for the process"
+        InvalidArgument, match="memory_bytes_max is 64MiB, and its parts need 380MiB: 192MiB for the process"
     ) as refused:
         loaded(memory_bytes_max="64MiB").check_memory()
     assert refused.value.hint == "Set memory_bytes_max to 428MiB or more."

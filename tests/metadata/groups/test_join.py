@@ -508,12 +508,12 @@ def test_a_static_member_comes_back_into_a_full_group() -> None:
 
 
 def test_metadata_above_the_bound_are_refused() -> None:
-    with pytest.raises(TooLarge, match="1000006 bytes; 65536 is the most"):
+    with pytest.raises(TooLarge, match="1000006 bytes; 262144 is the most"):
         Played().join(request(protocols=(Protocol("range\0", bytes(1_000_000)),)))
 
 
 def test_a_member_that_would_make_the_group_too_large_to_be_stored_is_refused_and_the_others_go_on() -> None:
-    played = Played(GroupSettings(group_bytes_max=100_000))
+    played = Played(GroupSettings(group_bytes_max=100_000, group_metadata_bytes_max=60_000))
     metadata = (Protocol("range", bytes(40_000)),)
     played.join(request(protocols=metadata))
     before = played.group

@@ -155,8 +155,8 @@ def test_who_waits_for_an_assignment_is_told_to_join_again_when_another_rebalanc
 
 def test_an_assignment_above_the_bound_is_refused() -> None:
     played = completing()
-    with pytest.raises(TooLarge, match="an assignment has 70000 bytes"):
-        played.sync("m1", assignments={"m1": bytes(70_000)})
+    with pytest.raises(TooLarge, match="an assignment has 270000 bytes"):
+        played.sync("m1", assignments={"m1": bytes(270_000)})
     assert played.group.phase is GroupPhase.COMPLETING
 
 

@@ -68,7 +68,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve"], "data_dir is not set"),
         (["serve", "--list-settings", "--lingerms", "5"], "Did you mean '--linger-ms'?"),
         (["serve", "--list-settings", "--linger-ms", "-5"], "linger_ms is -5"),
-        (["serve", "--data-dir", "d", "--memory-bytes-max", "64MiB"], "Set memory_bytes_max to 428MiB or more."),
+        (["serve", "--data-dir", "d", "--memory-bytes-max", "64MiB"], "Set memory_bytes_max to 380MiB or more."),
         (["compact", "--data-dir", "d", "--key-map-bytes-max", "1GiB"], "or lower key_map_bytes_max."),
         (["bucket", "verify"], "no bucket is named"),
         (["explain", "x", "-1", "0"], "No such option"),

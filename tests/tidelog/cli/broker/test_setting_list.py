@@ -48,7 +48,7 @@ def test_settings_are_listed_by_what_people_change_first() -> None:
 
 
 def test_parts_of_the_memory_are_listed_with_their_shares() -> None:
-    assert values(memory_bytes_max="2GiB")["read_cache_bytes_max"] == 149 << 20
+    assert values(memory_bytes_max="2GiB")["read_cache_bytes_max"] == 142 << 20
 
 
 def test_what_is_wrong_is_told_here_as_well() -> None:

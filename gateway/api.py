@@ -16,9 +16,11 @@ from gateway.settings import GatewaySettings
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt
-from metadata.model import TopicPartition
+from metadata.groups.settings import GroupSettings
+from metadata.model import TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
+from metadata.topics.settings import SettingChange
 from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import StoreTrouble
@@ -63,6 +65,8 @@ class BrokerApi(Protocol):
 
     @property
     def settings(self) -> GatewaySettings: ...
+    @property
+    def group_settings(self) -> GroupSettings: ...
 
     @property
     def log(self) -> SessionLog:
@@ -176,13 +180,13 @@ class BrokerApi(Protocol):
         self,
         name: str,
         *,
-        settings: Mapping[str, str | None] | None = None,
+        settings: Mapping[str, SettingChange] | None = None,
         replace_settings: bool = False,
         partition_count: int | None = None,
         validate_only: bool = False,
     ) -> Topic: ...
 
-    async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic: ...
+    async def delete_topic(self, name: str, *, topic_id: TopicId | None = None, validate_only: bool = False) -> Topic: ...
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
         """Asks any broker of the cluster to hand over what it leads, or (`draining` False) to take partitions again."""

@@ -121,6 +121,7 @@ class Broker:
         self.version = VERSION
         self.bucket_url = bucket.url
         self.settings: GatewaySettings = settings.gateway
+        self.group_settings = settings.groups
         self._metadata_remedy = "Producing and reading go on. " + (
             "Bring back a majority of etcd's members; `tidelog doctor --etcd URL` looks at each."
             if settings.metadata.etcd

@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from gateway.access.authorization import note_validate_only
 from gateway.cluster.session_manager import SessionManager
 from metadata.errors import OutcomeUnknown
+from metadata.model import TopicId
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
+from metadata.topics.settings import SettingChange
 from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class TopicAdmin:
         self,
         name: str,
         *,
-        settings: Mapping[str, str | None] | None = None,
+        settings: Mapping[str, SettingChange] | None = None,
         replace_settings: bool = False,
         partition_count: int | None = None,
         validate_only: bool = False,
@@ -67,13 +69,13 @@ class TopicAdmin:
         )
         return topic if validate_only else await self._served(topic)
 
-    async def delete(self, name: str, *, validate_only: bool = False) -> Topic:
-        """Deletes a topic, and returns when no broker acknowledges anything for it any more.
+    async def delete(self, name: str, *, topic_id: TopicId | None = None, validate_only: bool = False) -> Topic:
+        """Deletes a topic, and returns when no broker acknowledges anything for it any more. `topic_id`: only this life of it.
 
         A leader that can't be asked is waited for until its session is sealed. OutcomeUnknown where that takes too long.
         """
         note_validate_only(validate_only)
-        topic = await self._topics.delete(name, validate_only=validate_only)
+        topic = await self._topics.delete(name, topic_id=topic_id, validate_only=validate_only)
         if not validate_only:
             await self._cache.wait_for(topic.revision, timeout_s=self._ready_s)
             if not await self._leadership.let_go(topic, timeout_s=self._leader_wait_s):

@@ -32,7 +32,7 @@ from metadata.model import PARTITIONS_MAX, LeaderEpoch, TopicId, check_topic_nam
 from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
 from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, Operation, Put
 from metadata.store.keys import KeyLayout, parse_number
-from metadata.topics.settings import TopicSettings, differing_settings, setting_definition
+from metadata.topics.settings import ListChange, SettingChange, TopicSettings, differing_settings, setting_definition
 from metadata.topics.topic import (
     FORMAT_VERSION,
     NO_REPLICATION_FACTOR,
@@ -156,12 +156,13 @@ class TopicRegistry:
         self,
         name: str,
         *,
-        settings: Mapping[str, str | None] | None = None,
+        settings: Mapping[str, SettingChange] | None = None,
         replace_settings: bool = False,
         partition_count: int | None = None,
         validate_only: bool = False,
     ) -> Topic:
         """Changes what is named: a setting of None returns to its default; `replace_settings` resets all not named.
+        A ListChange applies to the value that the setting has when the change is made.
 
         Raises UnknownTopic, InvalidName, InvalidArgument (also for a partition_count below the present one), Rejected.
         """
@@ -169,7 +170,7 @@ class TopicRegistry:
         if partition_count is not None:
             check_partition_count(partition_count)
         given = dict(settings or {})
-        self._parse({setting: text for setting, text in given.items() if text is not None})
+        self._parse({setting: text for setting, text in given.items() if isinstance(text, str)})
 
         def decide(held: Topic | None) -> Topic:
             if held is None:
@@ -187,13 +188,22 @@ class TopicRegistry:
 
         return await self._change(name, decide, validate_only)
 
-    async def delete(self, name: str, *, validate_only: bool = False) -> Topic:
-        """Deletes a topic; returns it with the revision that deleted it. Raises UnknownTopic, InvalidName."""
+    async def delete(self, name: str, *, topic_id: TopicId | None = None, validate_only: bool = False) -> Topic:
+        """Deletes a topic; returns it with the revision that deleted it. `topic_id`: only this life of the topic is deleted.
+
+        Raises UnknownTopic, InvalidName.
+        """
         check_topic_name(name)
 
         def decide(held: Topic | None) -> None:
             if held is None:
                 raise UnknownTopic(f"there is no topic {name}", topic=name)
+            if topic_id is not None and held.id != topic_id:
+                raise UnknownTopic(
+                    f"topic {name} was deleted and made again: its id is {held.id}, and {topic_id} was to be deleted",
+                    hint="Delete it by its present id, or by its name.",
+                    topic=name,
+                )
 
         return await self._change(name, decide, validate_only)
 
@@ -290,14 +300,15 @@ def _epoch_above(state: KeyValue, topic: Topic) -> LeaderEpoch:
         return LeaderEpoch(topic.first_leader_epoch + EPOCHS_AHEAD_OF_UNREADABLE)
 
 
-def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:
+def _altered(held: Mapping[str, str], given: Mapping[str, SettingChange]) -> dict[str, str]:
     """Returns the settings to store: those held, updated by the given ones, without any at its default."""
     settings = dict(held)
-    for name, text in given.items():
-        if text is None and name in settings:
+    for name, change in given.items():
+        if change is None and name in settings:
             del settings[name]  # also a setting that only a newer version knows
             continue
         definition = setting_definition(name)
+        text = change.applied(settings.get(name, definition.default)) if isinstance(change, ListChange) else change
         value = definition.default if text is None else definition.canonical(text)
         if value != definition.default:
             settings[name] = value

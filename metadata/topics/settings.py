@@ -128,6 +128,27 @@ class DescribedSetting(NamedTuple):
     source: Literal["dynamic topic", "default"]
 
 
+class ListChange(NamedTuple):
+    """A change of a setting that is a list: elements that are added behind the present ones, and elements that are taken out."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def applied(self, text: str) -> str:
+        """Returns the list after the change. Elements that are there are not added again; the others keep their order."""
+        present = [element for element in list_elements(text) if element not in self.removed]
+        return ",".join([*present, *(element for element in dict.fromkeys(self.added) if element not in present)])
+
+
+# What becomes of one setting: another value, the default (None), or a list with other elements.
+SettingChange = str | ListChange | None
+
+
+def list_elements(text: str) -> tuple[str, ...]:
+    """Returns the elements of a setting that is a list."""
+    return tuple(element for part in text.split(",") if (element := part.strip()))
+
+
 def describe_settings(settings: Mapping[str, str]) -> list[DescribedSetting]:
     """Returns every setting, in the order of the reference. `settings`: those of the topic that differ from the defaults."""
     return [

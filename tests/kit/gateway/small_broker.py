@@ -33,7 +33,7 @@ from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, NotFound, Stopping
 from metadata.groups.model import MemberId
 from metadata.groups.settings import GroupSettings
-from metadata.model import LeaderEpoch, Partition, Revision, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Partition, Revision, SessionId, TopicId, TopicPartition
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
@@ -116,6 +116,7 @@ class SmallBroker:
         self.http_address = self.grpc_address = ""
         self.bucket_url = store.url
         self.settings = settings
+        self.group_settings = groups
         self.segments = segments
         self.started = self.serving = True
         self.draining = False
@@ -213,8 +214,8 @@ class SmallBroker:
         topic = await self.topics.alter(name, **changes)
         return topic if changes.get("validate_only") else await self._seen(topic)
 
-    async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic:
-        topic = await self.topics.delete(name, validate_only=validate_only)
+    async def delete_topic(self, name: str, *, topic_id: TopicId | None = None, validate_only: bool = False) -> Topic:
+        topic = await self.topics.delete(name, topic_id=topic_id, validate_only=validate_only)
         if not validate_only:
             await self.topic_cache.wait_for(topic.revision, timeout_s=60)
             for partition in range(topic.partition_count):

@@ -309,6 +309,13 @@ def check_group(name: str) -> None:
         call.check("group", name)
 
 
+def check_cluster() -> None:
+    """NotAuthorized unless the present call may do to the cluster what it is for."""
+    call = _present.get()
+    if call is not None:
+        call.check("cluster", CLUSTER_NAME)
+
+
 def may_see_topic(name: str) -> bool:
     """Whether the present call may be told of it in a list."""
     call = _present.get()

@@ -163,6 +163,17 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "DescribeCluster": _ANYBODY,
     "DescribeTopicPartitions": _DESCRIBE,
     "InitProducerId": _ANYBODY,
+    "CreateTopics": _ADMIN,
+    "DeleteTopics": _ADMIN,
+    "CreatePartitions": _ADMIN,
+    "DeleteRecords": _ADMIN,
+    # Of topics and of brokers.
+    "DescribeConfigs": RequiredAccess(topic="describe", cluster="describe"),
+    "AlterConfigs": RequiredAccess(topic="admin", cluster="admin", changes=True),
+    "IncrementalAlterConfigs": RequiredAccess(topic="admin", cluster="admin", changes=True),
+    "DescribeLogDirs": RequiredAccess(cluster="describe"),
+    "ElectLeaders": RequiredAccess(topic="describe", cluster="admin"),
+    "ListPartitionReassignments": _ANYBODY,  # there are none
     "FindCoordinator": RequiredAccess(group="describe"),
     "JoinGroup": _WAITING_MEMBER,
     "SyncGroup": _WAITING_MEMBER,

@@ -11,7 +11,7 @@ import enum
 from typing import ClassVar
 
 from gateway.error_codes import kafka_code
-from metadata.errors import Denied, NotFound, Rejected, TidelogError, UnknownTopic
+from metadata.errors import Denied, NotFound, OutcomeUnknown, Rejected, TidelogError, UnknownTopic
 
 
 class ErrorCode(enum.IntEnum):
@@ -23,6 +23,7 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
@@ -30,11 +31,14 @@ class ErrorCode(enum.IntEnum):
     INVALID_REQUIRED_ACKS = 21
     TOPIC_AUTHORIZATION_FAILED = 29
     UNSUPPORTED_VERSION = 35
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_REQUEST = 42
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
     FETCH_SESSION_ID_NOT_FOUND = 70
     UNSUPPORTED_COMPRESSION_TYPE = 76
+    ELECTION_NOT_NEEDED = 84
     UNKNOWN_TOPIC_ID = 100
 
 
@@ -49,6 +53,13 @@ class InvalidRequiredAcks(KafkaRejected):
 
     code = "INVALID_REQUIRED_ACKS"
     kafka_code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class InvalidReplicaAssignment(KafkaRejected):
+    """The replicas that a client assigns to partitions by hand do not fit the partitions."""
+
+    code = "INVALID_REPLICA_ASSIGNMENT"
+    kafka_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 class TransactionsUnsupported(KafkaRejected):
@@ -110,9 +121,21 @@ def group_code(error: TidelogError) -> int:
     return error.kafka_code if isinstance(error, KafkaRejected) else kafka_code(error, "group")
 
 
-def admin_code(error: TidelogError) -> int:
-    """Returns the code of an error of an administrative call."""
+def admin_code(error: TidelogError, *, by_id: bool = False) -> int:
+    """Returns the code of an error of an administrative call. `by_id`: the topic was named by its id."""
+    if by_id and isinstance(error, UnknownTopic):
+        return ErrorCode.UNKNOWN_TOPIC_ID
     return error.kafka_code if isinstance(error, KafkaRejected) else kafka_code(error, "admin")
+
+
+def delete_records_code(error: TidelogError) -> int:
+    """Returns the code of a partition's error in DeleteRecords, which leaders answer."""
+    return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, OutcomeUnknown) else list_offsets_code(error)
+
+
+def error_text(error: TidelogError) -> str:
+    """Returns what happened and what to do, for the text of an answer."""
+    return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
 def group_topic_code(error: TidelogError, *, by_id: bool = False) -> int:

@@ -5,29 +5,40 @@ API that is missing here is not advertised, and clients do without it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.access.permissions import KAFKA_CALLS
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.kafka.admin.configs import KafkaConfigs
+from gateway.kafka.admin.delete_records import KafkaDeleteRecords
+from gateway.kafka.admin.placement import KafkaPlacement
+from gateway.kafka.admin.topics import KafkaTopics
 from gateway.kafka.call import Handler, KafkaCall
 from gateway.kafka.fetch import KafkaFetch
 from gateway.kafka.groups import KafkaGroups
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.list_offsets import KafkaOffsets
+from gateway.kafka.listener import ListenerConfig
 from gateway.kafka.metadata import KafkaMetadata
 from gateway.kafka.producer_ids import KafkaProducerIds
 from gateway.kafka.protocol.apis import APIS
 
 
-def kafka_handlers(broker: BrokerApi, leaders: KafkaLeaders, waits: InterruptibleWaits) -> Mapping[int, Handler]:
-    """Returns the handlers by API key; requests.py adds Produce and ApiVersions."""
+def kafka_handlers(
+    broker: BrokerApi, leaders: KafkaLeaders, waits: InterruptibleWaits, listeners: Sequence[ListenerConfig]
+) -> Mapping[int, Handler]:
+    """Returns the handlers by API key; requests.py adds Produce and ApiVersions. `listeners`: all of this broker."""
     fetch = KafkaFetch(broker, leaders, waits)
     offsets = KafkaOffsets(broker, leaders)
     metadata = KafkaMetadata(broker, leaders)
     groups = KafkaGroups(broker, leaders, waits)
     producer_ids = KafkaProducerIds(broker)
+    topics = KafkaTopics(broker)
+    records = KafkaDeleteRecords(broker, leaders)
+    configs = KafkaConfigs(broker, listeners)
+    placement = KafkaPlacement(broker)
     served: dict[str, tuple[int, int, Callable[[KafkaCall, Any], Awaitable[Any]]]] = {
         "Fetch": (4, 17, fetch.fetch),
         "ListOffsets": (1, 11, offsets.list_offsets),
@@ -39,6 +50,16 @@ def kafka_handlers(broker: BrokerApi, leaders: KafkaLeaders, waits: Interruptibl
         "Heartbeat": (0, 4, groups.heartbeat),
         "LeaveGroup": (0, 5, groups.leave),
         "Metadata": (0, 13, metadata.metadata),
+        "CreateTopics": (2, 7, topics.create_topics),
+        "DeleteTopics": (1, 6, topics.delete_topics),
+        "CreatePartitions": (0, 3, topics.create_partitions),
+        "DeleteRecords": (0, 2, records.delete_records),
+        "DescribeConfigs": (1, 4, configs.describe),
+        "AlterConfigs": (0, 2, configs.alter),
+        "IncrementalAlterConfigs": (0, 1, configs.alter_incrementally),
+        "DescribeLogDirs": (1, 4, placement.describe_log_dirs),
+        "ElectLeaders": (0, 2, placement.elect_leaders),
+        "ListPartitionReassignments": (0, 0, placement.list_partition_reassignments),
         "InitProducerId": (0, 5, producer_ids.init_producer_id),
         "OffsetForLeaderEpoch": (2, 4, offsets.offset_for_leader_epoch),
         "DescribeCluster": (0, 2, metadata.describe_cluster),

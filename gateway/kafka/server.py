@@ -50,7 +50,7 @@ class KafkaServer:
         self._waits = InterruptibleWaits()
         leaders = KafkaLeaders(broker)
         authentication = KafkaAuthentication(broker.guard)
-        self.requests = KafkaRequests(broker, leaders, kafka_handlers(broker, leaders, self._waits), authentication)
+        self.requests = KafkaRequests(broker, leaders, kafka_handlers(broker, leaders, self._waits, listeners), authentication)
         self._servers: list[asyncio.Server] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._sweep: asyncio.TimerHandle | None = None

@@ -1,0 +1,261 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, of topics and of brokers.
+
+    topic    its settings: described, and altered
+    broker   its settings, by Kafka's names: described. A broker reads them when it starts, so they are never altered here
+
+AlterConfigs puts every config that it does not name back to its default, as in Kafka. IncrementalAlterConfigs changes only what it
+names.
+
+Invariant: an error of one resource stands in its place, and refuses no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
+
+from gateway.access.authorization import check_cluster, check_topic
+from gateway.api import BrokerApi
+from gateway.kafka.admin.changes import change_each
+from gateway.kafka.admin.config_entries import TYPES, ConfigEntry, broker_configs, topic_configs
+from gateway.kafka.call import KafkaCall
+from gateway.kafka.errors import KafkaRejected, admin_code, error_text
+from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.protocol.admin_messages import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterConfigsResource,
+    AlterConfigsResponse,
+    AlterConfigsResponseAlterConfigsResourceResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+)
+from gateway.topics.describe import fresh_topic
+from metadata.cluster.broker_registry import BrokerRegistration
+from metadata.errors import InvalidArgument, TidelogError
+from metadata.shown_url import shown_url
+from metadata.topics.settings import ListChange, SettingChange, list_elements, setting_definition
+
+# Resources of one request that are described at the same time: each topic is read from the metadata store.
+DESCRIBED_MAX: Final = 16
+
+
+class ResourceType(enum.IntEnum):
+    """Kafka's numbers of the resources that have configs here."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(enum.IntEnum):
+    """What becomes of a config in IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class _NamedConfig(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class _Resource(Protocol):
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+
+
+_AnyResource = TypeVar("_AnyResource", bound=_Resource)
+
+
+class KafkaConfigs:
+    """Describes and alters configs for all Kafka listeners of a broker."""
+
+    def __init__(self, broker: BrokerApi, listeners: Sequence[ListenerConfig]) -> None:
+        self._broker = broker
+        self._listeners = listeners
+
+    # ── describe ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def describe(self, call: KafkaCall, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        """Answers with the configs of each resource: those that are named, or all."""
+        free = asyncio.Semaphore(DESCRIBED_MAX)
+
+        async def describe(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+            answer = DescribeConfigsResult(
+                error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+            )
+            try:
+                async with free:
+                    entries = await self._entries(call, resource)
+            except TidelogError as error:
+                answer.error_code, answer.error_message = admin_code(error), error_text(error)
+                return answer
+            names = frozenset(resource.configuration_keys or ())
+            answer.configs = [_described(entry, request) for entry in entries if not names or entry.name in names]
+            return answer
+
+        return DescribeConfigsResponse(results=await asyncio.gather(*(describe(resource) for resource in request.resources)))
+
+    async def _entries(self, call: KafkaCall, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+        if resource.resource_type == ResourceType.TOPIC:
+            topic = await fresh_topic(self._broker, resource.resource_name)
+            return topic_configs(topic.settings, message_bytes_max=self._broker.settings.message_bytes_max)
+        if resource.resource_type == ResourceType.BROKER:
+            check_cluster()
+            if not resource.resource_name:
+                return []  # what all brokers are given at run time, which is nothing
+            return broker_configs(
+                self._described_broker(call, resource.resource_name),
+                self._broker.settings,
+                self._broker.group_settings,
+                self._listeners,
+                bucket_url=shown_url(self._broker.bucket_url),
+            )
+        raise _unsupported(resource)
+
+    def _described_broker(self, call: KafkaCall, number: str) -> BrokerRegistration:
+        """Returns this broker; on a listener that forwards any other, since a client can't choose which one it reaches."""
+        forwards = call.connection.listener.route is Route.FORWARD
+        for registration in self._broker.registrations():
+            if str(registration.node_id) == number and (forwards or registration.broker_id == self._broker.broker_id):
+                return registration
+        raise KafkaRejected(
+            f"this broker is not number {number[:20]}", hint="Ask that broker itself, or name none for what all brokers have."
+        )
+
+    # ── alter ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def alter(self, call: KafkaCall, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        """Replaces the configs of topics: what is not named goes back to its default."""
+        counts = _counts(request.resources)
+
+        async def replace(resource: AlterConfigsRequestAlterConfigsResource) -> None:
+            self._check_altered(resource, counts)
+            _check_once(resource.configs)
+            settings: dict[str, SettingChange] = {each.name: _value(each.name, each.value) for each in resource.configs}
+            await self._broker.alter_topic(
+                resource.resource_name, settings=settings, replace_settings=True, validate_only=request.validate_only
+            )
+
+        asked = _distinct(request.resources)
+        found = await change_each(self._broker.guard, call, asked, replace, validate_only=request.validate_only)
+        return AlterConfigsResponse(
+            responses=[
+                AlterConfigsResponseAlterConfigsResourceResponse(
+                    error_code=admin_code(error) if error is not None else 0,
+                    error_message=error_text(error) if error is not None else None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource, error in zip(asked, found, strict=True)
+            ]
+        )
+
+    async def alter_incrementally(
+        self, call: KafkaCall, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        """Changes the configs of topics that are named."""
+        counts = _counts(request.resources)
+
+        async def change(resource: IncrementalAlterConfigsRequestAlterConfigsResource) -> None:
+            self._check_altered(resource, counts)
+            _check_once(resource.configs)
+            settings = {each.name: _change(each) for each in resource.configs}
+            await self._broker.alter_topic(resource.resource_name, settings=settings, validate_only=request.validate_only)
+
+        asked = _distinct(request.resources)
+        found = await change_each(self._broker.guard, call, asked, change, validate_only=request.validate_only)
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+                    error_code=admin_code(error) if error is not None else 0,
+                    error_message=error_text(error) if error is not None else None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource, error in zip(asked, found, strict=True)
+            ]
+        )
+
+    def _check_altered(self, resource: _Resource, counts: Counter[tuple[int, str]]) -> None:
+        """Raises NotAuthorized; KafkaRejected of a resource other than a topic, or one that the request names twice."""
+        if resource.resource_type == ResourceType.BROKER:
+            check_cluster()
+            raise KafkaRejected(
+                "the configs of brokers can't be altered while they run",
+                hint="Set them where the broker starts: by flags, TIDELOG_* variables or its settings file.",
+            )
+        if resource.resource_type != ResourceType.TOPIC:
+            raise _unsupported(resource)
+        check_topic(resource.resource_name)
+        if counts[resource.resource_type, resource.resource_name] > 1:
+            raise KafkaRejected(f"the request names topic {resource.resource_name[:249]} more than once", hint="Name it once.")
+
+
+def _unsupported(resource: _Resource) -> KafkaRejected:
+    return KafkaRejected(
+        f"resources of type {resource.resource_type} have no configs here", hint="Topics (2) and brokers (4) have."
+    )
+
+
+def _described(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        synonyms=[DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in entry.synonyms]
+        if request.include_synonyms
+        else (),
+        config_type=TYPES[entry.type],
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+
+
+def _counts(resources: Sequence[_Resource]) -> Counter[tuple[int, str]]:
+    return Counter((each.resource_type, each.resource_name) for each in resources)
+
+
+def _distinct(resources: Sequence[_AnyResource]) -> list[_AnyResource]:
+    return list({(each.resource_type, each.resource_name): each for each in resources}.values())
+
+
+def _check_once(configs: Sequence[_NamedConfig]) -> None:
+    [(name, count), *_] = Counter(each.name for each in configs).most_common(1) or [("", 0)]
+    if count > 1:
+        raise KafkaRejected(f"the request names config {name[:60]} {count} times", hint="Name it once.")
+
+
+def _value(name: str, value: str | None) -> str:
+    if value is None:
+        raise KafkaRejected(f"config {name[:60]} has no value", hint="Leave it out, or delete it, for the default.")
+    return value
+
+
+def _change(config: IncrementalAlterConfigsRequestAlterableConfig) -> SettingChange:
+    if config.config_operation == ConfigOperation.DELETE:
+        return None
+    value = _value(config.name, config.value)
+    if config.config_operation == ConfigOperation.SET:
+        return value
+    if config.config_operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        raise KafkaRejected(f"{config.config_operation} is no operation on configs", hint="Use 0 to 3.")
+    if setting_definition(config.name).type != "list":
+        raise InvalidArgument(f"{config.name} is no list", hint="Set it to another value.", setting=config.name)
+    elements = list_elements(value)
+    return ListChange(added=elements) if config.config_operation == ConfigOperation.APPEND else ListChange(removed=elements)

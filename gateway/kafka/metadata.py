@@ -227,6 +227,8 @@ def _described(topic: MetadataResponseTopic, page: Sequence[MetadataResponsePart
                 leader_epoch=each.leader_epoch,
                 replica_nodes=each.replica_nodes,
                 isr_nodes=each.isr_nodes,
+                eligible_leader_replicas=(),  # Java's clients take null for an error of their own
+                last_known_elr=(),
             )
             for each in page
         ],

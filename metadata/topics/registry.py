@@ -129,7 +129,7 @@ class TopicRegistry:
 
         def decide(held: Topic | None) -> Topic:
             if held is not None:
-                raise AlreadyExists(f"topic {name} exists already", hint="Pick another name, or alter the topic.", topic=name)
+                raise AlreadyExists(f"topic {name} already exists", hint="Pick another name, or alter the topic.", topic=name)
             return topic
 
         return await self._change(name, decide, validate_only)

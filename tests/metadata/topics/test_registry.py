@@ -113,7 +113,7 @@ def test_a_topic_that_was_created_reads_back(on_cluster: OnCluster) -> None:
 def test_a_name_that_is_taken_is_refused(on_cluster: OnCluster) -> None:
     async def test(c: Cluster) -> None:
         await c.topics.create("orders", 6)
-        await changes_nothing(c, c.topics.create("orders", 6), AlreadyExists, "orders exists already")
+        await changes_nothing(c, c.topics.create("orders", 6), AlreadyExists, "orders already exists")
         await changes_nothing(c, c.topics.create("orders", 6, validate_only=True), AlreadyExists)
 
     on_cluster(test)

@@ -65,7 +65,7 @@ def test_a_topic_from_its_creation_to_its_end(tidelog: CommandLine) -> None:
     created = tidelog("topic", "create", "cli-life", "-p", "2", "--set", "retention.ms=1000000", "-o", "json")
     assert json.loads(created.stdout)["settings"] == {"retention.ms": "1000000"}
     again = tidelog("topic", "create", "cli-life", code=1)
-    assert b"exists already\n  Nothing was written.\n" in again.stderr
+    assert b"already exists\n  Nothing was written.\n" in again.stderr
     tidelog("topic", "create", "cli-life", "--if-not-exists")
     tidelog("topic", "alter", "cli-life", "--unset", "retention.ms", "--partitions", "3", "--dry-run")
     altered = tidelog("topic", "alter", "cli-life", "--unset", "retention.ms", "--partitions", "3", "-o", "ndjson")

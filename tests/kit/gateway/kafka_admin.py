@@ -1,0 +1,80 @@
+"""One broker, or several, with Kafka listeners, and an admin client at one of them: for the tests of administrative APIs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from gateway.access.authorization import Principal
+from gateway.access.settings import AccessSettings
+from gateway.broker import Broker, wall_clock_ms
+from gateway.settings import GatewaySettings
+from metadata.access.acl import Acl
+from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
+from tests.kit.gateway.kafka_client import KafkaTestClient, kafka_client
+from tests.kit.gateway.small_broker import PATIENCE_S
+from tests.kit.metadata.stores import until
+
+LISTENERS = "direct=127.0.0.1:0,forward=127.0.0.1:0/forward"
+
+
+@dataclass
+class KafkaAdmin:
+    """The brokers, and a connection to the direct listener of the first."""
+
+    cluster: Cluster
+    client: KafkaTestClient
+
+    @property
+    def broker(self) -> Broker:
+        return self.cluster.brokers[0]
+
+    async def ask(self, api: str, version: int, message: Any) -> Any:
+        return await self.client.ask(api, version, message)
+
+
+def address(broker: Broker, listener: str = "direct") -> str:
+    """Where clients reach a listener of the broker."""
+    found = next(each for each in broker.kafka_listeners if each.name == listener)
+    return f"{found.host}:{found.port}"
+
+
+def with_admin(
+    tmp_path: Path,
+    scenario: Callable[[KafkaAdmin], Awaitable[None]],
+    *,
+    count: int = 1,
+    gateway: GatewaySettings | None = None,
+    access: AccessSettings | None = None,
+) -> None:
+    """Runs the scenario against so many brokers."""
+
+    async def run() -> None:
+        made = broker_cluster(tmp_path, count, kafka=LISTENERS, gateway=gateway, access=access)
+        async with asyncio.timeout(PATIENCE_S), made as cluster, kafka_client(address(cluster.brokers[0])) as client:
+            await scenario(KafkaAdmin(cluster, client))
+
+    uvloop.run(run())
+
+
+async def authenticate(admin: KafkaAdmin, principal: str) -> None:
+    """Makes the open connection of the client one of this principal, as its certificate would."""
+    broker = admin.broker
+    assert broker.guard is not None
+    assert broker._kafka is not None
+    requests = broker._kafka.requests
+    await until(lambda: bool(requests.open))
+    for connection in requests.open:
+        connection.authenticated = Principal(principal, broker.guard.cache, wall_clock_ms, credential="a test")
+
+
+async def allow(admin: KafkaAdmin, principal: str, *rights: tuple[Any, Any, str]) -> None:
+    """Gives the principal rights: operation, kind of resource, name."""
+    for operation, resource, name in rights:
+        acl = Acl(principal=principal, operation=operation, resource=resource, name=name)
+        await admin.broker.access.add_acl(acl, validate_only=False)

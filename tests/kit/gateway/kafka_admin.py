@@ -13,8 +13,11 @@ import uvloop
 from gateway.access.authorization import Principal
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, wall_clock_ms
+from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from gateway.settings import GatewaySettings
 from metadata.access.acl import Acl
+from metadata.model import Partition, TopicPartition
+from metadata.topics.topic import Topic
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
 from tests.kit.gateway.kafka_client import KafkaTestClient, kafka_client
 from tests.kit.gateway.small_broker import PATIENCE_S
@@ -78,3 +81,14 @@ async def allow(admin: KafkaAdmin, principal: str, *rights: tuple[Any, Any, str]
     for operation, resource, name in rights:
         acl = Acl(principal=principal, operation=operation, resource=resource, name=name)
         await admin.broker.access.add_acl(acl, validate_only=False)
+
+
+async def produce(cluster: Cluster, topic: Topic, batch: bytes, partition: int = 0) -> None:
+    """Appends the batch at the leader of the partition."""
+    at = TopicPartition(topic.id, Partition(partition))
+    await cluster.led(at)
+    data = PartitionProduceData(index=partition, records=memoryview(batch))
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic.name, partition_data=[data])])
+    async with kafka_client(address(cluster.leader(at))) as client:
+        answer = await client.ask("Produce", 9, request)
+    assert [each.error_code for named in answer.responses for each in named.partition_responses] == [0]

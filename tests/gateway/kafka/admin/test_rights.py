@@ -1,0 +1,185 @@
+"""A client may change what it has the right to; each refusal stands in the place of its resource, and in the audit log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.access.settings import AccessSettings
+from gateway.kafka.protocol.admin_messages import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterConfigsResource,
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeLogDirsRequest,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    ListPartitionReassignmentsRequest,
+)
+from tests.kit.gateway.kafka_admin import KafkaAdmin, allow, authenticate, with_admin
+from tests.kit.metadata.stores import until
+
+pytestmark = pytest.mark.slow
+TOPIC, BROKER = 2, 4
+ADMIN_KEY = "tlk_" + "ad" * 8 + "_" + "5e" * 32
+
+
+def with_rights(tmp_path: Path, scenario: Any, *rights: tuple[str, str, str]) -> None:
+    """Runs the scenario as alice, who has these rights."""
+    key_file = tmp_path / "admin.key"
+    key_file.write_text(ADMIN_KEY + "\n")
+    access = AccessSettings(authentication=True, admin_key_file=key_file, audit_log=str(tmp_path / "audit.jsonl"))
+
+    async def authenticated(admin: KafkaAdmin) -> None:
+        await allow(admin, "alice", *rights)
+        await authenticate(admin, "alice")
+        await scenario(admin)
+
+    with_admin(tmp_path, authenticated, access=access)
+
+
+async def audited(admin: KafkaAdmin, tmp_path: Path) -> list[tuple[str, str, list[str], bool]]:
+    """Call, outcome, resources and validate_only of each line about alice."""
+    assert admin.broker.guard is not None
+    audit = admin.broker.guard.audit
+    assert audit is not None
+    await until(lambda: not audit.waiting)
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    return sorted(
+        (line["call"], line["outcome"], line.get("resources", []), line.get("validate_only", False))
+        for line in lines
+        if line.get("principal") == "alice" and line["door"] == "kafka"
+    )
+
+
+def test_topics_are_changed_where_the_client_may_and_the_audit_log_has_each(tmp_path: Path) -> None:
+    async def scenario(admin: KafkaAdmin) -> None:
+        names = ["mine", "theirs", "bad name"]
+        topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+        answer = await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=topics, validate_only=True))
+        assert [each.error_code for each in answer.topics] == [0, 29, 29]
+        answer = await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=topics))
+        assert [each.error_code for each in answer.topics] == [0, 29, 29]
+        theirs = await admin.broker.create_topic("theirs", 1)
+        answer = await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=topics))
+        assert [each.error_code for each in answer.topics] == [36, 29, 29]
+
+        grown = [CreatePartitionsTopic(name=name, count=2, assignments=None) for name in names[:2]]
+        answer = await admin.ask("CreatePartitions", 3, CreatePartitionsRequest(topics=grown))
+        assert [each.error_code for each in answer.results] == [0, 29]
+
+        records = [DeleteRecordsTopic(name=name, partitions=[DeleteRecordsPartition(offset=0)] * 2) for name in names[:2]]
+        answer = await admin.ask("DeleteRecords", 2, DeleteRecordsRequest(topics=records))
+        assert [[each.error_code for each in topic.partitions] for topic in answer.topics] == [[0, 0], [29, 29]]
+
+        deleted = [
+            DeleteTopicState(name="theirs"),
+            DeleteTopicState(topic_id=bytes.fromhex(theirs.id)),
+            DeleteTopicState(name="mine"),
+        ]
+        answer = await admin.ask("DeleteTopics", 6, DeleteTopicsRequest(topics=deleted))
+        assert [(each.name, each.error_code) for each in answer.responses] == [("theirs", 29), (None, 29), ("mine", 0)]
+        assert answer.responses[1].error_message is None
+
+        mine, others, bad = ["topic:mine"], ["topic:theirs"], ["topic:bad name"]
+        assert await audited(admin, tmp_path) == sorted(
+            [
+                ("CreateTopics", "ok", mine, True),
+                ("CreateTopics", "PERMISSION_DENIED", others, True),
+                ("CreateTopics", "PERMISSION_DENIED", bad, True),
+                ("CreateTopics", "ok", mine, False),
+                ("CreateTopics", "PERMISSION_DENIED", others, False),
+                ("CreateTopics", "PERMISSION_DENIED", bad, False),
+                ("CreateTopics", "ALREADY_EXISTS", mine, False),
+                ("CreateTopics", "PERMISSION_DENIED", others, False),
+                ("CreateTopics", "PERMISSION_DENIED", bad, False),
+                ("CreatePartitions", "ok", mine, False),
+                ("CreatePartitions", "PERMISSION_DENIED", others, False),
+                ("DeleteRecords", "ok", mine, False),
+                ("DeleteRecords", "PERMISSION_DENIED", others, False),
+                ("DeleteTopics", "PERMISSION_DENIED", others, False),
+                ("DeleteTopics", "PERMISSION_DENIED", others, False),
+                ("DeleteTopics", "ok", mine, False),
+            ]
+        )
+
+    with_rights(tmp_path, scenario, ("admin", "topic", "mine"), ("describe", "topic", "mine"))
+
+
+def test_a_client_that_may_not_describe_a_topic_is_not_shown_what_it_has_created(tmp_path: Path) -> None:
+    async def scenario(admin: KafkaAdmin) -> None:
+        may_describe = admin.broker.guard is not None and admin.broker.guard.cache.rights("alice").allow(
+            "describe", "topic", "mine"
+        )
+        topic = CreatableTopic(name="mine", num_partitions=1, replication_factor=1)
+        [created] = (await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=[topic]))).topics
+        assert created.error_code == 0
+        if not may_describe:
+            assert (created.topic_config_error_code, created.configs, created.num_partitions) == (29, None, -1)
+        else:
+            assert (created.topic_config_error_code, created.num_partitions) == (0, 1)
+
+    with_rights(tmp_path, scenario, ("admin", "topic", "mine"))
+
+
+def test_configs_are_described_and_altered_where_the_client_may(tmp_path: Path) -> None:
+    async def scenario(admin: KafkaAdmin) -> None:
+        for name in ("mine", "theirs"):
+            await admin.broker.create_topic(name, 1)
+        named = [(TOPIC, "mine"), (TOPIC, "theirs"), (TOPIC, "missing"), (BROKER, "0")]
+        described = [
+            DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None) for kind, name in named
+        ]
+        answer = await admin.ask("DescribeConfigs", 4, DescribeConfigsRequest(resources=described))
+        assert [(each.error_code, bool(each.configs)) for each in answer.results] == [
+            (0, True),
+            (29, False),
+            (29, False),
+            (31, False),
+        ]
+        altered = [AlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name) for kind, name in named]
+        answer = await admin.ask("AlterConfigs", 2, AlterConfigsRequest(resources=altered))
+        assert [each.error_code for each in answer.responses] == [0, 29, 29, 31]
+        changed = [
+            IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name) for kind, name in named
+        ]
+        answer = await admin.ask("IncrementalAlterConfigs", 1, IncrementalAlterConfigsRequest(resources=changed))
+        assert [each.error_code for each in answer.responses] == [0, 29, 29, 31]
+        assert ("AlterConfigs", "ok", ["topic:mine"], False) in await audited(admin, tmp_path)
+        assert ("IncrementalAlterConfigs", "PERMISSION_DENIED", ["cluster:cluster"], False) in await audited(admin, tmp_path)
+
+    with_rights(tmp_path, scenario, ("admin", "topic", "mine"), ("describe", "topic", "mine"))
+
+
+@pytest.mark.parametrize("is_admin", [False, True])
+def test_what_is_asked_of_the_cluster_needs_a_right_to_it(tmp_path: Path, is_admin: bool) -> None:
+    async def scenario(admin: KafkaAdmin) -> None:
+        await admin.broker.create_topic("orders", 1)
+        answer = await admin.ask("DescribeLogDirs", 4, DescribeLogDirsRequest(topics=None))
+        assert (answer.error_code, len(answer.results)) == ((0, 1) if is_admin else (31, 0))
+        asked = [ElectLeadersRequestTopicPartitions(topic="orders", partitions=[0])]
+        answer = await admin.ask("ElectLeaders", 2, ElectLeadersRequest(topic_partitions=asked))
+        codes = [each.error_code for topic in answer.replica_election_results for each in topic.partition_result]
+        assert (answer.error_code, codes) == ((0, [84]) if is_admin else (31, [31]))
+        answer = await admin.ask("ListPartitionReassignments", 0, ListPartitionReassignmentsRequest())
+        assert answer.error_code == 0
+        broker = DescribeConfigsResource(resource_type=BROKER, resource_name="", configuration_keys=None)
+        answer = await admin.ask("DescribeConfigs", 4, DescribeConfigsRequest(resources=[broker]))
+        assert [each.error_code for each in answer.results] == ([0] if is_admin else [31])
+
+    rights = [("admin", "cluster", "cluster"), ("describe", "cluster", "cluster")] if is_admin else []
+    with_rights(tmp_path, scenario, ("describe", "topic", "orders"), *rights)

@@ -30,6 +30,7 @@ from gateway.kafka.protocol.admin_messages import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
     ListPartitionReassignmentsRequest,
 )
+from metadata.access.acl import Acl
 from tests.kit.gateway.kafka_admin import KafkaAdmin, allow, authenticate, with_admin
 from tests.kit.metadata.stores import until
 
@@ -122,18 +123,15 @@ def test_topics_are_changed_where_the_client_may_and_the_audit_log_has_each(tmp_
 
 def test_a_client_that_may_not_describe_a_topic_is_not_shown_what_it_has_created(tmp_path: Path) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
-        may_describe = admin.broker.guard is not None and admin.broker.guard.cache.rights("alice").allow(
-            "describe", "topic", "mine"
-        )
-        topic = CreatableTopic(name="mine", num_partitions=1, replication_factor=1)
-        [created] = (await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=[topic]))).topics
-        assert created.error_code == 0
-        if not may_describe:
-            assert (created.topic_config_error_code, created.configs, created.num_partitions) == (29, None, -1)
-        else:
-            assert (created.topic_config_error_code, created.num_partitions) == (0, 1)
+        denied = Acl(principal="alice", operation="describe", resource="topic", name="hidden", effect="deny")
+        await admin.broker.access.add_acl(denied, validate_only=False)
+        topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("hidden", "shown")]
+        hidden, shown = (await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=topics))).topics
+        assert (hidden.error_code, shown.error_code) == (0, 0)
+        assert (hidden.topic_config_error_code, hidden.configs, hidden.num_partitions) == (29, None, -1)
+        assert (shown.topic_config_error_code, len(shown.configs), shown.num_partitions) == (0, 33, 1)
 
-    with_rights(tmp_path, scenario, ("admin", "topic", "mine"))
+    with_rights(tmp_path, scenario, ("admin", "topic", "*"))
 
 
 def test_configs_are_described_and_altered_where_the_client_may(tmp_path: Path) -> None:

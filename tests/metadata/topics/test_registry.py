@@ -31,6 +31,7 @@ from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics import registry as topics_module
 from metadata.topics.registry import TopicRegistry
+from metadata.topics.settings import ListChange
 from metadata.topics.topic import PARTITION_COUNT_MAX, Topic
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.kit.metadata.stores import run
@@ -206,6 +207,34 @@ def test_a_topic_that_is_made_again_has_another_id(on_cluster: OnCluster) -> Non
         await c.topics.delete("orders")
         second = await c.topics.create("orders", 6)
         assert first.id != second.id
+
+    on_cluster(test)
+
+
+def test_a_topic_that_is_named_by_its_id_is_deleted_in_no_later_life(on_cluster: OnCluster) -> None:
+    async def test(c: Cluster) -> None:
+        old = await c.topics.create("orders", 1)
+        await c.topics.delete("orders", topic_id=old.id)
+        new = await c.topics.create("orders", 1)
+        await changes_nothing(c, c.topics.delete("orders", topic_id=old.id), UnknownTopic, "deleted and made again")
+        assert await c.topics.get("orders") == new
+
+    on_cluster(test)
+
+
+def test_lists_that_two_brokers_change_at_once_have_both_changes(on_cluster: OnCluster) -> None:
+    async def test(c: Cluster) -> None:
+        name = "leader.replication.throttled.replicas"
+        await c.topics.create("orders", 1, {name: "0:1"})
+        await asyncio.gather(
+            c.topics.alter("orders", settings={name: ListChange(added=("0:2",))}),
+            c.other_broker().alter("orders", settings={name: ListChange(added=("0:3",))}),
+            c.other_broker().alter("orders", settings={name: ListChange(removed=("0:1",))}),
+        )
+        held = (await c.topics.get("orders")).settings[name]
+        assert sorted(held.split(",")) == ["0:2", "0:3"]
+        empty = c.topics.alter("orders", settings={"cleanup.policy": ListChange(removed=("delete",))})
+        await changes_nothing(c, empty, InvalidArgument, "cleanup.policy")
 
     on_cluster(test)
 

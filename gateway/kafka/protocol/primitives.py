@@ -246,9 +246,11 @@ class Reader:
         return self.at
 
     def finish(self) -> bool:
-        if self.at != self.end:
-            raise MalformedFrame(f"{self.end - self.at} bytes follow the last field, which ends at byte {self.at}")
-        return True
+        """Returns whether all bytes were read. Bytes behind the last field are no error, as in Kafka.
+
+        librdkafka sends three of them where it asks Metadata for brokers alone.
+        """
+        return self.at == self.end
 
 
 class Writer:

@@ -225,6 +225,12 @@ class GroupNotEmpty(Rejected):
     default_hint = "Stop the members of the group first, or wait until their sessions have ended."
 
 
+class GroupSubscribed(GroupNotEmpty):
+    """A member of the group subscribes to the topic whose offsets shall be deleted."""
+
+    code = "GROUP_SUBSCRIBED_TO_TOPIC"
+
+
 class Unavailable(TidelogError):
     """Reports that nothing was written; the same request may succeed later."""
 

@@ -201,6 +201,18 @@ class AuthorizedCall:
     def principal(self) -> str:
         return self.caller.principal if self.caller is not None else ""
 
+    def part(self) -> AuthorizedCall:
+        """Returns a call of the same caller, for one of several changes that this call asks for."""
+        return AuthorizedCall(
+            self.caller,
+            self.needs,
+            door=self.door,
+            action=self.action,
+            address=self.address,
+            refusal=self.refusal,
+            request_id=self.request_id,
+        )
+
     def check(self, kind: str, name: str) -> None:
         """Unauthenticated, NotAuthorized unless the call may name this."""
         needs = self.needs

@@ -181,6 +181,15 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "LeaveGroup": _MEMBER,
     "OffsetCommit": _MEMBER,
     "OffsetFetch": RequiredAccess(group="describe", topic="describe"),
+    "DescribeGroups": RequiredAccess(group="describe"),
+    "ListGroups": _ANYBODY,  # of these, those that it may describe
+    "DeleteGroups": _GROUP_ADMIN,
+    "OffsetDelete": _GROUP_ADMIN,
+    "DescribeAcls": _CLUSTER_LIST,
+    "CreateAcls": _CLUSTER_ADMIN,
+    "DeleteAcls": _CLUSTER_ADMIN,
+    "DescribeClientQuotas": _CLUSTER_LIST,
+    "AlterClientQuotas": _CLUSTER_ADMIN,
 }
 
 # What one broker may call at another. A peer's token for any other call is refused: brokers make topics, keys and ACLs in the

@@ -12,7 +12,7 @@ call that ends, or hangs up, leaves nothing behind but a member whose session ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from gateway.groups.offset_cache import CommittedOffsetCache
 from gateway.groups.timer import GroupTimer, uptime_ms
 from metadata.errors import (
     GroupNotEmpty,
+    GroupSubscribed,
     OutcomeUnknown,
     RebalanceInProgress,
     Throttled,
@@ -51,6 +52,7 @@ from metadata.groups.rebalance_barrier import Step
 from metadata.groups.record import decode_group, encode_group
 from metadata.groups.settings import GroupSettings
 from metadata.groups.state_machine import check_commit, check_heartbeat, leave, sync
+from metadata.groups.subscriptions import subscribed_topics
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
 from metadata.store.keys import KeyLayout
@@ -229,21 +231,29 @@ class GroupCoordinator:
             check_commit(group, member_id, instance_id, generation)
 
         check(held.group)
-        at_ms = self._now_ms()
-        for start in range(0, len(sound), OPERATIONS_MAX):
-            part = sound[start : start + OPERATIONS_MAX]
-            dated = {at: replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part}
-            writes = {at: self._write_of(name, at, offset) for at, offset in dated.items()}
-            try:
-                written = {*map(key_of, await held.write_offsets([*writes.values()], check, only_forward=only_forward))}
-            except TidelogError as error:
-                if start == 0:
-                    raise
-                return refused | dict.fromkeys(sound[start:], error)
-            self.counts.offsets_committed += len(written)
-            self.known_offsets.committed(name, {at: dated[at] for at in part if key_of(writes[at]) in written})
-        self.counts.commits += 1
-        held.heard(member_id)
+
+        async def write() -> None:
+            at_ms = self._now_ms()
+            for start in range(0, len(sound), OPERATIONS_MAX):
+                part = sound[start : start + OPERATIONS_MAX]
+                dated = {at: replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part}
+                writes = {at: self._write_of(name, at, offset) for at, offset in dated.items()}
+                try:
+                    written = {*map(key_of, await held.write_offsets([*writes.values()], check, only_forward=only_forward))}
+                except TidelogError as error:
+                    if start == 0:
+                        raise
+                    refused.update(dict.fromkeys(sound[start:], error))
+                    return
+                self.counts.offsets_committed += len(written)
+                self.known_offsets.committed(name, {at: dated[at] for at in part if key_of(writes[at]) in written})
+            self.counts.commits += 1
+            held.heard(member_id)
+
+        if len(sound) <= OPERATIONS_MAX:
+            await write()
+        else:  # a client that hangs up must not leave a part of what it commits
+            await self._work.done(write())
         return refused
 
     def _write_of(self, name: str, at: TopicPartition, committed: CommittedOffset) -> OffsetWrite:
@@ -305,14 +315,22 @@ class GroupCoordinator:
         if whole:
             self.known_offsets.forget(name)
 
-    async def delete_offsets(self, name: str, partitions: Sequence[TopicPartition]) -> None:
-        """Of a group without members. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
+    async def delete_offsets(self, name: str, partitions: Sequence[TopicPartition], *, topics: Collection[str] = ()) -> None:
+        """Deletes the committed offsets of the partitions.
+
+        `topics` are the names of their topics, to which no member may subscribe; without them the group must have no members.
+        Raises UnknownGroup, GroupNotEmpty, GroupSubscribed; OutcomeUnknown where some may be gone: the caller may repeat it.
+        """
         held = await self._known(name)
-        check_empty(name, held.group)
+
+        def check(group: Group) -> None:
+            check_unsubscribed(name, group, topics) if topics else check_empty(name, group)
+
+        check(held.group)
         deletes = [Delete(self._layout.offset(name, partition)) for partition in partitions]
         for start in range(0, len(deletes), OPERATIONS_MAX):
             try:
-                await held.write_offsets(deletes[start : start + OPERATIONS_MAX], lambda group: check_empty(name, group))
+                await held.write_offsets(deletes[start : start + OPERATIONS_MAX], check)
             except TidelogError as error:
                 if start == 0:
                     raise
@@ -425,3 +443,14 @@ def check_empty(name: str, group: Group) -> None:
     if group.phase is not GroupPhase.EMPTY:
         count = len(group.members)
         raise GroupNotEmpty(f"group {name} has {count} member{'s' if count != 1 else ''}")
+
+
+def check_unsubscribed(name: str, group: Group, topics: Iterable[str]) -> None:
+    """Raises GroupSubscribed where a member subscribes to one of the topics; GroupNotEmpty where that can't be read."""
+    subscribed = subscribed_topics(group)
+    if subscribed is None:
+        check_empty(name, group)
+        return
+    for topic in topics:
+        if topic in subscribed:
+            raise GroupSubscribed(f"a member of group {name} subscribes to topic {topic}", topic=topic)

@@ -1,6 +1,6 @@
 """The calls of members of consumer groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch.
 
-    direct listener    this broker coordinates the group ─▶ its coordinator     another does ─▶ NOT_COORDINATOR: it looks it up
+    direct listener    this broker coordinates the group ─▶ its coordinator; another does ─▶ NOT_COORDINATOR
     forward listener   the group's coordinator is asked, wherever it is
 
 Members of any protocol type are served: `consumer`, `connect` and `sr` differ in their metadata, which the coordinator does not
@@ -19,7 +19,7 @@ from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.groups.router import wait_timeout_s
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import ErrorCode, group_code, group_topic_code
+from gateway.kafka.errors import ErrorCode, KafkaRejected, TransactionsUnsupported, group_code, group_topic_code
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.listener import Route
 from gateway.kafka.protocol.admin_messages import (
@@ -62,6 +62,7 @@ from metadata.model import TopicId, TopicPartition
 
 # Kinds of coordinators: of groups, of transactions, of share groups.
 GROUP: Final = 0
+TRANSACTION: Final = 1
 # From here on a request names several keys, or several groups.
 KEYS_SINCE: Final = 4
 GROUPS_SINCE: Final = 8
@@ -104,8 +105,10 @@ class KafkaGroups:
     def _coordinator(self, call: KafkaCall, key: str, key_type: int) -> Coordinator:
         answer = Coordinator(key=key, node_id=_NO_NODE, host="", port=-1)
         try:
+            if key_type == TRANSACTION:  # not NoCoordinator: the client would look for it until its own timeout
+                raise TransactionsUnsupported("transactions are not supported yet")
             if key_type != GROUP:
-                raise NoCoordinator("this broker coordinates consumer groups only: transactions are not supported yet")
+                raise KafkaRejected(f"this broker has no coordinators of kind {key_type}")
             check_group(key)
             broker_id = self._broker.groups.coordinator(key).broker_id
             if call.connection.listener.route is Route.FORWARD:

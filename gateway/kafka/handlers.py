@@ -17,6 +17,7 @@ from gateway.kafka.admin.placement import KafkaPlacement
 from gateway.kafka.admin.topics import KafkaTopics
 from gateway.kafka.call import Handler, KafkaCall
 from gateway.kafka.fetch import KafkaFetch
+from gateway.kafka.group_admin import KafkaGroupAdmin
 from gateway.kafka.groups import KafkaGroups
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.list_offsets import KafkaOffsets
@@ -34,6 +35,7 @@ def kafka_handlers(
     offsets = KafkaOffsets(broker, leaders)
     metadata = KafkaMetadata(broker, leaders)
     groups = KafkaGroups(broker, leaders, waits)
+    group_admin = KafkaGroupAdmin(broker)
     producer_ids = KafkaProducerIds(broker)
     topics = KafkaTopics(broker)
     records = KafkaDeleteRecords(broker, leaders)
@@ -49,6 +51,10 @@ def kafka_handlers(
         "SyncGroup": (0, 5, groups.sync),
         "Heartbeat": (0, 4, groups.heartbeat),
         "LeaveGroup": (0, 5, groups.leave),
+        "DescribeGroups": (0, 6, group_admin.describe),
+        "ListGroups": (0, 5, group_admin.list),
+        "DeleteGroups": (0, 2, group_admin.delete),
+        "OffsetDelete": (0, 0, group_admin.delete_offsets),
         "Metadata": (0, 13, metadata.metadata),
         "CreateTopics": (2, 7, topics.create_topics),
         "DeleteTopics": (1, 6, topics.delete_topics),

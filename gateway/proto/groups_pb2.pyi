@@ -275,10 +275,12 @@ class ListedGroup(_message.Message):
     def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., members: _Optional[int] = ..., coordinator: _Optional[str] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
-    __slots__ = ("group",)
+    __slots__ = ("group", "without_lags")
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_LAGS_FIELD_NUMBER: _ClassVar[int]
     group: str
-    def __init__(self, group: _Optional[str] = ...) -> None: ...
+    without_lags: bool
+    def __init__(self, group: _Optional[str] = ..., without_lags: _Optional[bool] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
     __slots__ = ("group", "state", "generation", "protocol_type", "protocol", "leader", "coordinator", "members", "lags", "lag_records", "lag_seconds")

@@ -16,7 +16,7 @@ from gateway.concurrency.offload import LoopYielder, map_yielding
 from gateway.groups.admin.descriptions import assigned_partitions, sum_lags
 from gateway.groups.admin.lag import GroupLag, KnownTopics, bounds_by_parts
 from gateway.groups.admin.seek import SeekResult, SeekTo, check_seek, seek_target, seek_to
-from gateway.groups.coordinator import GroupCoordinator, check_empty
+from gateway.groups.coordinator import GroupCoordinator, check_empty, check_unsubscribed
 from gateway.proto import groups_pb2
 from gateway.proto.group_messages import fetched_offset
 from gateway.proto.status import to_status
@@ -71,7 +71,6 @@ class LocalGroupAdmin:
     async def describe(self, request: groups_pb2.DescribeGroupRequest) -> groups_pb2.GroupDescription:
         """Raises UnknownGroup, and what keeps this broker from coordinating it."""
         group = await self._coordinator.describe(request.group)
-        stored = await self._coordinator.offsets(request.group)
         found = groups_pb2.GroupDescription(
             group=request.group,
             state=group.phase.value,
@@ -81,9 +80,11 @@ class LocalGroupAdmin:
             leader=group.leader,
             coordinator=self._broker_id,
             members=_members(group),
-            lags=await self.lag.lags(stored, owners(group, self._topics)),
         )
-        sum_lags(found)
+        if not request.without_lags:
+            stored = await self._coordinator.offsets(request.group)
+            found.lags.extend(await self.lag.lags(stored, owners(group, self._topics)))
+            sum_lags(found)
         return found
 
     async def delete(self, request: groups_pb2.DeleteGroupRequest) -> groups_pb2.DeleteGroupResponse:
@@ -95,18 +96,22 @@ class LocalGroupAdmin:
         return groups_pb2.DeleteGroupResponse()
 
     async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest) -> groups_pb2.DeleteOffsetsResponse:
-        """Returns what was committed of the named ones. Raises UnknownGroup, GroupNotEmpty, UnknownTopic, UnknownPartition."""
+        """Returns what was committed of the named ones, of topics that no member subscribes to.
+
+        Raises UnknownGroup, GroupNotEmpty, GroupSubscribed, UnknownTopic, UnknownPartition.
+        """
         name = request.group
         if not request.topics:
             raise InvalidArgument(
                 "no topic is named", hint="Name those whose offsets shall go, or delete the group.", field="topics"
             )
-        check_empty(name, await self._coordinator.describe(name))
+        names = {each.topic for each in request.topics}
+        check_unsubscribed(name, await self._coordinator.describe(name), names)
         chosen = await self._chosen(request.topics)
         stored = await self._coordinator.offsets(name)
         found = {at: topic for at, topic in chosen.items() if at in stored.committed or at in stored.damaged}
         if found and not request.validate_only:
-            await self._coordinator.delete_offsets(name, list(found))
+            await self._coordinator.delete_offsets(name, list(found), topics=names)
         deleted = [fetched_offset(topic.name, at, stored.committed.get(at, UNREADABLE)) for at, topic in found.items()]
         return groups_pb2.DeleteOffsetsResponse(deleted=deleted)
 

@@ -69,9 +69,9 @@ async def broker_cluster(
     access: AccessSettings | Sequence[AccessSettings] | None = None,
     kafka: str = "",
 ) -> AsyncIterator[Cluster]:
-    """`kafka`: the Kafka listeners of each broker, as in the settings.
-
-    `racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other."""
+    """`racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other.
+    `kafka`: the setting of that name, for each broker."""
+    listeners = parse_listeners(kafka, "")
     metadata, bucket, layout = SqliteStore(Path(":memory:")), HeldStore(), KeyLayout()
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
@@ -108,7 +108,6 @@ async def broker_cluster(
                     has_peers=True,
                     peers_speak_tls=settings.tls.is_on,
                 )
-                listeners = parse_listeners(kafka, "")
                 broker = Broker(
                     settings,
                     InstrumentedObjectStore(bucket),

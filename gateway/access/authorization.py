@@ -322,7 +322,7 @@ def check_group(name: str) -> None:
 
 
 def check_cluster() -> None:
-    """NotAuthorized unless the present call may do to the cluster what it is for."""
+    """Raises NotAuthorized unless the present call may do to the cluster what it is for."""
     call = _present.get()
     if call is not None:
         call.check("cluster", CLUSTER_NAME)

@@ -15,7 +15,9 @@ from gateway.kafka.admin.configs import KafkaConfigs
 from gateway.kafka.admin.delete_records import KafkaDeleteRecords
 from gateway.kafka.admin.placement import KafkaPlacement
 from gateway.kafka.admin.topics import KafkaTopics
+from gateway.kafka.acls import KafkaAcls
 from gateway.kafka.call import Handler, KafkaCall
+from gateway.kafka.client_quotas import KafkaClientQuotas
 from gateway.kafka.fetch import KafkaFetch
 from gateway.kafka.group_admin import KafkaGroupAdmin
 from gateway.kafka.groups import KafkaGroups
@@ -36,6 +38,8 @@ def kafka_handlers(
     metadata = KafkaMetadata(broker, leaders)
     groups = KafkaGroups(broker, leaders, waits)
     group_admin = KafkaGroupAdmin(broker)
+    acls = KafkaAcls(broker)
+    quotas = KafkaClientQuotas(broker)
     producer_ids = KafkaProducerIds(broker)
     topics = KafkaTopics(broker)
     records = KafkaDeleteRecords(broker, leaders)
@@ -55,6 +59,11 @@ def kafka_handlers(
         "ListGroups": (0, 5, group_admin.list),
         "DeleteGroups": (0, 2, group_admin.delete),
         "OffsetDelete": (0, 0, group_admin.delete_offsets),
+        "DescribeAcls": (1, 3, acls.describe),
+        "CreateAcls": (1, 3, acls.create),
+        "DeleteAcls": (1, 3, acls.delete),
+        "DescribeClientQuotas": (0, 1, quotas.describe),
+        "AlterClientQuotas": (0, 1, quotas.alter),
         "Metadata": (0, 13, metadata.metadata),
         "CreateTopics": (2, 7, topics.create_topics),
         "DeleteTopics": (1, 6, topics.delete_topics),

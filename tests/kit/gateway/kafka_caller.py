@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.broker import Broker
+from gateway.kafka.connection import KafkaConnection
 from tests.kit.gateway.kafka_codec import DEFINITIONS, INSTALLED
+from tests.kit.metadata.stores import until
 
 KEYS = {definition.name: key for key, definition in DEFINITIONS.items()}
 
@@ -76,3 +78,25 @@ async def kafka_caller(broker: Broker, *, listener: int = 0, client_id: str = "t
         yield client
     finally:
         await client.close()
+
+
+async def authenticate(broker: Broker, client: KafkaCaller, key: str) -> None:
+    """Makes the client the principal of this API key, as if its connection had proved it."""
+    assert broker.guard is not None
+    principal = await broker.guard._authentication.caller(f"Bearer {key}", None)
+
+    def connections() -> list[KafkaConnection]:
+        assert broker._kafka is not None
+        return [each for each in broker._kafka.requests.open if each.transport.get_extra_info("peername")[1] == client.port]
+
+    await until(lambda: bool(connections()))
+    [connection] = connections()
+    connection.authenticated = principal
+
+
+@asynccontextmanager
+async def kafka_caller_as(broker: Broker, key: str, **terms: Any) -> AsyncIterator[KafkaCaller]:
+    """The same, authenticated."""
+    async with kafka_caller(broker, **terms) as client:
+        await authenticate(broker, client, key)
+        yield client

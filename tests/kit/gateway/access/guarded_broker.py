@@ -87,13 +87,14 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def guarded(folder: Path, *, otlp_endpoint: str = "", **access: Any) -> AsyncIterator[Guarded]:
+async def guarded(folder: Path, *, otlp_endpoint: str = "", kafka: str = "", **access: Any) -> AsyncIterator[Guarded]:
     key_file, audit_file = folder / "admin.key", folder / "audit.jsonl"
     key_file.write_text(ADMIN_KEY + "\n")
     settings = BrokerSettings(
         data_dir=folder / "broker",
         http="127.0.0.1:0",
         grpc="127.0.0.1:0",
+        kafka=kafka,
         segments=FAST,
         gateway=patient(None),
         observability=TelemetrySettings(otlp_endpoint=otlp_endpoint),

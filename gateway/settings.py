@@ -99,6 +99,9 @@ class GatewaySettings:
     kafka_connections_max: int = 10_000
     # Open connections of Kafka clients of one address. Behind a load balancer all clients may have its address.
     kafka_connections_per_address_max: int = 10_000
+    # How long a Kafka client may go on before it must authenticate again (KIP-368), as connections.max.reauth.ms. 0: as long as its
+    # credentials count.
+    kafka_session_ms_max: int = 0
     # Whether a Kafka client creates a topic by asking for it, as auto.create.topics.enable does.
     kafka_auto_create_topics: bool = False
     # Partitions of such a topic, as num.partitions.
@@ -127,7 +130,7 @@ class GatewaySettings:
     topic_ready_timeout_ms: int = fixed(10_000)
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        check_numbers(self, may_be_zero={"kafka_session_ms_max"})
         if self.message_bytes_max > self.request_bytes_max:
             raise InvalidArgument(
                 f"message_bytes_max ({self.message_bytes_max}) is above request_bytes_max ({self.request_bytes_max})"

@@ -63,6 +63,11 @@ class Authenticator:
         self._known: dict[str | bytes, Principal] = {}
         self._certified: dict[str, Principal] = {}
 
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether there is an OpenID provider."""
+        return self._tokens is not None
+
     async def run(self) -> None:
         """Follows the keys of the OpenID provider, where there is one, until cancelled."""
         if self._tokens is not None:

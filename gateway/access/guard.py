@@ -173,6 +173,22 @@ class AccessGuard:
             self._warned_s[broker_id] = now_s
             log.warning("forwarded calls are refused broker=%s: %s; %s", broker_id, error.message, error.hint)
 
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether tokens of an OpenID provider are accepted."""
+        return self._authentication.takes_tokens
+
+    async def prove(self, shown: str) -> Principal:
+        """Returns the principal of an `authorization` header. Raises Unauthenticated, which the caller records; Unavailable."""
+        return self._authentication.known(shown) or await self._authentication.caller(shown, None)
+
+    def tell_refused(self, caller: Principal | None, error: TidelogError, *, door: str, address: str, action: str) -> None:
+        """Records in the audit log a request that was refused before it became a call."""
+        principal, credential = (caller.principal, caller.credential) if caller is not None else ("", "")
+        self._tell(
+            error.code, door=door, address=address, call=action, principal=principal, credential=credential, reason=error.message
+        )
+
     def certified(self, subject: Subject) -> Principal | None:
         """Returns the principal of a client certificate; None where it names nobody who can be one."""
         try:
@@ -214,13 +230,19 @@ class AccessGuard:
         """What was checked at its head, once its message has come. Unauthenticated, NotAuthorized; the audit log hears of both."""
         if call.caller is None:
             return
+        self.check_counts(call)
+        if call.needs.cluster is not None:
+            call.check("cluster", CLUSTER_NAME)
+
+    def check_counts(self, call: AuthorizedCall) -> None:
+        """Raises Unauthenticated where the caller's credentials have expired or were revoked; the audit log records it."""
+        if call.caller is None:
+            return
         try:
             call.caller.check_counts()
         except Unauthenticated as error:
             self.cut(call, error)
             raise
-        if call.needs.cluster is not None:
-            call.check("cluster", CLUSTER_NAME)
 
     def quota(self, call: AuthorizedCall) -> Meter | None:
         """Returns what the principal of the call has used of its quota; None of one without a quota."""

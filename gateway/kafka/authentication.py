@@ -1,43 +1,242 @@
-"""Who a Kafka client is: nobody, where authentication is off; else its certificate, or what it proves by SASL.
+"""Authenticates Kafka clients: by the certificate that they show, or by SASL.
 
-connection ─▶ certificate? ─▶ its principal
-                  └ none ─▶ ApiVersions and SASL only, until the client has authenticated
+    connection ─▶ certificate? ─▶ its principal
+                      └ none ─▶ ApiVersions and SASL only ─▶ SaslHandshake ─▶ tokens ─▶ the principal that they prove
+
+    SaslHandshake 0    the tokens follow as bare frames
+    SaslHandshake 1    the tokens follow in SaslAuthenticate
+
+A connection is not read while one of its SASL messages is handled, so the next request meets the state that the message leaves.
+A client that has authenticated may do so again on the same connection (KIP-368). Where its session has an end, it must.
+
+Invariants: a failed exchange receives one text, whatever failed, after FAILURE_DELAY_S, and ends the connection; the reason is in
+the log and the audit log. A connection keeps the principal that it has first proved by SASL.
+
+Sources: KIP-12, KIP-43, KIP-152, KIP-368, https://kafka.apache.org/protocol#sasl_handshake
 """
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import logging
+import struct
+from typing import Final, NamedTuple
 
+from gateway.access.authorization import Principal
 from gateway.access.guard import AccessGuard
 from gateway.kafka.api_versions import API_VERSIONS
-from gateway.kafka.connection import Answer, KafkaConnection
+from gateway.kafka.call import KafkaCall
+from gateway.kafka.connection import Answer, Hold, KafkaConnection
+from gateway.kafka.errors import ErrorCode
+from gateway.kafka.protocol.admin_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from gateway.kafka.sasl import (
+    OAUTH_REFUSAL,
+    OAUTHBEARER,
+    PLAIN,
+    SaslSession,
+    parse_oauth,
+    parse_plain,
+)
+from metadata.access.api_key import parse_key
 from metadata.errors import Unauthenticated
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
+# How long the answer to a failed exchange is withheld. Kafka's brokers have connection.failed.authentication.delay.ms, 100 ms.
+FAILURE_DELAY_S: Final = 0.1
+FAILURE_TEXT: Final = "Authentication failed: the credentials are not accepted"
 _OPEN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
+_DOOR: Final = "kafka"
+_ACTION: Final = "SaslAuthenticate"
+
+log = logging.getLogger(__name__)
+
+
+class Step(NamedTuple):
+    """What one token of a client leads to."""
+
+    # What the client receives.
+    answer: bytes = b""
+    # Who has authenticated; None: the exchange goes on.
+    principal: Principal | None = None
 
 
 class KafkaAuthentication:
     """Authenticates the connections of all Kafka listeners of a broker."""
 
-    def __init__(self, guard: AccessGuard | None) -> None:
+    def __init__(self, guard: AccessGuard | None, *, session_s_max: float = 0.0) -> None:
+        """`session_s_max`: how long a client may go on before it authenticates again; 0: as long as its credentials count."""
         self._guard = guard
+        self._session_s_max = session_s_max
+        self.mechanisms: tuple[str, ...] = ()
+        if guard is not None:
+            self.mechanisms = (PLAIN, *((OAUTHBEARER,) if guard.takes_tokens else ()))
 
     def opened(self, connection: KafkaConnection) -> None:
         """Takes the certificate that the client has shown, if any."""
         if self._guard is not None and connection.subject is not None:
             connection.authenticated = self._guard.certified(connection.subject)
 
-    def check(self, connection: KafkaConnection, api_key: int) -> None:
-        """Raises Unauthenticated for a request of a client that has not authenticated."""
-        if self._guard is not None and connection.authenticated is None and api_key not in _OPEN:
-            raise Unauthenticated("the client sent a request before it has authenticated", hint="Set security.protocol to SASL_….")
+    def check(self, connection: KafkaConnection, api_key: int, action: str) -> None:
+        """Raises Unauthenticated for a request of a client that has not authenticated, or whose session is over.
+
+        Stops reading the connection before a SASL request, until that is handled.
+        """
+        if self._guard is None:
+            return
+        if api_key in _SASL:
+            connection.hold(Hold.AUTHENTICATION)
+        if api_key in _OPEN:
+            return
+        session: SaslSession | None = connection.sasl
+        if session is not None and session.mechanism:
+            error = Unauthenticated("the client sent a request in the middle of a SASL exchange")
+        elif connection.authenticated is None:
+            hint = "Set security.protocol to SASL_PLAINTEXT or SASL_SSL."
+            error = Unauthenticated("the client sent a request before it has authenticated", hint=hint)
+        elif session is not None and session.ends_s is not None and _now_s() >= session.ends_s:
+            error = Unauthenticated("the client has not authenticated again in time", hint="Use a client with KIP-368.")
+        else:
+            return
+        self._guard.tell_refused(connection.authenticated, error, door=_DOOR, address=connection.client_host, action=action)
+        raise error
 
     def takes_bare_tokens(self, connection: KafkaConnection) -> bool:
-        """Whether the next frame is a token without a header: after SaslHandshake of version 0."""
-        return False
+        """Whether the next frame is a token without a header: after SaslHandshake of version 0. Stops reading if so."""
+        session: SaslSession | None = connection.sasl
+        if session is None or not (session.is_bare and session.mechanism):
+            return False
+        connection.hold(Hold.AUTHENTICATION)
+        return True
+
+    # ── SaslHandshake ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def handshake(self, call: KafkaCall, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+        """Begins an exchange. A failure ends the connection, as Kafka's brokers do."""
+        connection = call.connection
+        if self._guard is None:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+        session = _session(connection)
+        if session.mechanism:
+            call.is_last = True
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=list(self.mechanisms))
+        if request.mechanism not in self.mechanisms:
+            call.is_last = True
+            return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=list(self.mechanisms))
+        session.mechanism, session.is_bare, session.exchange = request.mechanism, call.version == 0, None
+        _read_again(connection)
+        return SaslHandshakeResponse(mechanisms=list(self.mechanisms))
+
+    # ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def authenticate(self, call: KafkaCall, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        """Takes the next token of the exchange that is under way."""
+        connection = call.connection
+        session = _session(connection)
+        if self._guard is None or not session.mechanism or session.is_bare:
+            call.is_last = True
+            return SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="SaslAuthenticate comes after SaslHandshake"
+            )
+        try:
+            step = await self._step(session, bytes(request.auth_bytes))
+        except Unauthenticated as error:
+            await self._fail(connection, session, error)
+            call.is_last = True
+            return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=FAILURE_TEXT)
+        lifetime_ms = self._take(connection, session, step.principal) if step.principal is not None else 0
+        _read_again(connection)
+        return SaslAuthenticateResponse(auth_bytes=step.answer, error_message=None, session_lifetime_ms=lifetime_ms)
 
     async def answer_bare_token(self, connection: KafkaConnection, answer: Answer, token: bytes) -> None:
-        """Takes a token without a header, and answers in the same form."""
-        raise Unauthenticated("no SASL exchange is under way")
+        """Takes a token without a header, and answers in the same form. A failure has no answer: the connection ends."""
+        session = _session(connection)
+        try:
+            step = await self._step(session, token)
+        except Unauthenticated as error:
+            await self._fail(connection, session, error)
+            raise
+        if step.principal is not None:
+            self._take(connection, session, step.principal)
+        connection.decide(answer, [struct.pack(">i", len(step.answer)) + step.answer])
+        _read_again(connection)
+
+    async def _step(self, session: SaslSession, token: bytes) -> Step:
+        """Raises Unauthenticated; Unavailable where this broker cannot tell who the client is."""
+        step = await (self._plain(token) if session.mechanism == PLAIN else self._oauth(session, token))
+        held, proven = session.proven, step.principal
+        if held is not None and proven is not None and held.principal != proven.principal:
+            raise Unauthenticated(f"a connection of {held.principal} authenticates again as {proven.principal}")
+        return step
+
+    async def _plain(self, token: bytes) -> Step:
+        username, password = parse_plain(token)
+        key = parse_key(password) or parse_key(f"tlk_{username}_{password}")
+        if key is None:
+            raise Unauthenticated("the password is no API key")
+        return Step(principal=await self._prove(f"tlk_{key.key_id}_{key.secret.reveal()}"))
+
+    async def _oauth(self, session: SaslSession, token: bytes) -> Step:
+        if isinstance(session.exchange, Unauthenticated):  # the client has received the refusal of its token
+            raise session.exchange
+        try:
+            shown, authorization_id = parse_oauth(token)
+            principal = await self._prove(shown)
+            if authorization_id not in {"", principal.principal}:
+                raise Unauthenticated("the client asks for another principal than its token's")
+        except Unauthenticated as error:
+            session.exchange = error
+            return Step(OAUTH_REFUSAL)
+        return Step(principal=principal)
+
+    async def _prove(self, shown: str) -> Principal:
+        assert self._guard is not None
+        return await self._guard.prove(f"Bearer {shown}")
+
+    # ── the ends of an exchange ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, connection: KafkaConnection, session: SaslSession, principal: Principal) -> int:
+        """Notes who has authenticated. Returns for how long, in milliseconds; 0: without an end."""
+        assert self._guard is not None
+        session.mechanism, session.exchange, session.is_bare = "", None, False
+        session.proven = connection.authenticated = principal
+        lifetimes = [left_ms] if (left_ms := self._guard.milliseconds_left(principal)) is not None else []
+        if self._session_s_max:
+            lifetimes.append(round(1000 * self._session_s_max))
+        session.ends_s = _now_s() + min(lifetimes) / 1000 if lifetimes else None
+        return max(1, min(lifetimes)) if lifetimes else 0
+
+    async def _fail(self, connection: KafkaConnection, session: SaslSession, error: Unauthenticated) -> None:
+        """Logs why the exchange failed, and waits, so that guessing is slow."""
+        assert self._guard is not None
+        log.info(
+            "authentication failed client=%s listener=%s mechanism=%s: %s",
+            connection.client_host,
+            connection.listener.name,
+            session.mechanism,
+            error.message,
+        )
+        self._guard.tell_refused(None, error, door=_DOOR, address=connection.client_host, action=_ACTION)
+        await asyncio.sleep(FAILURE_DELAY_S)
+
+
+def _session(connection: KafkaConnection) -> SaslSession:
+    if connection.sasl is None:
+        connection.sasl = SaslSession()
+    session: SaslSession = connection.sasl
+    return session
+
+
+def _read_again(connection: KafkaConnection) -> None:
+    """Reads the connection again, once the answer to its SASL message was decided."""
+    asyncio.get_running_loop().call_soon(connection.go_on, Hold.AUTHENTICATION)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -13,7 +13,7 @@ from gateway.kafka.connection import KafkaConnection
 class KafkaCall:
     """The request that a handler answers: its version, and the connection that it came through."""
 
-    __slots__ = ("authorized", "client_id", "connection", "release", "version")
+    __slots__ = ("authorized", "client_id", "connection", "is_last", "release", "version")
 
     def __init__(self, connection: KafkaConnection, version: int, client_id: str, authorized: AuthorizedCall | None) -> None:
         self.connection = connection
@@ -23,6 +23,8 @@ class KafkaCall:
         self.authorized = authorized
         # Releases the memory of the answer once the client has received it. The handler sets it.
         self.release: Callable[[], None] | None = None
+        # Whether the connection is closed once the answer is sent. The handler sets it.
+        self.is_last = False
 
 
 class Handler(NamedTuple):

@@ -13,6 +13,7 @@ A connection is not read while one of these holds:
     IN_FLIGHT    REQUESTS_MAX requests are not answered yet
     UNSENT       the client does not receive its answers
     THROTTLED    its principal has used up a quota
+    AUTHENTICATION   a message of its SASL exchange is handled
 
 Invariants: answers leave in the order of their requests. What was received while the connection is not read is kept, in order,
 and is at most the shared buffer. Memory of an answer is released once the client has received it, or the connection is lost."""
@@ -56,15 +57,18 @@ class Hold(enum.IntFlag):
     IN_FLIGHT = 2
     UNSENT = 4
     THROTTLED = 8
+    AUTHENTICATION = 16
 
 
 class Answer:
     """The place of one answer among those of its connection."""
 
-    __slots__ = ("buffers", "is_decided", "release")
+    __slots__ = ("buffers", "is_decided", "is_last", "release")
 
     def __init__(self) -> None:
         self.is_decided = False
+        # Whether the connection is closed once this answer is sent.
+        self.is_last = False
         # Nothing for a request that has no answer: Produce with acks=0.
         self.buffers: Sequence[Buffer] = ()
         # Releases the memory of the answer.
@@ -374,16 +378,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._is_ending:
             return
         buffers: list[Buffer] = []
+        is_last = False
         answers = self._answers
         while answers and answers[0].is_decided:
             answer = answers.popleft()
             buffers += answer.buffers
+            is_last |= answer.is_last
             if answer.release is not None:
                 self._unreceived.append(answer.release)
         if len(buffers) == 1:
             self.transport.write(buffers[0])
         elif buffers:
             self.transport.writelines(buffers)
+        if is_last:
+            self.close()
+            return
         if not self._holds & Hold.UNSENT:
             self._release_received()
         if len(answers) <= REQUESTS_MAX // 2:

@@ -30,6 +30,8 @@ class ErrorCode(enum.IntEnum):
     NOT_ENOUGH_REPLICAS = 19
     INVALID_REQUIRED_ACKS = 21
     TOPIC_AUTHORIZATION_FAILED = 29
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     INVALID_REPLICATION_FACTOR = 38
     INVALID_REPLICA_ASSIGNMENT = 39
@@ -37,6 +39,7 @@ class ErrorCode(enum.IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     SECURITY_DISABLED = 54
     KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     UNSUPPORTED_COMPRESSION_TYPE = 76
@@ -115,6 +118,8 @@ def metadata_code(error: TidelogError, *, by_id: bool = False) -> int:
     """Returns the code of a topic's error in Metadata."""
     if by_id and isinstance(error, UnknownTopic):
         return ErrorCode.UNKNOWN_TOPIC_ID
+    if isinstance(error, Denied):  # for administrative calls it is one of the cluster
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return kafka_code(error, "admin")
 
 

@@ -23,7 +23,7 @@ from gateway.access.authorization import AuthorizedCall, acting
 from gateway.access.permissions import KAFKA_CALLS, RequiredAccess
 from gateway.api import BrokerApi
 from gateway.kafka.api_versions import API_VERSIONS, answer_api_versions, unsupported_version
-from gateway.kafka.authentication import KafkaAuthentication
+from gateway.kafka.authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaAuthentication
 from gateway.kafka.call import Handler, KafkaCall
 from gateway.kafka.connection import Answer, KafkaConnection
 from gateway.kafka.frame_reader import SHARED_BYTES, Announced, Frame
@@ -70,6 +70,8 @@ class KafkaRequests:
         self._handlers = {
             **handlers,
             API_VERSIONS: Handler(0, 4, KAFKA_CALLS["ApiVersions"], self._api_versions),
+            SASL_HANDSHAKE: Handler(0, 1, KAFKA_CALLS["SaslHandshake"], authentication.handshake),
+            SASL_AUTHENTICATE: Handler(0, 2, KAFKA_CALLS["SaslAuthenticate"], authentication.authenticate),
         }
         served = {key: (each.version_min, each.version_max) for key, each in self._handlers.items()}
         self.versions = dict(sorted({**served, PRODUCE: ADVERTISED}.items()))
@@ -130,7 +132,7 @@ class KafkaRequests:
                 f"the client asks for version {header.api_version} of {api.name}; "
                 f"{max(version_min, api.min_version)} to {version_max} are served"
             )
-        self._authentication.check(connection, header.api_key)
+        self._authentication.check(connection, header.api_key, api.name)
         message = api.decode(frame.data, header.body_offset, header.api_version)
         if header.api_key == PRODUCE:
             authorized = self.authorize(connection, api.name, KAFKA_CALLS[api.name])
@@ -182,6 +184,7 @@ class KafkaRequests:
                 response.throttle_time_ms = round(1000 * wait_s)
                 buffers = api.encode(response, header.api_version, header.correlation_id)
             connection.throttle(wait_s)
+        answer.is_last = call.is_last
         connection.decide(answer, buffers, call.release)
 
     def authorize(self, connection: KafkaConnection, action: str, needs: RequiredAccess) -> AuthorizedCall | None:
@@ -194,9 +197,10 @@ class KafkaRequests:
         caller = connection.authenticated
         if caller is None and not needs.open:
             raise Unauthenticated("the client has not authenticated")
-        if caller is not None:
-            caller.check_counts()
-        return self._guard.call_of(caller, needs, door=DOOR, action=action, address=connection.client_host)
+        call = self._guard.call_of(caller, needs, door=DOOR, action=action, address=connection.client_host)
+        if not needs.open:
+            self._guard.check_counts(call)
+        return call
 
     def charge(self, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float:
         """Counts a request for the quota of its principal. Returns for how long the client must wait (KIP-219), in seconds.

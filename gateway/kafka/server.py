@@ -49,7 +49,7 @@ class KafkaServer:
         self._is_guarded = broker.guard is not None
         self._waits = InterruptibleWaits()
         leaders = KafkaLeaders(broker)
-        authentication = KafkaAuthentication(broker.guard)
+        authentication = KafkaAuthentication(broker.guard, session_s_max=broker.settings.kafka_session_ms_max / 1000)
         self.requests = KafkaRequests(broker, leaders, kafka_handlers(broker, leaders, self._waits, listeners), authentication)
         self._servers: list[asyncio.Server] = []
         self._accepting: list[asyncio.Task[None]] = []

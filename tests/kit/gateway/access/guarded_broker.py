@@ -16,9 +16,10 @@ from google.rpc.status_pb2 import Status
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
+from gateway.net.tls.settings import TlsSettings
 from gateway.process.broker_process import run_broker
 from gateway.proto.status import DETAILS_TRAILER, from_status
-from gateway.settings import BrokerSettings
+from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.telemetry.settings import TelemetrySettings
 from metadata.errors import TidelogError
 from segments.settings import SegmentSettings
@@ -87,7 +88,15 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def guarded(folder: Path, *, otlp_endpoint: str = "", kafka: str = "", **access: Any) -> AsyncIterator[Guarded]:
+async def guarded(
+    folder: Path,
+    *,
+    otlp_endpoint: str = "",
+    kafka: str = "",
+    gateway: GatewaySettings | None = None,
+    tls: TlsSettings | None = None,
+    **access: Any,
+) -> AsyncIterator[Guarded]:
     key_file, audit_file = folder / "admin.key", folder / "audit.jsonl"
     key_file.write_text(ADMIN_KEY + "\n")
     settings = BrokerSettings(
@@ -96,7 +105,8 @@ async def guarded(folder: Path, *, otlp_endpoint: str = "", kafka: str = "", **a
         grpc="127.0.0.1:0",
         kafka=kafka,
         segments=FAST,
-        gateway=patient(None),
+        gateway=patient(gateway),
+        tls=tls or TlsSettings(),
         observability=TelemetrySettings(otlp_endpoint=otlp_endpoint),
         access=AccessSettings(**{"authentication": True, "admin_key_file": key_file, "audit_log": str(audit_file), **access}),
     )

@@ -6,7 +6,7 @@ At the other brokers a change is in force as soon as their watch tells of it: so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.access.authorization import note_validate_only, present_principal
@@ -15,6 +15,7 @@ from metadata.access.api_key import ApiKey
 from metadata.access.cache import AccessCache
 from metadata.access.quota import Quota
 from metadata.access.registry import AccessRegistry, CreatedKey, Page
+from metadata.access.scram import ScramUser
 from metadata.model import Revision
 
 SEEN_TIMEOUT_S: Final = 5.0
@@ -79,6 +80,14 @@ class AccessAdmin:
 
     async def list_quotas(self, *, page_size: int, page_token: str) -> Page[Quota]:
         return await self._records.list_quotas(page_size=page_size, page_token=page_token)
+
+    async def scram_users(self) -> list[ScramUser]:
+        """Returns all SCRAM users that can be read."""
+        return await self._records.scram_users()
+
+    async def alter_scram_user(self, user: str, change: Callable[[ScramUser], ScramUser]) -> None:
+        """Changes the record of a SCRAM user. Raises as AccessRegistry.alter_scram_user."""
+        await self._seen(await self._records.alter_scram_user(user, change))
 
     async def _seen(self, revision: Revision) -> None:
         if self._cache is not None and revision:

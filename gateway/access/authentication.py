@@ -14,13 +14,15 @@ from __future__ import annotations
 import logging
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.access.authorization import PolicyView, Principal
 from gateway.access.settings import AccessSettings
 from metadata.access.acl import check_principal, rights_of_scopes
-from metadata.access.api_key import Credential, check_credential, parse_basic, parse_key
+from metadata.access.api_key import ApiKey, Credential, check_counts, check_credential, parse_basic, parse_key
+from metadata.access.scram import ScramCredential, ScramUser, find_credential
 from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
 
 log = logging.getLogger("tidelog")
@@ -42,6 +44,14 @@ class Subject(Protocol):
     def subject(self) -> str: ...
     @property
     def common_name(self) -> str: ...
+
+
+class ScramIdentity(NamedTuple):
+    """A user as SCRAM finds it by name: what to check its proof by, and who it is once it has proved that."""
+
+    credential: ScramCredential
+    # Raises Unauthenticated where the credential counts no more.
+    principal: Callable[[], Principal]
 
 
 class Authenticator:
@@ -129,7 +139,36 @@ class Authenticator:
         stale = self._book.why_stale()
         if stale is not None:  # a key that is not known here may have been made since
             raise stale
-        key = check_credential(self._book.key(shown.key_id), shown, self._now_ms())
+        return self._of_key(check_credential(self._book.key(shown.key_id), shown, self._now_ms()))
+
+    def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
+        """Returns the SCRAM credential of an API key, by its id, or of a user; None where there is none. Raises Unavailable."""
+        if (stale := self._book.why_stale()) is not None:
+            raise stale
+        key = self._book.key(user)
+        if key is not None:
+            found = find_credential(key.scram, mechanism)
+            return ScramIdentity(found, partial(self._scram_key, key)) if found is not None else None
+        record = self._book.scram_user(user)
+        found = find_credential(record.credentials, mechanism) if record is not None else None
+        return ScramIdentity(found, partial(self._scram_user, record)) if record is not None and found is not None else None
+
+    def _scram_key(self, key: ApiKey) -> Principal:
+        check_counts(key, self._now_ms())
+        return self._of_key(key)
+
+    def _scram_user(self, record: ScramUser) -> Principal:
+        return Principal(
+            record.user,
+            self._book,
+            self._now_ms,
+            credential="SCRAM credential",
+            is_admin=record.user in self._admins,
+            holds=lambda: self._book.scram_user(record.user) == record,
+            lost="was changed or deleted",
+        )
+
+    def _of_key(self, key: ApiKey) -> Principal:
         scopes = rights_of_scopes(key.scopes) if key.scopes else None
         return Principal(
             key.principal,

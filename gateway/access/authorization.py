@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gateway.access.denials import Denial, not_authorized
 from metadata.access.acl import CLUSTER_NAME, Rights
 from metadata.access.api_key import ApiKey, check_counts
+from metadata.access.scram import ScramUser
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class PolicyView(Protocol):
 
     def key(self, key_id: str) -> ApiKey | None: ...
 
+    def scram_user(self, user: str) -> ScramUser | None: ...
+
     def rights(self, principal: str) -> Rights: ...
 
 
@@ -51,6 +54,7 @@ class Principal:
         "_holds",
         "_is_local",
         "_key",
+        "_lost",
         "_now_ms",
         "_rights",
         "_scopes",
@@ -78,9 +82,10 @@ class Principal:
         scopes: Rights | None = None,
         expires_at_ms: int = 0,
         holds: Callable[[], bool] | None = None,
+        lost: str = "is signed with a key that its provider has taken away",
     ) -> None:
         """`credential`: what was shown, in a word for the audit log. `forwarded_by`: the broker id of a peer. `scopes`: what its
-        key is narrowed to. `holds`: whether what has proved a token still does."""
+        key is narrowed to. `holds`: whether what has proved a token still does. `lost`: what is said once it does not."""
         self.principal = principal
         self.credential = credential
         self.is_admin = is_admin
@@ -96,6 +101,7 @@ class Principal:
         self._is_local = is_peer or (is_admin and key is None)
         """Nothing about this caller comes from the metadata store: settings and files say who it is, and that it is an admin."""
         self._holds = holds
+        self._lost = lost
         self._scopes = scopes
         self._rights: Rights | None = None
         self._version = -1
@@ -124,7 +130,7 @@ class Principal:
         if self.expires_at_ms and self.expires_at_ms <= self._now_ms():
             raise Unauthenticated(f"the {self.credential} has expired", hint="Get a new one.")
         if self._holds is not None and not self._holds():
-            raise Unauthenticated(f"the {self.credential} is signed with a key that its provider has taken away")
+            raise Unauthenticated(f"the {self.credential} {self._lost}")
 
     def may(self, operation: str, resource: str, name: str) -> bool:
         """Raises Unavailable while nobody can tell."""

@@ -26,7 +26,7 @@ from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from metadata.access.api_key import Credential
 from metadata.access.cache import AccessCache
-from metadata.cluster.identity import forget_peer_secret, read_peer_secret
+from metadata.cluster.identity import forget_peer_secret, read_peer_secret, read_scram_secret
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 
@@ -105,7 +105,14 @@ async def open_access(
     )
     quotas = PrincipalQuotas(cache, time.monotonic)
     guard = AccessGuard(
-        cache, authentication, quotas, prepared.audit, tokens_of_peers, now_ms=now_ms, metrics_open=settings.metrics_open
+        cache,
+        authentication,
+        quotas,
+        prepared.audit,
+        tokens_of_peers,
+        now_ms=now_ms,
+        metrics_open=settings.metrics_open,
+        scram_secret=await read_scram_secret(store, layout, secrets.token_bytes),
     )
     return BrokerAccess(guard, peer_metadata(tokens_of_peers) if tokens_of_peers is not None else None)
 

@@ -16,7 +16,9 @@ here has told the audit log once.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +26,7 @@ from types import TracebackType
 from typing import Final
 
 from gateway.access.audit_log import AuditLog
-from gateway.access.authentication import Authenticator, Subject
+from gateway.access.authentication import Authenticator, ScramIdentity, Subject
 from gateway.access.authorization import AuthorizedCall, Principal, begin
 from gateway.access.peer_tokens import PEER_KEY, PeerClaim, PeerTokens
 from gateway.access.permissions import FORWARDED_CALLS, RequiredAccess
@@ -34,6 +36,7 @@ from metadata.access.acl import CLUSTER_NAME
 from metadata.access.api_key import check_counts
 from metadata.access.cache import AccessCache
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
+from metadata.secret import Secret
 
 # Credentials of forwarded calls, as the audit log names them.
 PEER: Final = "peer"
@@ -57,14 +60,16 @@ class AccessGuard:
         *,
         now_ms: Callable[[], int],
         metrics_open: bool = False,
+        scram_secret: Secret | None = None,
     ) -> None:
-        """`peers`: None without etcd, and then no call counts as forwarded."""
+        """`peers`: None without etcd, and then no call counts as forwarded. `scram_secret`: the cluster's; None makes one up."""
         self.cache = cache
         self.audit = audit
         self.metrics_open = metrics_open
         self._authentication = authentication
         self._quotas = quotas
         self._peers = peers
+        self._scram_secret = scram_secret or Secret(secrets.token_hex(32))
         self._now_ms = now_ms
         self._lasting: set[_Lasting] = set()
         self._unchecked: set[str] = set()
@@ -177,6 +182,14 @@ class AccessGuard:
     def takes_tokens(self) -> bool:
         """Whether tokens of an OpenID provider are accepted."""
         return self._authentication.takes_tokens
+
+    def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
+        """Returns by what a user proves its password; None where it has no SCRAM credential. Raises Unavailable."""
+        return self._authentication.scram(user, mechanism)
+
+    def unknown_salt(self, user: str) -> bytes:
+        """Returns a salt for a user that there is not, the same at all brokers and at all times."""
+        return hmac.digest(self._scram_secret.reveal().encode(), user.encode(), "sha256")
 
     async def prove(self, shown: str) -> Principal:
         """Returns the principal of an `authorization` header. Raises Unauthenticated, which the caller records; Unavailable."""

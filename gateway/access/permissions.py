@@ -190,6 +190,8 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "DeleteAcls": _CLUSTER_ADMIN,
     "DescribeClientQuotas": _CLUSTER_LIST,
     "AlterClientQuotas": _CLUSTER_ADMIN,
+    "DescribeUserScramCredentials": _CLUSTER_LIST,
+    "AlterUserScramCredentials": _CLUSTER_ADMIN,
 }
 
 # What one broker may call at another. A peer's token for any other call is refused: brokers make topics, keys and ACLs in the

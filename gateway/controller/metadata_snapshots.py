@@ -119,7 +119,12 @@ async def _read(metadata: MetadataStore, layout: KeyLayout, header: SnapshotHead
     at = Revision(header.revision - base)
     page = await metadata.range(layout.root, limit=PAGE_KEYS, revision=at)
     while True:
-        writer.add(item for item in page.items if item.key != layout.peer_secret)  # who reads the bucket is no broker
+        # Who reads the bucket is no broker, and must not be able to guess passwords.
+        writer.add(
+            item
+            for item in page.items
+            if item.key not in {layout.peer_secret, layout.scram_secret} and not item.key.startswith(layout.scram_users)
+        )
         if not page.more:
             return writer.finish()
         page = await metadata.range(layout.root, start_after=page.items[-1].key, limit=PAGE_KEYS, revision=at)

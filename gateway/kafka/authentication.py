@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import struct
 from typing import Final, NamedTuple
 
+from gateway.access.authentication import ScramIdentity
 from gateway.access.authorization import Principal
 from gateway.access.guard import AccessGuard
 from gateway.kafka.api_versions import API_VERSIONS
@@ -42,7 +44,9 @@ from gateway.kafka.sasl import (
     parse_oauth,
     parse_plain,
 )
+from gateway.kafka.scram import NONCE_BYTES, ScramExchange
 from metadata.access.api_key import parse_key
+from metadata.access.scram import MECHANISMS as SCRAM_MECHANISMS
 from metadata.errors import Unauthenticated
 
 SASL_HANDSHAKE: Final = 17
@@ -67,6 +71,14 @@ class Step(NamedTuple):
     principal: Principal | None = None
 
 
+class _Challenged(NamedTuple):
+    """A SCRAM exchange whose client owes its proof."""
+
+    exchange: ScramExchange
+    # None: there is no such user.
+    identity: ScramIdentity | None
+
+
 class KafkaAuthentication:
     """Authenticates the connections of all Kafka listeners of a broker."""
 
@@ -76,7 +88,7 @@ class KafkaAuthentication:
         self._session_s_max = session_s_max
         self.mechanisms: tuple[str, ...] = ()
         if guard is not None:
-            self.mechanisms = (PLAIN, *((OAUTHBEARER,) if guard.takes_tokens else ()))
+            self.mechanisms = (PLAIN, *SCRAM_MECHANISMS, *((OAUTHBEARER,) if guard.takes_tokens else ()))
 
     def opened(self, connection: KafkaConnection) -> None:
         """Takes the certificate that the client has shown, if any."""
@@ -169,7 +181,10 @@ class KafkaAuthentication:
 
     async def _step(self, session: SaslSession, token: bytes) -> Step:
         """Raises Unauthenticated; Unavailable where this broker cannot tell who the client is."""
-        step = await (self._plain(token) if session.mechanism == PLAIN else self._oauth(session, token))
+        if session.mechanism in SCRAM_MECHANISMS:
+            step = self._scram(session, token)
+        else:
+            step = await (self._plain(token) if session.mechanism == PLAIN else self._oauth(session, token))
         held, proven = session.proven, step.principal
         if held is not None and proven is not None and held.principal != proven.principal:
             raise Unauthenticated(f"a connection of {held.principal} authenticates again as {proven.principal}")
@@ -181,6 +196,20 @@ class KafkaAuthentication:
         if key is None:
             raise Unauthenticated("the password is no API key")
         return Step(principal=await self._prove(f"tlk_{key.key_id}_{key.secret.reveal()}"))
+
+    def _scram(self, session: SaslSession, token: bytes) -> Step:
+        assert self._guard is not None
+        if isinstance(session.exchange, _Challenged):
+            exchange, identity = session.exchange
+            answer = exchange.final(token)
+            assert identity is not None, "a user without a credential proves nothing"
+            return Step(answer, identity.principal())
+        mechanism = SCRAM_MECHANISMS[session.mechanism]
+        exchange = ScramExchange(mechanism, secrets.token_urlsafe(NONCE_BYTES))
+        user = exchange.first(token)
+        identity = self._guard.scram(user, mechanism.name)
+        session.exchange = _Challenged(exchange, identity)
+        return Step(exchange.challenge(identity.credential if identity is not None else None, self._guard.unknown_salt(user)))
 
     async def _oauth(self, session: SaslSession, token: bytes) -> Step:
         if isinstance(session.exchange, Unauthenticated):  # the client has received the refusal of its token

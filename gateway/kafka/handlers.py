@@ -27,6 +27,7 @@ from gateway.kafka.listener import ListenerConfig
 from gateway.kafka.metadata import KafkaMetadata
 from gateway.kafka.producer_ids import KafkaProducerIds
 from gateway.kafka.protocol.apis import APIS
+from gateway.kafka.scram_users import KafkaScramUsers
 
 
 def kafka_handlers(
@@ -45,6 +46,7 @@ def kafka_handlers(
     records = KafkaDeleteRecords(broker, leaders)
     configs = KafkaConfigs(broker, listeners)
     placement = KafkaPlacement(broker)
+    scram_users = KafkaScramUsers(broker)
     served: dict[str, tuple[int, int, Callable[[KafkaCall, Any], Awaitable[Any]]]] = {
         "Fetch": (4, 17, fetch.fetch),
         "ListOffsets": (1, 11, offsets.list_offsets),
@@ -77,6 +79,8 @@ def kafka_handlers(
         "ListPartitionReassignments": (0, 0, placement.list_partition_reassignments),
         "InitProducerId": (0, 5, producer_ids.init_producer_id),
         "OffsetForLeaderEpoch": (2, 4, offsets.offset_for_leader_epoch),
+        "DescribeUserScramCredentials": (0, 0, scram_users.describe),
+        "AlterUserScramCredentials": (0, 0, scram_users.alter),
         "DescribeCluster": (0, 2, metadata.describe_cluster),
         "DescribeTopicPartitions": (0, 0, metadata.describe_topic_partitions),
     }

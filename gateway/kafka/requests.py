@@ -32,7 +32,7 @@ from gateway.kafka.produce import ADVERTISED, PRODUCE, KafkaProduce
 from gateway.kafka.protocol.apis import APIS, Api, RequestHeader, decode_header
 from gateway.net.connection_limiter import ConnectionLimiter
 from gateway.telemetry.request_context import RequestContext, begin_call, end_call, note_deadline
-from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
+from metadata.errors import InvalidArgument, NotAuthorized, TidelogError, Unauthenticated
 from segments.byte_budget import Admission, ByteBudget
 
 # A client that has not authenticated sends short requests only.
@@ -164,7 +164,7 @@ class KafkaRequests:
         failure = "INTERNAL"
         try:
             with acting(authorized):
-                response = await handler.handle(call, message)
+                response = await self._handle(handler, call, message)
             failure = ""
         except TidelogError as error:
             failure = error.code
@@ -186,6 +186,24 @@ class KafkaRequests:
             connection.throttle(wait_s)
         answer.is_last = call.is_last
         connection.decide(answer, buffers, call.release)
+
+    async def _handle(self, handler: Handler, call: KafkaCall, message: Any) -> Any:
+        """Runs the handler. A long poll ends as soon as its credentials do, and then its connection is closed.
+
+        Where the caller has lost a right meanwhile, the handler runs again: it answers with the error of the topic or group.
+        """
+        authorized = call.authorized
+        if authorized is None or self._guard is None or not handler.needs.lasts:
+            return await handler.handle(call, message)
+        try:
+            with self._guard.as_long_as_it_may(authorized):
+                return await handler.handle(call, message)
+        except NotAuthorized:
+            if call.release is not None:
+                call.release()
+                call.release = None
+            authorized.granted.clear()
+            return await handler.handle(call, message)
 
     def authorize(self, connection: KafkaConnection, action: str, needs: RequiredAccess) -> AuthorizedCall | None:
         """Returns what the client of the connection may do in this call; None where authentication is off.

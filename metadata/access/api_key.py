@@ -17,12 +17,19 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from metadata.access.acl import Scope, check_principal, check_scope
+from metadata.access.scram import (
+    ITERATIONS_MIN,
+    MECHANISMS,
+    ScramCredential,
+    check_scram_credential,
+    credential_of_password,
+)
 from metadata.errors import Corrupt, InvalidArgument, Rejected, TidelogError, Unauthenticated
 from metadata.secret import Secret
 from metadata.store.interface import KeyValue
@@ -58,6 +65,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at_ms: int = 0
     # Narrow the rights of the principal; empty: all its rights.
     scopes: tuple[Scope, ...] = ()
+    # By what SCRAM checks the whole text of the key as a password; none of a key that an earlier version made.
+    scram: tuple[ScramCredential, ...] = ()
     format_version: int = FORMAT_VERSION
 
     def state(self, now_ms: int) -> str:
@@ -84,8 +93,12 @@ def new_key(
     scopes: Iterable[Scope] = (),
     description: str = "",
     created_by: str = "",
+    salts: Mapping[str, bytes] | None = None,
 ) -> tuple[ApiKey, Secret]:
-    """Returns a new key and the text that its holder sends. The caller brings the random bytes. Raises InvalidArgument."""
+    """Returns a new key and the text that its holder sends. The caller brings the random bytes. Raises InvalidArgument.
+
+    `salts`: SALT_BYTES random bytes for each mechanism of SCRAM that the key is for.
+    """
     assert len(id_bytes) == KEY_ID_BYTES
     assert len(secret_bytes) == SECRET_BYTES
     check_principal(principal)
@@ -103,6 +116,7 @@ def new_key(
     if len(description) > DESCRIPTION_CHARACTERS_MAX or not (description.isprintable()):
         raise InvalidArgument(f"a description is one line of at most {DESCRIPTION_CHARACTERS_MAX} characters", field="description")
     key_id, secret = id_bytes.hex(), secret_bytes.hex()
+    text = f"{PREFIX}{key_id}_{secret}"
     key = ApiKey(
         key_id=key_id,
         principal=principal,
@@ -112,8 +126,11 @@ def new_key(
         description=description,
         expires_at_ms=expires_at_ms,
         scopes=narrowed,
+        scram=tuple(
+            credential_of_password(MECHANISMS[name], text.encode(), salt, ITERATIONS_MIN) for name, salt in (salts or {}).items()
+        ),
     )
-    return key, Secret(f"{PREFIX}{key_id}_{secret}")
+    return key, Secret(text)
 
 
 def parse_key(text: str) -> Credential | None:
@@ -188,6 +205,8 @@ def decode_key(kept: KeyValue) -> ApiKey:
             raise InvalidArgument("it is another's, or has no digest")
         for scope in key.scopes:
             check_scope(scope)
+        for credential in key.scram:
+            check_scram_credential(credential)
     except (msgspec.DecodeError, UnicodeDecodeError, TidelogError) as error:
         raise Corrupt(f"the API key at {kept.key} can't be read: {error}", key=kept.key) from error
     if key.format_version > FORMAT_VERSION:

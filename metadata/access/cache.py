@@ -1,6 +1,6 @@
-"""Caches all API keys, ACLs and quotas in memory, fed by watches, so that a request is checked without waiting.
+"""Caches all API keys, SCRAM users, ACLs and quotas in memory, fed by watches, so that a request is checked without waiting.
 
-Invariants: until all three were read once, every check raises Unavailable, since an unread ACL may be a denial. While an ACL is
+Invariants: until all were read once, every check raises Unavailable, since an unread ACL may be a denial. While an ACL is
 unreadable, every principal but administrators is denied. An unreadable key authenticates no client. While the store is unreachable,
 the view holds for `age_s_max`: another broker may have revoked a key or a right.
 """
@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from metadata.access.acl import EVERYONE, Acl, Rights, decode_acl
 from metadata.access.api_key import ApiKey, decode_key
-from metadata.access.quota import Quota, decode_quota
+from metadata.access.quota import Quota, decode_quota, quoted_principal
+from metadata.access.scram import ScramUser, decode_scram_user
 from metadata.errors import Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore
@@ -33,7 +34,9 @@ class AccessCache:
         self._keys = RecordWatch(store, layout.api_keys, decode_key, self._tell)
         self._acls = RecordWatch(store, layout.acls, decode_acl, self._acls_changed)
         self._quotas = RecordWatch(store, layout.quotas, decode_quota, self._quotas_changed)
-        self._proof = ViewProof(store, (self._keys, self._acls, self._quotas), age_s_max=age_s_max, changed=self._tell)
+        self._scram = RecordWatch(store, layout.scram_users, decode_scram_user, self._tell)
+        self._records = (self._keys, self._acls, self._quotas, self._scram)
+        self._proof = ViewProof(store, self._records, age_s_max=age_s_max, changed=self._tell)
         self.why_stale = self._proof.why_stale
         self._bindings: dict[str, list[Acl]] = {}
         self._limits: dict[str, Quota] = {}
@@ -41,7 +44,7 @@ class AccessCache:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as watches:
-            for records in (self._keys, self._acls, self._quotas):
+            for records in self._records:
                 watches.create_task(records.watched.run())
             watches.create_task(self._proof.run())
 
@@ -49,7 +52,7 @@ class AccessCache:
         """Waits for the first reading and its proof; returns False after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                for records in (self._keys, self._acls, self._quotas):
+                for records in self._records:
                     await records.watched.wait_for(Revision(1), None)
                 await self._proof.wait_for_first()
         except TimeoutError:
@@ -58,8 +61,7 @@ class AccessCache:
 
     async def wait_for(self, revision: Revision, timeout_s: float) -> bool:
         """Waits until one of the watches has reached `revision`; returns False after `timeout_s`."""
-        records = (self._keys, self._acls, self._quotas)
-        waits = [asyncio.ensure_future(each.watched.wait_for(revision, timeout_s)) for each in records]
+        waits = [asyncio.ensure_future(each.watched.wait_for(revision, timeout_s)) for each in self._records]
         try:
             for first in asyncio.as_completed(waits):
                 if await first:
@@ -83,6 +85,13 @@ class AccessCache:
     def known_key(self, key_id: str) -> ApiKey | None:
         """Returns the key; None where there is none, and before the first reading."""
         return self._keys.by_name.get(key_id)
+
+    def scram_user(self, user: str) -> ScramUser | None:
+        """The same object as long as nothing of it is changed. Raises Unavailable before the first reading."""
+        found = self._scram.by_name.get(quoted_principal(user))
+        if found is None:
+            self._check_read()
+        return found
 
     def rights(self, principal: str) -> Rights:
         """Returns the rights of a principal. Raises Unavailable before the first reading, and while an ACL can't be read."""
@@ -122,7 +131,7 @@ class AccessCache:
             changed()
 
     def _check_read(self) -> None:
-        if not all(each.watched.revision for each in (self._keys, self._acls, self._quotas)):
+        if not all(each.watched.revision for each in self._records):
             raise Unavailable(
                 "the keys and ACLs of the cluster have not been read yet", hint="The broker is starting: retry in a moment."
             )

@@ -28,6 +28,14 @@ from metadata.access.api_key import (
     new_key,
 )
 from metadata.access.quota import QUOTAS_MAX, Quota, check_quota, decode_quota, encode_quota
+from metadata.access.scram import (
+    MECHANISMS,
+    SALT_BYTES,
+    SCRAM_USERS_MAX,
+    ScramUser,
+    decode_scram_user,
+    encode_scram_user,
+)
 from metadata.errors import NotFound, Rejected, TidelogError, Unavailable
 from metadata.model import Revision
 from metadata.page_token import checked_page_size, name_in, token_after
@@ -96,6 +104,7 @@ class AccessRegistry:
             scopes=scopes,
             description=description,
             created_by=created_by,
+            salts={name: self._random_bytes(SALT_BYTES) for name in MECHANISMS},
         )
         kept = [_readable(decode_key, item) for item in await self._all(self._layout.api_keys)]
         old = forgettable((held for held in kept if held is not None), self._now_ms())[:FORGOTTEN_AT_ONCE]
@@ -126,6 +135,29 @@ class AccessRegistry:
             if result.succeeded:
                 return revoked, result.revision
         raise _lost(f"API key {key_id} was not revoked")
+
+    # ── SCRAM users ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def scram_users(self) -> list[ScramUser]:
+        """Returns all users that can be read, in the order of their keys."""
+        found = [_readable(decode_scram_user, item) for item in await self._all(self._layout.scram_users)]
+        return [user for user in found if user is not None]
+
+    async def alter_scram_user(self, user: str, change: Callable[[ScramUser], ScramUser]) -> Revision:
+        """Puts what `change` makes of the user's record; one without credentials is deleted. `change` gets an empty record of a
+        user who is not there. Raises what `change` raises; Rejected where the cluster has SCRAM_USERS_MAX of them."""
+        place = self._layout.scram_user(user)
+        for _ in range(ATTEMPTS_MAX):
+            kept = await self._store.get(place)
+            held = decode_scram_user(kept) if kept is not None else ScramUser(user=user, credentials=())
+            changed = change(held)
+            if kept is None:
+                _check_room(len(await self._all(self._layout.scram_users)), SCRAM_USERS_MAX, "SCRAM users", "Delete some.")
+            put = Put(place, encode_scram_user(changed)) if changed.credentials else Delete(place)
+            result = await self._store.transact([Compare(place, kept.mod_revision if kept is not None else 0)], [put])
+            if result.succeeded:
+                return result.revision
+        raise _lost(f"the credentials of {user} were not changed")
 
     async def list_keys(self, *, page_size: int = 0, page_token: str = "") -> Page[ApiKey]:
         return await self._list("keys", self._layout.api_keys, decode_key, page_size, page_token)

@@ -54,17 +54,24 @@ _SECRET: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 async def read_peer_secret(store: MetadataStore, layout: KeyLayout, random_bytes: Callable[[int], bytes]) -> Secret:
     """Returns the cluster's secret, and makes one where there is none. Raises Unavailable, OutcomeUnknown, Corrupt."""
+    return await _read_secret(store, layout.peer_secret, random_bytes)
+
+
+async def read_scram_secret(store: MetadataStore, layout: KeyLayout, random_bytes: Callable[[int], bytes]) -> Secret:
+    """Returns the secret that the salts of unknown users are made with, so that all brokers answer the same. Raises likewise."""
+    return await _read_secret(store, layout.scram_secret, random_bytes)
+
+
+async def _read_secret(store: MetadataStore, place: str, random_bytes: Callable[[int], bytes]) -> Secret:
     while True:
-        kept = await store.get(layout.peer_secret)
+        kept = await store.get(place)
         if kept is not None:
             text = kept.value.decode("ascii", "replace")
             if not _SECRET.fullmatch(text):
-                raise Corrupt(
-                    f"{layout.peer_secret} holds no secret", hint="Delete it, and restart all brokers.", key=layout.peer_secret
-                )
+                raise Corrupt(f"{place} holds no secret", hint="Delete it, and restart all brokers.", key=place)
             return Secret(text)
         made = random_bytes(SECRET_BYTES).hex().encode()
-        await store.transact([Compare(layout.peer_secret, 0)], [Put(layout.peer_secret, made)])
+        await store.transact([Compare(place, 0)], [Put(place, made)])
 
 
 async def forget_peer_secret(store: MetadataStore, layout: KeyLayout) -> None:

@@ -22,6 +22,8 @@
     /{cluster}/keys/{key_id}                  JSON (access/api_key.py)
     /{cluster}/acls/{acl_id}                  JSON (access/acl.py)
     /{cluster}/quotas/{principal}             JSON (access/quota.py); the principal's name percent-encoded
+    /{cluster}/scram/{user}                   JSON (access/scram.py); likewise, and in no snapshot
+    /{cluster}/scram_secret                   text; created once, and in no snapshot (metadata/cluster/identity.py)
     /{cluster}/peer_secret                    text; created once, and in no snapshot (metadata/cluster/identity.py)
     /{cluster}/compactors/{compactor_id}      text: its version; leased
     /{cluster}/compactions/{unit}             JSON (cluster/manifest_notice.py); leased
@@ -161,6 +163,19 @@ class KeyLayout:
     def quota(self, principal: str) -> str:
         """`principal` has passed check_principal, or is `*`."""
         return self.quotas + _quoted(principal)
+
+    @property
+    def scram_users(self) -> str:
+        """Prefix of all SCRAM users."""
+        return f"/{self.cluster}/scram/"
+
+    def scram_user(self, user: str) -> str:
+        """`user` has passed check_principal."""
+        return self.scram_users + _quoted(user)
+
+    @property
+    def scram_secret(self) -> str:
+        return f"/{self.cluster}/scram_secret"
 
     @property
     def controller(self) -> str:

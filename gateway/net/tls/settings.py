@@ -9,10 +9,12 @@ Invariant: a TlsSettings that was built has whole pairs, and names an authority 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 
 from metadata.errors import InvalidArgument
 
@@ -75,9 +77,15 @@ def is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
-def check_listeners(tls: TlsSettings, *, http: str, grpc: str, authentication: bool) -> None:
-    """Raises InvalidArgument where the doors would be open to strangers: see the picture above."""
-    beyond = [f"{door} on {address}" for door, address in (("http", http), ("grpc", grpc)) if not is_loopback(address)]
+def check_listeners(
+    tls: TlsSettings, *, http: str, grpc: str, authentication: bool, kafka: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raises InvalidArgument where the listeners would be open to strangers: see the picture above.
+
+    `kafka`: the address of each Kafka listener, by its name.
+    """
+    addresses = {"http": http, "grpc": grpc, **{f"the Kafka listener {name}": address for name, address in kafka.items()}}
+    beyond = [f"{listener} on {address}" for listener, address in addresses.items() if not is_loopback(address)]
     if not beyond or tls.insecure_listeners:
         return
     missing = []

@@ -36,9 +36,7 @@ async def by_scram(client: KafkaSocket, mechanism: str, user: str, password: str
 
 def upsertion(user: str, mechanism: ScramMechanism, password: str, iterations: int = 4096) -> ScramCredentialUpsertion:
     salted = hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), SALT, iterations)
-    return ScramCredentialUpsertion(
-        name=user, mechanism=mechanism.number, iterations=iterations, salt=SALT, salted_password=salted
-    )
+    return ScramCredentialUpsertion(name=user, mechanism=mechanism.number, iterations=iterations, salt=SALT, salted_password=salted)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

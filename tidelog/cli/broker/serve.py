@@ -145,6 +145,7 @@ def _run(
     from gateway.process.runtime_tuning import raise_gc_thresholds
 
     raise_gc_thresholds()  # before the rest is loaded
+    from gateway.kafka.listener import parse_listeners
     from gateway.net.addresses import host_and_port
     from gateway.net.tls.settings import check_listeners
     from gateway.process.logging import TEXT, configure_logging
@@ -159,7 +160,13 @@ def _run(
     for name, address in (("http", settings.http), ("grpc", settings.grpc)):  # before anything is opened, or made
         host_and_port(address, name=name)
     settings.check_memory()
-    check_listeners(settings.tls, http=settings.http, grpc=settings.grpc, authentication=settings.access.authentication)
+    check_listeners(
+        settings.tls,
+        http=settings.http,
+        grpc=settings.grpc,
+        authentication=settings.access.authentication,
+        kafka={each.name: each.address for each in parse_listeners(settings.kafka, settings.membership.advertise_kafka)},
+    )
     plain = banner is _log_addresses
     configure_logging(
         settings.observability,

@@ -62,6 +62,20 @@ def test_beyond_loopback_a_broker_needs_tls_and_authentication() -> None:
     check(with_tls, authentication=True)
 
 
+def test_a_kafka_listener_beyond_loopback_needs_tls_and_authentication_as_well() -> None:
+    def check_kafka(tls: TlsSettings, address: str, *, authentication: bool) -> None:
+        kafka = {"inside": "127.0.0.1:9092", "outside": address}
+        check_listeners(tls, http="127.0.0.1:1", grpc="127.0.0.1:2", authentication=authentication, kafka=kafka)
+
+    with_tls = TlsSettings(tls_cert_file=CERT, tls_key_file=KEY)
+    with pytest.raises(InvalidArgument, match=r"the Kafka listener outside on 0\.0\.0\.0:9093\) without TLS"):
+        check_kafka(TlsSettings(), "0.0.0.0:9093", authentication=True)
+    with pytest.raises(InvalidArgument, match="without authentication"):
+        check_kafka(with_tls, "0.0.0.0:9093", authentication=False)
+    check_kafka(with_tls, "0.0.0.0:9093", authentication=True)
+    check_kafka(TlsSettings(), "127.0.0.1:9093", authentication=True)
+
+
 def test_certificates_of_clients_are_authentication_as_well() -> None:
     check(TlsSettings(tls_cert_file=CERT, tls_key_file=KEY, tls_client_ca_file=CA, tls_client_auth="required"))
     with pytest.raises(InvalidArgument, match="without authentication"):

@@ -35,10 +35,13 @@ def doctor(
         Path | None, typer.Option("--settings", metavar="FILE", help="A TOML file of settings.", show_default=False)
     ] = None,
     url: UrlOption = "",
+    kafka: Annotated[
+        str, typer.Option("--kafka", metavar="HOST:PORT", help="A Kafka listener, and all that it advertises.", show_default=False)
+    ] = "",
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Checks the installation, the data directory, the bucket and its create-only PUTs, the clock, each member of an etcd; and a
-    running broker with --url: its TLS, and whether it takes the credentials.
+    running broker with --url: its TLS, and whether it takes the credentials; a Kafka listener with --kafka.
 
     For an s3:// bucket it prints the least IAM policy that a broker needs. Exit code 3 when a check fails.
     """
@@ -50,6 +53,10 @@ def doctor(
     access = cluster_access(url, os.environ, given_credentials())
     credentials = access.credentials if url else None
     checks: list[Diagnosis] = uvloop.run(diagnose(flags, os.environ, config, url=url, credentials=credentials))
+    if kafka:
+        from tidelog.cli.doctor.kafka import check_kafka
+
+        checks += check_kafka(kafka)
     policy = least_iam_policy(bucket or os.environ.get("TIDELOG_BUCKET", ""))
     if output is Output.TABLE:
         show_rows(

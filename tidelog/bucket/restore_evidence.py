@@ -38,7 +38,7 @@ from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore, list_all
 from segments.wal.session import list_session, seal, session_after
 from segments.wal.session_reader import read_committed
-from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic, RestoreFinding
+from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic, RestoreFinding, appointments_in
 
 SESSIONS_AT_ONCE = 4
 # Segments of a session whose footers are in memory at the same time.
@@ -73,7 +73,7 @@ async def read_evidence(
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
     listed = [parse_snapshot_key(found.key) async for found in list_all(bucket, SNAPSHOTS)]
     revisions = [revision for revision in listed if revision is not None]
-    found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, found.evidence.findings)
+    found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, layout, found.evidence.findings)
     topics = await _topics(bucket)
     found.evidence.mirrors = await _read_mirrors(bucket, topics, layout, found.evidence, advance)
     found.evidence.manifests = await _read_manifests(bucket, topics, found.evidence.findings)
@@ -146,21 +146,28 @@ async def _read_session(
 
 
 async def _newest_snapshot(
-    bucket: ObjectStore, revisions: Iterable[Revision], cluster_id: str, findings: list[RestoreFinding]
+    bucket: ObjectStore, revisions: Iterable[Revision], cluster_id: str, layout: KeyLayout, findings: list[RestoreFinding]
 ) -> Snapshot | None:
-    """The newest that is sound, and this cluster's."""
+    """Returns the newest that is sound, and this cluster's: by the last batch of appointments in it, then by revision.
+
+    Of two copies of the metadata, the one that has lost may have the higher revisions, and never the later batch.
+    """
+    newest: tuple[int, Snapshot] | None = None
     for revision in sorted(revisions, reverse=True):
         key = snapshot_key(revision)
         try:
             snapshot = parse_snapshot(await _patiently(partial(bucket.get, key)), key=key)
             if snapshot.header.cluster_id == cluster_id:
-                return snapshot
+                number = appointments_in(snapshot, layout)
+                if newest is None or number > newest[0]:
+                    newest = number, snapshot
+                continue
             findings.append(RestoreFinding("note", key, f"it is of cluster {snapshot.header.cluster_id}, and left out"))
         except (Corrupt, NotFound) as error:
-            findings.append(RestoreFinding("damage", key, f"{error.message}; the one before it is taken"))
+            findings.append(RestoreFinding("damage", key, f"{error.message}; it is left out"))
         except Rejected as error:
             raise Rejected(error.message, hint=error.hint) from error
-    return None
+    return newest[1] if newest is not None else None
 
 
 # ── mirrors of topics ──

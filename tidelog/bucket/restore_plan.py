@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
@@ -27,6 +28,7 @@ import msgspec
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
+from metadata.controller.appointments import decode_progress
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
@@ -230,6 +232,16 @@ def _records(stretches: Stretches) -> int:
 # ── what the snapshot tells ──
 
 
+def appointments_in(snapshot: Snapshot, layout: KeyLayout) -> int:
+    """Returns the number of the last batch of appointments that the snapshot includes; 0 where it names none."""
+    for entry in snapshot.entries:
+        if layout.root + entry.key == layout.appointments:
+            kept = KeyValue(layout.appointments, entry.value, entry.revision, entry.revision, version=1)
+            with suppress(Corrupt):
+                return decode_progress(kept, key=kept.key).number
+    return 0
+
+
 @dataclass(slots=True)
 class _Told:
     revision: int = 0
@@ -318,6 +330,30 @@ def _tell_of_unknown(
     for topic_id, count in sorted(records.items()):
         what = f"{count} records are of a topic that neither a mirror nor the snapshot names: they stay on the bucket, unread"
         findings.append(RestoreFinding("damage", f"topic id {topic_id}", what))
+    # A deletion leaves the states of the partitions in the metadata until the topic is marked as deleted.
+    with_states = {partition.topic_id for partition in told.epochs}
+    for mirror in found.mirrors:
+        if mirror.deleted or mirror.topic_id in known | told.topics.keys() | with_states or not mirror.newest:
+            continue
+        if count := _records_of(mirror.topic_id, found):
+            what = (
+                f"{count} records are of a topic (id {mirror.topic_id}) that the snapshot does not name, though it is not marked "
+                "as deleted: the snapshot may be of another copy of the metadata; they stay on the bucket, unread"
+            )
+            findings.append(RestoreFinding("damage", f"topic {mirror.name}", what))
+
+
+def _records_of(topic_id: TopicId, found: Evidence) -> int:
+    """Returns how many records of the topic segments and files of history hold."""
+    of_topic = {
+        partition for partition in found.footers.stretches.keys() | found.manifests.keys() if partition.topic_id == topic_id
+    }
+    in_segments = sum(
+        _records(_at_or_above(_compacted_to(found, partition), found.footers.stretches.get(partition, {})))
+        for partition in of_topic
+    )
+    in_history = sum(file.record_count for p in of_topic & found.manifests.keys() for file in found.manifests[p].files)
+    return in_segments + in_history
 
 
 # ── partitions ──

@@ -106,6 +106,7 @@ class AppointmentLog:
         self._gave_up = gave_up
         self._one_at_a_time = asyncio.Lock()
         self._known: _Known | None = None
+        self._recovered_for: Sequence[Compare] | None = None
         self._uncreated: Batch | None = None
         self._collected_to = 0
         # The error that ends this broker: another copy of the metadata has appointed leaders.
@@ -114,6 +115,10 @@ class AppointmentLog:
     def is_recovered(self, guard: Sequence[Compare]) -> bool:
         """Returns whether all batches on the bucket are applied, as far as this election of the controller knows."""
         return self._known is not None and self._known.guard == guard
+
+    def was_recovered(self, guard: Sequence[Compare]) -> bool:
+        """Returns whether this election of the controller has applied all batches on the bucket at least once."""
+        return self._recovered_for == guard
 
     @property
     def may_collect(self) -> bool:
@@ -127,6 +132,12 @@ class AppointmentLog:
         controller no more, Corrupt where a batch can't be read, Unavailable, OutcomeUnknown.
         """
         async with self._one_at_a_time:
+            await self._recovered(guard)
+
+    async def confirm(self, guard: Sequence[Compare]) -> None:
+        """Looks for batches of another copy of the metadata, past what is known. Errors as of `recover`."""
+        async with self._one_at_a_time:
+            self._known = None
             await self._recovered(guard)
 
     async def appoint(self, parts: Sequence[Part], guard: Sequence[Compare]) -> None:
@@ -190,6 +201,7 @@ class AppointmentLog:
             found = await self._batches_after(progress.number)
             if not found:
                 self._known = known
+                self._recovered_for = guard
                 return known
             if found != [number]:
                 raise await self._ended_by(found[0], known)
@@ -198,7 +210,16 @@ class AppointmentLog:
                 body = await self._patiently(partial(self._bucket.get, key))
             except NotFound:  # collected by another copy, which has written later ones
                 continue
-            batch = decode_batch(body, number=number, key=key)
+            try:
+                batch = decode_batch(body, number=number, key=key)
+            except (Corrupt, Rejected) as error:  # a broker of a newer version may read it
+                self._gave_up()
+                raise Rejected(
+                    f"no leaders are appointed, since the pending appointments can't be read: {error.message}",
+                    hint=f"If a newer Tidelog wrote {key}, upgrade the brokers. If it is damaged, restore it from a backup. "
+                    "Only where no second copy of the metadata exists, it may be deleted: leaders are then appointed again.",
+                    key=key,
+                ) from error
             if batch.nonce not in progress.pending:
                 raise await self._ended_by(number, known)
             log.warning("appointments batch=%s were created and not applied to the end; applying them", number)

@@ -4,9 +4,9 @@ metadata/backup/snapshot.py.
     metadata/snapshot-9001   …   metadata/snapshot-9760        the newest SNAPSHOTS_KEPT are kept
 
 The controller writes a snapshot at each interval and once more when it ends in order, unless nothing has changed. A controller
-that was replaced by another one of the same metadata does no harm: its snapshot is true of its revision. A controller of a
-second copy of the metadata may do harm, since revisions of two copies cannot be compared (docs/known-gaps.md). A snapshot that
-fails is logged and tried again at the next interval.
+that was replaced by another one of the same metadata does no harm: its snapshot is true of its revision. Revisions of two copies
+of the metadata cannot be compared, so the controller looks for appointments of another copy before each snapshot. A snapshot
+that fails is logged and tried again at the next interval.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from metadata.backup.restore_state import read_revision_base
 from metadata.backup.snapshot import SnapshotHeader, SnapshotWriter
@@ -46,7 +46,10 @@ class MetadataSnapshots:
         layout: KeyLayout,
         interval_s: float,
         now_ms: Callable[[], int],
+        confirm: Callable[[], Awaitable[None]],
     ) -> None:
+        """`confirm` raises a TidelogError where these metadata may not be copied: another copy of them has appointed leaders."""
+        self._confirm = confirm
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -69,6 +72,7 @@ class MetadataSnapshots:
 
     async def _try(self) -> None:
         try:
+            await self._confirm()
             await take_snapshot(self._bucket, self._metadata, self._layout, now_ms=self._now_ms)
         except TidelogError as error:
             log.error("no snapshot of the metadata was written: %s", error)

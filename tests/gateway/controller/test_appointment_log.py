@@ -18,7 +18,7 @@ from metadata.controller.appointments import Batch, Progress, decode_batch, deco
 from metadata.errors import Denied, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Compare, Put
-from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
+from segments.bucket.layout import APPOINTMENTS, SNAPSHOTS, TOPICS, appointments_key, parse_appointments_key
 from segments.bucket.markers import begin_restoration
 from tests.kit.gateway.contenders import LAYOUT, Contender, Stage, on_stage, soon
 from tests.kit.metadata.faulty_store import FaultyStore
@@ -233,6 +233,52 @@ def test_a_controller_that_finds_a_batch_of_another_copy_ends_and_appoints_nobod
     on_stage(scenario)
 
 
+def test_a_controller_seals_nothing_and_copies_nothing_where_another_copy_has_appointed() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        await stage.put_state(topic, 0, appointed(None, S2))
+        stage.bucket.plant(appointments_key(5), encode_batch(Batch(5, "another's")))
+        stage.bucket.script("list", APPOINTMENTS, slow(3))
+        contender = await stage.stand(1)
+        assert "or they exist twice" in (await ended(stage, contender)).message
+        assert not stage.sealed(2)
+        assert not stage.bucket.keys(TOPICS)
+
+    on_stage(scenario)
+
+
+def test_a_controller_whose_metadata_another_copy_has_overtaken_writes_no_last_snapshot() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
+        await stage.register(1)
+        await stage.topic("orders", 1)
+        contender = await stage.stand(1)
+        await soon()
+        stage.bucket.plant(appointments_key(2), encode_batch(Batch(2, "another's")))
+        await contender.controller.resign()
+        assert not stage.bucket.keys(SNAPSHOTS)
+        assert "or they exist twice" in (await ended(stage, contender)).message
+
+    on_stage(scenario)
+
+
+def test_a_controller_whose_metadata_another_copy_has_overtaken_marks_no_topic_as_deleted() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.topic("orders", 1)
+        contender = await stage.stand(1)
+        await soon()
+        await stage.topics.delete("orders")
+        await soon()
+        stage.bucket.plant(appointments_key(9), encode_batch(Batch(9, "another's")))
+        assert await stage.hand_over_all() == 1
+        assert "or they exist twice" in (await ended(stage, contender)).message
+        assert not [key for key in stage.bucket.keys(TOPICS) if "deleted-" in key]
+
+    on_stage(scenario)
+
+
 def test_a_controller_whose_number_another_copy_takes_just_then_ends_and_appoints_nobody() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)
@@ -350,7 +396,23 @@ def test_a_damaged_batch_stops_appointments_until_it_is_mended_and_the_log_names
         assert await stage.leaders(topic) == [1]
 
     on_stage(scenario)
-    assert any(appointments_key(1) in record.getMessage() and says in record.getMessage() for record in caplog.records)
+    told = [record.getMessage() for record in caplog.records]
+    assert any(appointments_key(1) in message and says in message and "may be deleted" in message for message in told)
+
+
+def test_a_controller_that_cannot_read_a_pending_batch_stands_aside_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        stage.bucket.plant(appointments_key(1), b"{")
+        await stage.stand(1)
+        await stage.stand(2)
+        await asyncio.sleep(30)
+
+    on_stage(scenario)
+    told = {record.getMessage() for record in caplog.records}
+    assert {"b1 is the controller", "b2 is the controller"} <= told
 
 
 def test_names_that_tidelog_did_not_write_are_passed_over() -> None:

@@ -42,6 +42,10 @@ def now_ms() -> int:
     return 77
 
 
+async def allowed() -> None:
+    """No other copy of the metadata has appointed leaders."""
+
+
 async def snapshot_of(bucket: MemoryObjectStore, metadata: MetadataStore) -> Revision | None:
     return await take_snapshot(bucket, metadata, LAYOUT, now_ms=now_ms)
 
@@ -171,7 +175,7 @@ def test_a_snapshot_that_fails_is_told_and_the_next_one_comes_in_time(error: Exc
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
         bucket = FailingBucket()
         bucket.fails = error
-        copies = MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms)
+        copies = MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms, confirm=allowed)
         running = asyncio.ensure_future(copies.run())
         await asyncio.sleep(1.5 * INTERVAL_S)
         assert await snapshot_revisions(bucket) == []
@@ -207,7 +211,9 @@ def test_the_last_snapshot_does_not_hold_up_the_end(caplog: pytest.LogCaptureFix
     async def main() -> None:
         metadata = SqliteStore(Path(":memory:"))
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
-        await MetadataSnapshots(HangingBucket(), metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms).last()
+        await MetadataSnapshots(
+            HangingBucket(), metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms, confirm=allowed
+        ).last()
         assert "it took longer than 5 s" in caplog.text
         await metadata.close()
 

@@ -130,7 +130,7 @@ class Controller:
         self._copying: asyncio.Task[None] | None = None
         self._elected_by: Guard | None = None
         self._snapshots = MetadataSnapshots(
-            bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms, confirm=self._confirm
+            bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms, prove=self._prove
         )
         self._history = RevisionCompaction(metadata, layout, kept_s=history_s)
         self._appointments = AppointmentLog(bucket, metadata, partitions, layout, new_nonce=new_nonce, gave_up=self._stand_aside)
@@ -227,7 +227,9 @@ class Controller:
     def _copies(self, tasks: asyncio.TaskGroup, *, recovered: bool) -> TopicMirror | None:
         """Begins, goes on with or ends what the controller does from time to time: copies to the bucket, and compaction."""
         if recovered and self._mirror is None:
-            self._mirror = TopicMirror(self._bucket, self._metadata, self._topics, self._layout, now_ms=self._now_ms)
+            self._mirror = TopicMirror(
+                self._bucket, self._metadata, self._topics, self._layout, now_ms=self._now_ms, prove=self._prove
+            )
             self._copying = tasks.create_task(self._copy(self._mirror), name="copies of the metadata")
         elif not recovered and self._copying is not None:
             self._copying.cancel()
@@ -240,12 +242,12 @@ class Controller:
             copies.create_task(self._snapshots.run(), name="snapshots")
             copies.create_task(self._history.run(), name="compaction of history")
 
-    async def _confirm(self) -> None:
-        """Raises unless this broker is the controller, and no other copy of the metadata has appointed leaders."""
+    async def _prove(self) -> None:
+        """Raises unless this broker is the controller, and no other copy of the metadata has appointed leaders (AppointmentLog)."""
         if self._elected_by is None:
             raise Fenced("this broker is not the controller")
         try:
-            await self._appointments.confirm(self._elected_by)
+            await self._appointments.prove(self._elected_by)
         finally:
             self._changed.set()  # where another copy has appointed, the next look ends this broker
 
@@ -286,7 +288,7 @@ class Controller:
         try:
             await work()
         except _TRIED_AGAIN as error:
-            if error is self._appointments.foreign:
+            if error is self._appointments.ending:
                 raise  # and so ends the broker
             hint = error.hint if isinstance(error, Rejected) else ""
             log.error("%s: not done, and tried again: %s %s", what, error, hint)
@@ -301,6 +303,7 @@ class Controller:
         Of a topic that was deleted, the controller before may have forgotten the states of its partitions, and this one may have
         heard of that, and not of the topic yet: epochs would begin anew.
         """
+        await self._appointments.confirm(guard)
         await mirror.ensure(self._topics_of(first))
         topics = {topic.id: topic for topic in self._topics_of(first)}
         for number, decisions in enumerate(_batches(decision for decision in first if decision.partition.topic_id in topics)):
@@ -388,7 +391,7 @@ class Controller:
         revision = await leadership.write(self._metadata, asked, self._layout, guards=guard)
         gone = await self._with_states(gone, guard)
         if gone:
-            await self._appointments.confirm(guard)
+            await self._appointments.prove(guard)  # of a deletion that is done: a copy that appoints later knows of it
             await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
             revision = await leadership.forget(self._metadata, gone, self._layout, guards=guard)
         await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more

@@ -18,8 +18,7 @@ one of its batch of appointments are new each time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
@@ -28,7 +27,6 @@ import msgspec
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
-from metadata.controller.appointments import decode_progress
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
@@ -232,16 +230,6 @@ def _records(stretches: Stretches) -> int:
 # ── what the snapshot tells ──
 
 
-def appointments_in(snapshot: Snapshot, layout: KeyLayout) -> int:
-    """Returns the number of the last batch of appointments that the snapshot includes; 0 where it names none."""
-    for entry in snapshot.entries:
-        if layout.root + entry.key == layout.appointments:
-            kept = KeyValue(layout.appointments, entry.value, entry.revision, entry.revision, version=1)
-            with suppress(Corrupt):
-                return decode_progress(kept, key=kept.key).number
-    return 0
-
-
 @dataclass(slots=True)
 class _Told:
     revision: int = 0
@@ -330,17 +318,29 @@ def _tell_of_unknown(
     for topic_id, count in sorted(records.items()):
         what = f"{count} records are of a topic that neither a mirror nor the snapshot names: they stay on the bucket, unread"
         findings.append(RestoreFinding("damage", f"topic id {topic_id}", what))
+    _report_unmarked(found, told, known, findings)
+
+
+def _report_unmarked(found: Evidence, told: _Told, known: Set[TopicId], findings: list[RestoreFinding]) -> None:
+    """Reports each topic that is left out because the snapshot does not name it, though no mark on the bucket says it was deleted.
+
+    The snapshot may be of a copy of the metadata that has lost: then the topic may still exist in the other one.
+    """
+    named = known | told.topics.keys()
     # A deletion leaves the states of the partitions in the metadata until the topic is marked as deleted.
     with_states = {partition.topic_id for partition in told.epochs}
     for mirror in found.mirrors:
-        if mirror.deleted or mirror.topic_id in known | told.topics.keys() | with_states or not mirror.newest:
+        if mirror.deleted or mirror.topic_id in named or not 0 < mirror.newest <= told.revision:
             continue
-        if count := _records_of(mirror.topic_id, found):
-            what = (
-                f"{count} records are of a topic (id {mirror.topic_id}) that the snapshot does not name, though it is not marked "
-                "as deleted: the snapshot may be of another copy of the metadata; they stay on the bucket, unread"
-            )
-            findings.append(RestoreFinding("damage", f"topic {mirror.name}", what))
+        count = _records_of(mirror.topic_id, found)
+        was_deleted = mirror.topic_id in with_states
+        what = (
+            f"the snapshot does not name it (id {mirror.topic_id}), though it is not marked as deleted: it is left out, and its "
+            f"{count} records stay on the bucket, unread"
+        )
+        if not was_deleted:
+            what += "; the snapshot may be of another copy of the metadata"
+        findings.append(RestoreFinding("damage" if count and not was_deleted else "note", f"topic {mirror.name}", what))
 
 
 def _records_of(topic_id: TopicId, found: Evidence) -> int:

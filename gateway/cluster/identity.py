@@ -8,8 +8,8 @@
     A           A           starts
     A           B           refuses: one of the two is the wrong one
     -           B           refuses: the metadata were lost, and must be restored; to begin anew would bury every record
-    A at 70     A, copied   refuses: the metadata were set back to a backup, and have forgotten in which sessions records lie
-                at 90
+    A at 70     A, copied   refuses: the metadata were set back to a backup, and have forgotten in which sessions records lie; or
+                at 90       they exist twice. The last batch of appointments is compared first, then the revision
     A, to give  A, written  refuses, for the same reason: whatever the revision is by now (others may share the etcd, and a restore
     session 7   in 7        may add a billion to it), a session that wrote had its number from the metadata
     A, gave 7   A, 7 is     refuses: the metadata exist twice, and the broker of the other copy has written in session 7
@@ -31,8 +31,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
-from gateway.controller.metadata_snapshots import snapshot_revisions
-from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration, read_revision_base
+from gateway.controller.metadata_snapshots import list_snapshots, place_of_now
+from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Rejected, TidelogError
 from metadata.model import Revision, SessionId, TopicPartition
@@ -53,6 +53,8 @@ _RESTORE = (
     "stop all brokers, make the metadata store empty (etcd; or without it, move metadata.sqlite* out of the data directory), "
     f"and run `{RESTORE_COMMAND}`."
 )
+
+_IF_TWICE = "Where another broker runs on a copy of them, it goes on, and this copy must not be used any more."
 
 log = logging.getLogger(__name__)
 
@@ -119,14 +121,16 @@ async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout:
 
 async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, identity: str) -> None:
     """As far as the copies of the metadata on the bucket tell: the controller writes one every snapshot_interval_ms."""
-    copies = await snapshot_revisions(bucket)
-    now = (await metadata.range(layout.cluster_id, limit=1)).revision + await read_revision_base(metadata, layout)
-    if copies and copies[-1] > now:
+    snapshots = await list_snapshots(bucket)
+    now = await place_of_now(metadata, layout)
+    if snapshots and snapshots[-1].place > now:
+        copied = snapshots[-1].place
         await check_not_superseded(bucket, await read_restoration(metadata, layout))  # to restore once more would be wrong then
         raise Rejected(
-            f"the metadata of cluster {identity} are at revision {now}, and were at {copies[-1]} when they were copied to "
-            f"{bucket.url}: they were set back to a backup",
-            hint=f"They have forgotten who led since then: {_RESTORE}",
+            f"the metadata of cluster {identity} are at revision {now.revision} and appointments {now.number}, and were at "
+            f"{copied.revision} and {copied.number} when they were copied to {bucket.url}: they were set back to a backup, or they "
+            "exist twice (a copy of the data directory, or of etcd)",
+            hint=f"{_IF_TWICE} Else {_RESTORE}",
             cluster_id=identity,
         )
     await check_knows_who_wrote(bucket, metadata, layout)
@@ -178,7 +182,7 @@ def set_back(url: str, session: SessionId) -> Rejected:
     return Rejected(
         f"session {session} has written to {url}, and the metadata know nothing of it: they were set back to a backup, or they "
         "exist twice (a copy of the data directory, or of etcd)",
-        hint=f"Where another broker runs on a copy of them, it goes on, and this copy must not be used any more. Else {_RESTORE}",
+        hint=f"{_IF_TWICE} Else {_RESTORE}",
         session=session,
     )
 

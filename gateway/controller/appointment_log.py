@@ -11,9 +11,14 @@ The same etcd may exist twice, restored from its own snapshot beside the old one
 sessions and leaders. Each number is created once, so of two copies one alone appoints leaders from there on, and the controllers of
 the other end. A copy that was made between two of these steps has noted the nonce, and applies the same decisions.
 
-Invariants (tests/simulation/appointments_model.py explores all interleavings): the controller changes no leader and asks none to
-hand over but by a batch; a batch is applied by all metadata that have noted its nonce, and by no others; what looks like a batch of
-another copy is believed only while this broker is the controller and the key is unchanged.
+A batch without appointments is a proof (`prove`): what the metadata held before its nonce was noted is true of each copy that
+appoints later. The controller writes one before a snapshot, a mark of a deletion or the registration of an altered topic.
+
+A create whose fsync failed ends the broker: the batch is not applied, since a power cut may free its number for another copy.
+
+Invariants (tests/simulation/appointments_model.py and snapshots_model.py explore all interleavings): the controller changes no
+leader and asks none to hand over but by a batch; a batch is applied by all metadata that have noted its nonce, and by no others;
+what looks like a batch of another copy is believed only while this broker is the controller and the key is unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from metadata.controller.appointments import (
     encode_progress,
     reapplied,
 )
-from metadata.errors import AlreadyExists, Corrupt, Fenced, NotFound, OutcomeUnknown, Rejected, Unavailable
+from metadata.errors import AlreadyExists, Corrupt, Denied, Fenced, NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Revision, TopicId, TopicPartition
 from metadata.retry import RetryPauses, retry
 from metadata.store.interface import Compare, MetadataStore, Put
@@ -47,7 +52,7 @@ from metadata.store.keys import KeyLayout
 from metadata.topics.topic import decode_topic
 from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
 from segments.bucket.markers import check_not_superseded
-from segments.object_store.interface import ObjectStore, list_all
+from segments.object_store.interface import ObjectStore, is_unsynced, list_all
 
 # Pause before a request that the bucket refused is sent again.
 PAUSE_S: Final = 0.2
@@ -106,14 +111,20 @@ class AppointmentLog:
         self._gave_up = gave_up
         self._one_at_a_time = asyncio.Lock()
         self._known: _Known | None = None
+        self._recovered_for: Sequence[Compare] | None = None
         self._uncreated: Batch | None = None
+        self._unsynced: Rejected | None = None
         self._collected_to = 0
-        # The error that ends this broker: another copy of the metadata has appointed leaders.
-        self.foreign: Rejected | None = None
+        # The error that ends this broker: another copy of the metadata has appointed leaders, or a batch may not be durable.
+        self.ending: Rejected | None = None
 
     def is_recovered(self, guard: Sequence[Compare]) -> bool:
         """Returns whether all batches on the bucket are applied, as far as this election of the controller knows."""
         return self._known is not None and self._known.guard == guard
+
+    def was_recovered(self, guard: Sequence[Compare]) -> bool:
+        """Returns whether this election of the controller has applied all batches on the bucket at least once."""
+        return self._recovered_for == guard
 
     @property
     def may_collect(self) -> bool:
@@ -123,11 +134,36 @@ class AppointmentLog:
     async def recover(self, guard: Sequence[Compare]) -> None:
         """Applies the batch that a controller before this one may have created and not applied.
 
-        Raises Rejected where another copy of the metadata has appointed leaders (`foreign`), Fenced where this broker is the
+        Raises Rejected where another copy of the metadata has appointed leaders (`ending`), Fenced where this broker is the
         controller no more, Corrupt where a batch can't be read, Unavailable, OutcomeUnknown.
         """
         async with self._one_at_a_time:
             await self._recovered(guard)
+
+    async def confirm(self, guard: Sequence[Compare]) -> None:
+        """Looks for batches of another copy of the metadata, past what is known. Errors as of `recover`."""
+        async with self._one_at_a_time:
+            self._known = None
+            await self._recovered(guard)
+
+    async def prove(self, guard: Sequence[Compare]) -> None:
+        """Creates and applies a batch without appointments, so that no other copy of the metadata has appointed leaders before it.
+
+        Each copy that appoints later was made after its nonce was noted. So that copy holds what these metadata held before the
+        call, and what the caller writes to the bucket about it is true of that copy. Errors as of `recover`.
+        """
+        async with self._one_at_a_time:
+            for _ in range(ATTEMPTS_MAX):
+                known = await self._recovered(guard)
+                left = self._left_uncreated(known)
+                if left is None:
+                    batch = Batch(known.progress.number + 1, self._new_nonce().hex())
+                    known = await self._note(known, batch.nonce)
+                    if await self._write(batch, [], known):
+                        return
+                else:  # its nonce may have been noted before the call
+                    await self._write(left, [], known)
+            raise Unavailable("the appointments on the bucket changed each time that they were read; nothing was written")
 
     async def appoint(self, parts: Sequence[Part], guard: Sequence[Compare]) -> None:
         """Writes and applies one batch of those decisions whose states have not changed. Errors as of `recover`.
@@ -140,25 +176,12 @@ class AppointmentLog:
                 raise Unavailable("the watch of the partitions is behind the last appointments; nothing was appointed")
             newest = [Part(list(filter(self._is_newest, part.decisions)), part.guards) for part in parts]
             decisions = [decision for part in newest for decision in part.decisions]
-            batch, number = self._uncreated, known.progress.number + 1
-            if batch is not None and batch.number == number and batch.nonce in known.progress.pending:
-                newest = []  # its create was refused: it is sent again, so that the key does not fill up with nonces
+            if (left := self._left_uncreated(known)) is not None:
+                await self._write(left, [], known)
             elif decisions:
-                batch = batch_of(number, self._new_nonce().hex(), decisions)
+                batch = batch_of(known.progress.number + 1, self._new_nonce().hex(), decisions)
                 known = await self._note(known, batch.nonce)
-            else:
-                return
-            self._known = None  # whatever comes now, the bucket is asked before the next batch
-            self._uncreated = batch
-            created = await self._create(batch)
-            self._uncreated = None
-            if not created:  # by this attempt, perhaps: an answer may be lost
-                await self._recovered(guard)
-                return
-            if await self._batches_after(number):
-                raise await self._ended_by(number, known)
-            self._known = await self._apply(batch, newest, known)
-            await self._partitions.wait_for(self._known.progress.applied_at, timeout_s=FOLLOW_TIMEOUT_S)  # what is planned next
+                await self._write(batch, newest, known)
 
     async def collect(self) -> None:
         """Deletes the batches before the newest BATCHES_KEPT. Raises Unavailable.
@@ -176,12 +199,36 @@ class AppointmentLog:
             if number is not None:
                 await self._bucket.delete(found.key)
 
+    def _left_uncreated(self, known: _Known) -> Batch | None:
+        """Returns the batch whose create was refused. It is sent again, so that the key does not fill up with nonces."""
+        batch = self._uncreated
+        if batch is not None and batch.number == known.progress.number + 1 and batch.nonce in known.progress.pending:
+            return batch
+        return None
+
+    async def _write(self, batch: Batch, parts: Sequence[Part], known: _Known) -> bool:
+        """Creates and applies a batch whose nonce is noted. Returns False where its number was taken, perhaps by a lost answer."""
+        self._known = None  # whatever comes now, the bucket is asked before the next batch
+        self._uncreated = batch
+        created = await self._create(batch)
+        self._uncreated = None
+        if not created:
+            await self._recovered(known.guard)
+            return False
+        if await self._batches_after(batch.number):
+            raise await self._ended_by(batch.number, known)
+        self._known = await self._apply(batch, parts, known)
+        await self._partitions.wait_for(self._known.progress.applied_at, timeout_s=FOLLOW_TIMEOUT_S)  # what is planned next
+        return True
+
     # ── what is on the bucket ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _recovered(self, guard: Sequence[Compare]) -> _Known:
         if self._known is not None and self.is_recovered(guard):
             return self._known
         self._known = None
+        if self._unsynced is not None:
+            raise self._unsynced
         for _ in range(ATTEMPTS_MAX):
             held = await self._metadata.get(self._layout.appointments)
             progress = decode_progress(held, key=self._layout.appointments)
@@ -190,15 +237,25 @@ class AppointmentLog:
             found = await self._batches_after(progress.number)
             if not found:
                 self._known = known
+                self._recovered_for = guard
                 return known
             if found != [number]:
                 raise await self._ended_by(found[0], known)
             key = appointments_key(number)
             try:
-                body = await self._patiently(partial(self._bucket.get, key))
+                body = await self._read(partial(self._bucket.get, key))
             except NotFound:  # collected by another copy, which has written later ones
                 continue
-            batch = decode_batch(body, number=number, key=key)
+            try:
+                batch = decode_batch(body, number=number, key=key)
+            except (Corrupt, Rejected) as error:  # a broker of a newer version may read it
+                self._gave_up()
+                raise Rejected(
+                    f"no leaders are appointed, since the pending appointments can't be read: {error.message}",
+                    hint=f"If a newer Tidelog wrote {key}, upgrade the brokers. If it is damaged, restore it from a backup. "
+                    "Only where no second copy of the metadata exists, it may be deleted: leaders are then appointed again.",
+                    key=key,
+                ) from error
             if batch.nonce not in progress.pending:
                 raise await self._ended_by(number, known)
             log.warning("appointments batch=%s were created and not applied to the end; applying them", number)
@@ -208,18 +265,36 @@ class AppointmentLog:
     async def _create(self, batch: Batch) -> bool:
         """Returns whether this request has created the batch. False where its number is taken."""
         key, body = appointments_key(batch.number), encode_batch(batch)
+
+        async def create() -> None:
+            try:
+                await self._bucket.create(key, [body])
+            except (Unavailable, OutcomeUnknown) as error:
+                if is_unsynced(error):
+                    raise self._ended_unsynced(key, error) from error
+                raise
+
         try:
-            await self._patiently(lambda: self._bucket.create(key, [body]))
+            await self._patiently(create)
         except AlreadyExists:
             return False
         return True
+
+    def _ended_unsynced(self, key: str, error: TidelogError) -> Rejected:
+        """Returns the error for a batch that a power cut may remove. If it were applied, a second copy could create the number."""
+        self.ending = self._unsynced = Rejected(
+            f"appointments may not be durable: {error.message}",
+            hint="Check the disk under the bucket, then start the broker again: it applies what is there.",
+            key=key,
+        )
+        return self._unsynced
 
     async def _batches_after(self, number: int) -> list[int]:
         """Returns the first two numbers of later batches."""
         found: list[int] = []
         start_after = appointments_key(number)
         while len(found) < 2:
-            page = await self._patiently(partial(self._bucket.list, APPOINTMENTS, start_after=start_after, limit=2))
+            page = await self._read(partial(self._bucket.list, APPOINTMENTS, start_after=start_after, limit=2))
             parsed = (parse_appointments_key(info.key) for info in page.objects)
             found += [number for number in parsed if number is not None]
             if not page.more or not page.objects:
@@ -232,7 +307,7 @@ class AppointmentLog:
         if not (await self._metadata.transact(self._guards(known), [])).succeeded:
             return Fenced("nothing was appointed: another broker is the controller by now, or has appointed leaders")
         await self._patiently(self._check_not_superseded)
-        self.foreign = Rejected(
+        self.ending = Rejected(
             f"{appointments_key(number)} of {self._bucket.url} holds appointments of which the metadata know nothing: they were "
             "set back to a backup, or they exist twice (a copy of the data directory, or of etcd)",
             hint="Where another broker runs on a copy of them, it goes on, and this copy must not be used any more. Else stop all "
@@ -240,14 +315,25 @@ class AppointmentLog:
             f"run `{RESTORE_COMMAND}`.",
             number=number,
         )
-        return self.foreign
+        return self.ending
 
     async def _check_not_superseded(self) -> None:
         try:
             await check_not_superseded(self._bucket, await read_restoration(self._metadata, self._layout))
         except Rejected as error:
-            self.foreign = error
+            self.ending = error
             raise
+
+    async def _read(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Returns what the bucket answers to a LIST or GET. Where it refuses this broker, another may have other credentials."""
+        try:
+            return await self._patiently(request)
+        except Denied as error:
+            self._gave_up()
+            raise Denied(
+                f"no leaders are appointed, since this broker may not read {APPOINTMENTS} on {self._bucket.url}: {error.message}",
+                hint=f"Allow the broker to list the bucket, and to read, create and delete objects below {APPOINTMENTS}.",
+            ) from error
 
     async def _patiently(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Returns what the bucket answers; what it refuses is sent again for PATIENCE_S."""
@@ -292,7 +378,7 @@ class AppointmentLog:
                 applied_at = max(applied_at, revision)
         except Fenced:  # by a leader that has handed over since, or a topic that has changed
             parts = ()
-        if not parts:
+        if not parts and batch.appointments:
             applied_at = max(applied_at, await self._apply_again(batch, known))
         return await self._put(known, known.progress.advanced(applied_at))
 

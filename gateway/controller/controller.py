@@ -128,7 +128,10 @@ class Controller:
         """The election that the log has told of."""
         self._mirror: TopicMirror | None = None
         self._copying: asyncio.Task[None] | None = None
-        self._snapshots = MetadataSnapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
+        self._elected_by: Guard | None = None
+        self._snapshots = MetadataSnapshots(
+            bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms, prove=self._prove
+        )
         self._history = RevisionCompaction(metadata, layout, kept_s=history_s)
         self._appointments = AppointmentLog(bucket, metadata, partitions, layout, new_nonce=new_nonce, gave_up=self._stand_aside)
         self._changed = asyncio.Event()
@@ -150,8 +153,9 @@ class Controller:
                     self._changed.clear()
                     looked_s = loop.time()
                     try:
-                        guard = await self._elected()
-                        mirror = self._copies(tasks, elected=guard is not None)
+                        self._elected_by = guard = await self._elected()
+                        recovered = guard is not None and self._appointments.was_recovered(guard)
+                        mirror = self._copies(tasks, recovered=recovered)
                         if guard is not None and mirror is not None:
                             await self._look_and_act(tasks, guard, mirror)
                         else:  # all is read anew at an election
@@ -159,6 +163,8 @@ class Controller:
                             self._asked_s.clear()
                             self._stale_partitions.clear()
                             self._stale_topics.clear()
+                        if guard is not None and not recovered:  # another copy may have appointed: nothing is sealed before
+                            self._start(tasks, "recover appointments", partial(self._appointments.recover, guard))
                     except _TRIED_AGAIN as error:
                         log.warning("the controller tries again: %s", error)
                         await asyncio.sleep(pause_s)
@@ -218,12 +224,14 @@ class Controller:
             self._told_of = elected_at
         return Compare(self._layout.controller, elected_at), identity
 
-    def _copies(self, tasks: asyncio.TaskGroup, *, elected: bool) -> TopicMirror | None:
+    def _copies(self, tasks: asyncio.TaskGroup, *, recovered: bool) -> TopicMirror | None:
         """Begins, goes on with or ends what the controller does from time to time: copies to the bucket, and compaction."""
-        if elected and self._mirror is None:
-            self._mirror = TopicMirror(self._bucket, self._metadata, self._topics, self._layout, now_ms=self._now_ms)
+        if recovered and self._mirror is None:
+            self._mirror = TopicMirror(
+                self._bucket, self._metadata, self._topics, self._layout, now_ms=self._now_ms, prove=self._prove
+            )
             self._copying = tasks.create_task(self._copy(self._mirror), name="copies of the metadata")
-        elif not elected and self._copying is not None:
+        elif not recovered and self._copying is not None:
             self._copying.cancel()
             self._mirror = self._copying = None
         return self._mirror
@@ -233,6 +241,15 @@ class Controller:
             copies.create_task(mirror.run(), name="mirror of topics")
             copies.create_task(self._snapshots.run(), name="snapshots")
             copies.create_task(self._history.run(), name="compaction of history")
+
+    async def _prove(self) -> None:
+        """Raises unless this broker is the controller, and no other copy of the metadata has appointed leaders (AppointmentLog)."""
+        if self._elected_by is None:
+            raise Fenced("this broker is not the controller")
+        try:
+            await self._appointments.prove(self._elected_by)
+        finally:
+            self._changed.set()  # where another copy has appointed, the next look ends this broker
 
     async def resign(self) -> None:
         """What is left to do at a stop in order, while others wait."""
@@ -271,9 +288,10 @@ class Controller:
         try:
             await work()
         except _TRIED_AGAIN as error:
-            if error is self._appointments.foreign:
+            if error is self._appointments.ending:
                 raise  # and so ends the broker
-            log.error("%s: not done, and tried again: %s", what, error)
+            hint = error.hint if isinstance(error, Rejected) else ""
+            log.error("%s: not done, and tried again: %s %s", what, error, hint)
             await asyncio.sleep(PAUSE_S_MAX if isinstance(error, Rejected) else PAUSE_S)
         finally:
             self._alongside.discard(what)
@@ -285,6 +303,7 @@ class Controller:
         Of a topic that was deleted, the controller before may have forgotten the states of its partitions, and this one may have
         heard of that, and not of the topic yet: epochs would begin anew.
         """
+        await self._appointments.confirm(guard)
         await mirror.ensure(self._topics_of(first))
         topics = {topic.id: topic for topic in self._topics_of(first)}
         for number, decisions in enumerate(_batches(decision for decision in first if decision.partition.topic_id in topics)):
@@ -378,6 +397,7 @@ class Controller:
         revision = await leadership.write(self._metadata, asked, self._layout, guards=guard)
         gone = await self._with_states(gone, guard)
         if gone:
+            await self._appointments.prove(guard)  # of a deletion that is done: a copy that appoints later knows of it
             await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
             revision = await leadership.forget(self._metadata, gone, self._layout, guards=guard)
         await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more

@@ -1,12 +1,17 @@
 """Copies the cluster's metadata to the bucket from time to time, so that losing etcd loses little. Its bytes:
 metadata/backup/snapshot.py.
 
-    metadata/snapshot-9001   …   metadata/snapshot-9760        the newest SNAPSHOTS_KEPT are kept
+    metadata/snapshot-41-9001   …   metadata/snapshot-57-9760        the newest SNAPSHOTS_KEPT are kept
+                      │  └ revision
+                      └ the last batch of appointments that these metadata have applied
 
 The controller writes a snapshot at each interval and once more when it ends in order, unless nothing has changed. A controller
-that was replaced by another one of the same metadata does no harm: its snapshot is true of its revision. A controller of a
-second copy of the metadata may do harm, since revisions of two copies cannot be compared (docs/known-gaps.md). A snapshot that
-fails is logged and tried again at the next interval.
+that was replaced by another one of the same metadata does no harm: its snapshot is true of its revision. A snapshot that fails is
+logged and tried again at the next interval.
+
+Revisions of two copies of the metadata cannot be compared. So the controller creates a batch of appointments before each snapshot,
+which it can do in one copy alone. Invariant: of two copies, the snapshot of the one that has lost stands before each snapshot that
+the winner has written since they were copied (tests/simulation/snapshots_model.py explores all interleavings).
 """
 
 from __future__ import annotations
@@ -14,15 +19,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from metadata.backup.restore_state import read_revision_base
 from metadata.backup.snapshot import SnapshotHeader, SnapshotWriter
+from metadata.controller.appointments import decode_progress
 from metadata.errors import AlreadyExists, TidelogError, Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore, RevisionCompacted
 from metadata.store.keys import KeyLayout
-from segments.bucket.layout import SNAPSHOTS, parse_snapshot_key, snapshot_key
+from segments.bucket.layout import SNAPSHOTS, SnapshotPlace, parse_snapshot_key, snapshot_key
 from segments.object_store.interface import ObjectStore, list_all
 
 SNAPSHOTS_KEPT = 10
@@ -46,7 +53,10 @@ class MetadataSnapshots:
         layout: KeyLayout,
         interval_s: float,
         now_ms: Callable[[], int],
+        prove: Callable[[], Awaitable[None]],
     ) -> None:
+        """`prove` creates a batch of appointments. It raises a TidelogError where another copy of the metadata has appointed."""
+        self._prove = prove
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -69,6 +79,11 @@ class MetadataSnapshots:
 
     async def _try(self) -> None:
         try:
+            if await self._metadata.get(self._layout.cluster_id) is None:
+                return
+            if await _place_of_next(self._bucket, self._metadata, self._layout) is None:
+                return
+            await self._prove()
             await take_snapshot(self._bucket, self._metadata, self._layout, now_ms=self._now_ms)
         except TidelogError as error:
             log.error("no snapshot of the metadata was written: %s", error)
@@ -76,42 +91,71 @@ class MetadataSnapshots:
 
 async def take_snapshot(
     bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, *, now_ms: Callable[[], int]
-) -> Revision | None:
-    """Writes a snapshot of now, and deletes those that are too many. None where the newest one is of this revision, or where the
-    cluster has no id yet. Raises Unavailable, OutcomeUnknown, Denied, Corrupt."""
+) -> SnapshotPlace | None:
+    """Writes a snapshot of now, and deletes those that are too many.
+
+    Returns None where the newest one is of this revision or a later one, or where the cluster has no id yet. Raises Unavailable,
+    OutcomeUnknown, Denied, Corrupt.
+    """
     identity = await metadata.get(layout.cluster_id)
     if identity is None:
         return None
     base = await read_revision_base(metadata, layout)
-    kept = await snapshot_revisions(bucket)
     for _ in range(ATTEMPTS_MAX):
-        revision = Revision((await metadata.range(layout.root, limit=1)).revision + base)
-        if kept and kept[-1] >= revision:
-            if kept[-1] > revision:
-                log.error(
-                    "snapshot %s is newer than the metadata, at %s: etcd was set back to a backup, and should have been restored "
-                    "from the bucket",
-                    kept[-1],
-                    revision,
-                )
+        place = await _place_of_next(bucket, metadata, layout)
+        if place is None:
             return None
-        header = SnapshotHeader(identity.value.decode(), revision, now_ms())
+        header = SnapshotHeader(identity.value.decode(), place.revision, now_ms())
         try:
             body = await _read(metadata, layout, header, base)
         except RevisionCompacted:
             continue
         with contextlib.suppress(AlreadyExists):  # by the controller before this one, or by an attempt whose answer was lost
-            await bucket.create(snapshot_key(revision), body)
-        for old in kept[: 1 - SNAPSHOTS_KEPT]:
-            await bucket.delete(snapshot_key(old))
-        log.info("snapshot %s of the metadata was written: %d bytes", revision, sum(map(len, body)))
-        return revision
+            await bucket.create(snapshot_key(place), body)
+        others = [found for found in await list_snapshots(bucket) if found.place != place]
+        for old in others[: 1 - SNAPSHOTS_KEPT]:
+            await bucket.delete(old.key)
+        log.info("snapshot %s of the metadata was written: %d bytes", place.revision, sum(map(len, body)))
+        return place
     raise Unavailable(f"the metadata changed too fast to be read at one revision, {ATTEMPTS_MAX} times")
 
 
-async def snapshot_revisions(bucket: ObjectStore) -> list[Revision]:
-    """Of the snapshots that lie on the bucket, the newest last."""
-    return [revision async for found in list_all(bucket, SNAPSHOTS) if (revision := parse_snapshot_key(found.key)) is not None]
+class ListedSnapshot(NamedTuple):
+    place: SnapshotPlace
+    key: str
+
+
+async def list_snapshots(bucket: ObjectStore) -> list[ListedSnapshot]:
+    """Returns the snapshots that are on the bucket, the newest last. Raises Unavailable, Denied."""
+    found = [
+        ListedSnapshot(place, info.key) async for info in list_all(bucket, SNAPSHOTS) if (place := parse_snapshot_key(info.key))
+    ]
+    return sorted(found)
+
+
+async def place_of_now(metadata: MetadataStore, layout: KeyLayout) -> SnapshotPlace:
+    """Returns where a snapshot of the metadata as they are now would stand. Raises Unavailable, Corrupt."""
+    base = await read_revision_base(metadata, layout)
+    found = await metadata.range(layout.appointments, limit=1)
+    kept = next((item for item in found.items if item.key == layout.appointments), None)
+    return SnapshotPlace(decode_progress(kept, key=layout.appointments).number, Revision(found.revision + base))
+
+
+async def _place_of_next(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> SnapshotPlace | None:
+    """Returns where a snapshot of now stands, None where there is one already, or a later one."""
+    listed = await list_snapshots(bucket)  # before the metadata are read: what is listed is then no newer than these
+    now = await place_of_now(metadata, layout)
+    if not listed or listed[-1].place < now:
+        return now
+    if listed[-1].place > now:
+        log.error(
+            "%s is newer than the metadata, at revision %s and appointments %s: etcd was set back to a backup, and should have "
+            "been restored from the bucket, or the metadata exist twice",
+            listed[-1].key,
+            now.revision,
+            now.number,
+        )
+    return None
 
 
 async def _read(metadata: MetadataStore, layout: KeyLayout, header: SnapshotHeader, base: int) -> list[bytes]:

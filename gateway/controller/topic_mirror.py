@@ -8,6 +8,9 @@ Of the controller, from its election on. Each change is an object of its own, cr
 the newest counts: a controller that was replaced and does not know it can only write again what is there. How each is written and
 read: segments/bucket/topic_catalog.py.
 
+A copy of the metadata that has lost may not register its alterations. So the controller creates a batch of appointments before it
+writes them (appointment_log.py).
+
 Invariants: no record lies on the bucket whose topic is not mirrored; a topic whose partitions had leaders and that was deleted is
 marked so before that is forgotten. So a new controller has little to do: a topic whose partitions have states was mirrored before,
 and it looks only at what has changed since the last snapshot.
@@ -17,10 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import islice
 
-from gateway.controller.metadata_snapshots import snapshot_revisions
+from gateway.controller.metadata_snapshots import list_snapshots, place_of_now
 from metadata.backup.restore_state import read_revision_base
 from metadata.errors import TidelogError
 from metadata.model import Revision, TopicId
@@ -35,6 +38,8 @@ from segments.object_store.interface import ObjectStore
 
 # At the same time.
 PUTS_MAX = 16
+# After an election, so that the appointments that follow it go first: a batch is written before alterations are.
+CATCH_UP_AFTER_S = 1.0
 # Before what failed is tried again.
 PAUSE_S = 1.0
 
@@ -45,9 +50,17 @@ class TopicMirror:
     """Of one election: its owner runs `run()` as a task for as long as this broker is the controller."""
 
     def __init__(
-        self, bucket: ObjectStore, metadata: MetadataStore, topics: TopicCache, layout: KeyLayout, *, now_ms: Callable[[], int]
+        self,
+        bucket: ObjectStore,
+        metadata: MetadataStore,
+        topics: TopicCache,
+        layout: KeyLayout,
+        *,
+        now_ms: Callable[[], int],
+        prove: Callable[[], Awaitable[None]],
     ) -> None:
-        """`now_ms`: the wall clock."""
+        """`now_ms`: the wall clock. `prove`: as of MetadataSnapshots."""
+        self._prove = prove
         self._bucket = bucket
         self._now_ms = now_ms
         self._metadata = metadata
@@ -66,14 +79,18 @@ class TopicMirror:
         forget = self._topics.subscribe(self._topic_changed)
         try:
             caught_up = False
+            await asyncio.sleep(CATCH_UP_AFTER_S)
             while True:
                 self._changed.clear()
                 try:
                     if not caught_up:
                         await self._catch_up()
                         caught_up = True
-                    while self._due:  # a few at a time, so that a topic that waits for its leaders comes in between
-                        await self.ensure(list(islice(self._due.values(), PUTS_MAX)))
+                    while self._due:
+                        due = iter(list(self._due.values()))
+                        await self._prove()  # of what these metadata hold now
+                        while few := list(islice(due, PUTS_MAX)):  # so that a topic that waits for its leaders comes in between
+                            await self.ensure(few)
                 except TidelogError as error:
                     log.warning("changes of topics are not on the bucket yet; trying again: %s", error)
                     await asyncio.sleep(PAUSE_S)
@@ -134,11 +151,14 @@ class TopicMirror:
 
     async def _catch_up(self) -> None:
         base = await self._revision_base()
-        snapshots = await snapshot_revisions(self._bucket)
-        told_to = snapshots[-1] - base if snapshots else 0
+        snapshots = await list_snapshots(self._bucket)
+        now = await place_of_now(self._metadata, self._layout)
+        # A later one is of another copy of the metadata, or of a controller that has taken over.
+        known = [found.place.revision for found in snapshots if found.place <= now and found.place.revision <= now.revision]
+        told_to = known[-1] - base if known else 0
         topics = self._topics.topics()
         self._names |= {topic.id: topic.name for topic in topics}
-        self._due |= {topic.id: topic for topic in topics if topic.revision > told_to}
+        self._due |= {topic.id: topic for topic in topics if topic.revision > max(told_to, self._mirrored.get(topic.id, 0))}
 
     async def _revision_base(self) -> int:
         if self._base is None:

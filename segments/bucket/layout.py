@@ -9,7 +9,8 @@
     topics/{topic}/{topic_id}/_log/deleted-{revision:020d}      create-only: the topic was gone at that revision
     topics/{topic}/{topic_id}/_log/{partition:05d}/{version:020d}   create-only: a manifest; the highest version counts
     topics/{topic}/{topic_id}/partition={p}/{base:020d}-{last:020d}-{version:x}-{nonce}.parquet   offsets base to last
-    metadata/snapshot-{revision:020d}                 create-only: the metadata at that revision; the newest few are kept
+    metadata/snapshot-{number:020d}-{revision:020d}   create-only: the metadata at that revision, which have applied the batches of
+                                                      appointments up to `number`; the newest few are kept
     metadata/restored-{number:016x}                   create-only: the metadata were rebuilt from the bucket (markers.py)
     appointments/{number:020d}                        create-only: leaders that a controller appoints; the newest hundred are kept
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
@@ -46,7 +47,7 @@ _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MIRROR = re.compile(r"(?:topic-([0-9]{20})\.json|deleted-([0-9]{20}))", re.ASCII)
 _MANIFEST = re.compile(r"([0-9]{5,})/([0-9]{20})", re.ASCII)
 _HISTORY = re.compile(r"partition=([0-9]+)/(([0-9]{20})-([0-9]{20})-([0-9a-f]+)-[0-9a-f]{16}\.parquet)", re.ASCII)
-_SNAPSHOT = re.compile(r"metadata/snapshot-([0-9]{20})", re.ASCII)
+_SNAPSHOT = re.compile(r"metadata/snapshot-(?:([0-9]{20})-)?([0-9]{20})", re.ASCII)
 _RESTORATION = re.compile(r"metadata/restored-([0-9a-f]{16})", re.ASCII)
 _APPOINTMENTS = re.compile(r"appointments/([0-9]{20})", re.ASCII)
 _STAGED = re.compile(rf"spark/([0-9a-f]{{32}})/{_N}/(?:rows-{_N}-[0-9a-f]{{16}}-[0-9a-f]+|(chosen)|(done))", re.ASCII)
@@ -140,13 +141,28 @@ def topic_prefix(name: str, topic_id: TopicId) -> str:
     return f"{TOPICS}{name}/{topic_id}/"
 
 
-def snapshot_key(revision: Revision) -> str:
-    return f"{SNAPSHOTS}{revision:020d}"
+class SnapshotPlace(NamedTuple):
+    """Where a snapshot of the metadata stands among all: by the last batch of appointments, then by its revision.
+
+    Revisions of two copies of the metadata cannot be compared. A copy that has lost never has the later batch.
+    """
+
+    # The last batch of appointments that is applied; 0 before the first, and where the name holds none.
+    number: int
+    revision: Revision
 
 
-def parse_snapshot_key(key: str) -> Revision | None:
+def snapshot_key(place: SnapshotPlace) -> str:
+    return f"{SNAPSHOTS}{place.number:020d}-{place.revision:020d}"
+
+
+def parse_snapshot_key(key: str) -> SnapshotPlace | None:
+    """Returns where the snapshot stands, or None for a name that Tidelog did not write.
+
+    Older names, `metadata/snapshot-{revision:020d}`, hold no number: theirs is 0.
+    """
     match = _SNAPSHOT.fullmatch(key)
-    return Revision(int(match[1])) if match else None
+    return SnapshotPlace(int(match[1] or 0), Revision(int(match[2]))) if match else None
 
 
 def restoration_key(number: int) -> str:

@@ -23,7 +23,7 @@ from metadata.errors import AlreadyExists, Fenced, OutcomeUnknown, Rejected, Una
 from metadata.store.interface import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
 from metadata.store.keys import KeyLayout, parse_number
 from segments.bucket.cluster_record import read_cluster_record
-from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
+from segments.bucket.layout import APPOINTMENTS, SNAPSHOTS, appointments_key, parse_appointments_key, parse_snapshot_key
 from segments.bucket.markers import begin_restoration, last_restoration
 from segments.object_store.interface import ObjectStore, list_all
 from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
@@ -98,7 +98,9 @@ async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], i
 async def _take_number(bucket: ObjectStore) -> int:
     """Creates the next batch of appointments, without any in it: controllers of the metadata of before appoint no more leaders."""
     numbers = [parse_appointments_key(found.key) async for found in list_all(bucket, APPOINTMENTS)]
-    number = max((number for number in numbers if number is not None), default=0) + 1
+    places = [parse_snapshot_key(found.key) async for found in list_all(bucket, SNAPSHOTS)]
+    used = [*(number for number in numbers if number is not None), *(place.number for place in places if place is not None)]
+    number = max(used, default=0) + 1  # so that later snapshots stand behind all that are there
     for _ in range(ATTEMPTS_MAX):
         try:
             await bucket.create(appointments_key(number), [encode_batch(Batch(number, secrets.token_hex(16)))])

@@ -23,12 +23,12 @@ from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
+    SnapshotPlace,
     TopicIncarnation,
     end_of_topic,
     parse_snapshot_key,
     parse_topic_key,
     segment_key,
-    snapshot_key,
     topic_mirror_key,
 )
 from segments.bucket.topic_catalog import TopicRecords
@@ -71,14 +71,15 @@ async def read_evidence(
     sessions = await _sessions(bucket)
     found = Found(Evidence(cluster_id, sessions))
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
-    listed = [parse_snapshot_key(found.key) async for found in list_all(bucket, SNAPSHOTS)]
-    revisions = [revision for revision in listed if revision is not None]
-    found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, found.evidence.findings)
+    named = [(parse_snapshot_key(found.key), found.key) async for found in list_all(bucket, SNAPSHOTS)]
+    snapshots = [(place, key) for place, key in named if place is not None]
+    found.evidence.snapshot = await _newest_snapshot(bucket, snapshots, cluster_id, found.evidence.findings)
     topics = await _topics(bucket)
     found.evidence.mirrors = await _read_mirrors(bucket, topics, layout, found.evidence, advance)
     found.evidence.manifests = await _read_manifests(bucket, topics, found.evidence.findings)
-    named = [*revisions, *(revision for records in topics.values() for revision in (*records.registered, *records.deleted))]
-    found.evidence.revision_max = max(named, default=0)
+    revisions = [place.revision for place, _ in snapshots]
+    revisions += (revision for records in topics.values() for revision in (*records.registered, *records.deleted))
+    found.evidence.revision_max = max(revisions, default=0)
     return found
 
 
@@ -146,11 +147,10 @@ async def _read_session(
 
 
 async def _newest_snapshot(
-    bucket: ObjectStore, revisions: Iterable[Revision], cluster_id: str, findings: list[RestoreFinding]
+    bucket: ObjectStore, listed: Iterable[tuple[SnapshotPlace, str]], cluster_id: str, findings: list[RestoreFinding]
 ) -> Snapshot | None:
-    """The newest that is sound, and this cluster's."""
-    for revision in sorted(revisions, reverse=True):
-        key = snapshot_key(revision)
+    """Returns the newest that is sound, and this cluster's: by the last batch of appointments in it, then by revision."""
+    for _, key in sorted(listed, reverse=True):
         try:
             snapshot = parse_snapshot(await _patiently(partial(bucket.get, key)), key=key)
             if snapshot.header.cluster_id == cluster_id:

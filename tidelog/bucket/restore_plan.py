@@ -18,7 +18,7 @@ one of its batch of appointments are new each time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
@@ -347,6 +347,42 @@ def _tell_of_unknown(
     for topic_id, count in sorted(records.items()):
         what = f"{count} records are of a topic that neither a mirror nor the snapshot names: they stay on the bucket, unread"
         findings.append(RestoreFinding("damage", f"topic id {topic_id}", what))
+    _report_unmarked(found, told, known, findings)
+
+
+def _report_unmarked(found: Evidence, told: _Told, known: Set[TopicId], findings: list[RestoreFinding]) -> None:
+    """Reports each topic that is left out because the snapshot does not name it, though no mark on the bucket says it was deleted.
+
+    The snapshot may be of a copy of the metadata that has lost: then the topic may still exist in the other one.
+    """
+    named = known | told.topics.keys()
+    # A deletion leaves the states of the partitions in the metadata until the topic is marked as deleted.
+    with_states = {partition.topic_id for partition in told.epochs}
+    for mirror in found.mirrors:
+        if mirror.deleted or mirror.topic_id in named or not 0 < mirror.newest <= told.revision:
+            continue
+        count = _records_of(mirror.topic_id, found)
+        was_deleted = mirror.topic_id in with_states
+        what = (
+            f"the snapshot does not name it (id {mirror.topic_id}), though it is not marked as deleted: it is left out, and its "
+            f"{count} records stay on the bucket, unread"
+        )
+        if not was_deleted:
+            what += "; the snapshot may be of another copy of the metadata"
+        findings.append(RestoreFinding("damage" if count and not was_deleted else "note", f"topic {mirror.name}", what))
+
+
+def _records_of(topic_id: TopicId, found: Evidence) -> int:
+    """Returns how many records of the topic segments and files of history hold."""
+    of_topic = {
+        partition for partition in found.footers.stretches.keys() | found.manifests.keys() if partition.topic_id == topic_id
+    }
+    in_segments = sum(
+        _records(_at_or_above(_compacted_to(found, partition), found.footers.stretches.get(partition, {})))
+        for partition in of_topic
+    )
+    in_history = sum(file.record_count for p in of_topic & found.manifests.keys() for file in found.manifests[p].files)
+    return in_segments + in_history
 
 
 # ── partitions ──

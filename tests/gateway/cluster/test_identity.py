@@ -18,6 +18,7 @@ from gateway.net.ports import reserve_ports
 from gateway.process.broker_process import run_broker
 from gateway.settings import BrokerSettings
 from metadata.cluster.id_allocation import next_session
+from metadata.controller.appointments import Progress, encode_progress
 from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.data_directory import DataDirectory
@@ -26,7 +27,7 @@ from metadata.store.interface import NOW, Delete, DeletePrefix, Put, RangeResult
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.cluster_record import read_cluster_record, sign_bucket
-from segments.bucket.layout import WAL, claim_key, segment_key, snapshot_key
+from segments.bucket.layout import WAL, SnapshotPlace, claim_key, segment_key, snapshot_key
 from segments.bucket.markers import begin_restoration
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import ListPage
@@ -148,15 +149,35 @@ def test_metadata_that_are_older_than_their_copy_on_the_bucket_are_refused(tmp_p
         for _ in range(5):
             await metadata.transact([], [Put(LAYOUT.topic("a"), b"")])
         copied = await take_snapshot(bucket, metadata, LAYOUT, now_ms=lambda: 0)
+        assert copied is not None
         assert await identify(bucket, metadata) == "ours"
         backup = SqliteStore(tmp_path / "backup.sqlite")
         await backup.transact([], [Put(LAYOUT.cluster_id, b"ours")])
-        with pytest.raises(Rejected, match=f"at revision 2, and were at {copied} when they were copied") as refused:
+        with pytest.raises(
+            Rejected, match=f"at revision 2 and appointments 0, and were at {copied.revision} and 0 when they were copied"
+        ) as refused:
             await identify(bucket, backup)
         assert "tidelog cluster restore" in refused.value.hint
         await backup.transact([], [Put(LAYOUT.revision_base, b"1000")])
         assert await identify(bucket, backup) == "ours", "a restore counts on from there"
         await backup.close()
+
+    with_parts(tmp_path, test)
+
+
+@pytest.mark.parametrize("number", [6, 8])
+def test_of_two_copies_the_one_with_fewer_appointments_is_refused_whatever_the_revisions_are(tmp_path: Path, number: int) -> None:
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+        await metadata.transact([], [Put(LAYOUT.appointments, encode_progress(Progress(7)))])
+        revision = 1000 if number < 7 else 1
+        await bucket.create(snapshot_key(SnapshotPlace(number, Revision(revision))), [b"a copy"])
+        if number < 7:
+            assert await identify(bucket, metadata) == "ours"
+        else:
+            with pytest.raises(Rejected, match="or they exist twice") as refused:
+                await identify(bucket, metadata)
+            assert "this copy must not be used any more" in refused.value.hint
 
     with_parts(tmp_path, test)
 
@@ -250,7 +271,9 @@ def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(t
     async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
         await begin_restoration(bucket, "ours", now_ms=0)
-        await bucket.create(*(segment_in(1) if told_by == "session" else (snapshot_key(Revision(1000)), [b"a copy"])))
+        await bucket.create(
+            *(segment_in(1) if told_by == "session" else (snapshot_key(SnapshotPlace(0, Revision(1000))), [b"a copy"]))
+        )
         with pytest.raises(Rejected, match="were rebuilt from it meanwhile") as refused:
             await identify(bucket, metadata)
         assert "Start it with the restored metadata" in refused.value.hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 import msgspec
 import pytest
@@ -18,8 +19,9 @@ from metadata.controller.appointments import Batch, Progress, decode_batch, deco
 from metadata.errors import Denied, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Compare, Put
-from segments.bucket.layout import APPOINTMENTS, appointments_key, parse_appointments_key
+from segments.bucket.layout import APPOINTMENTS, SNAPSHOTS, TOPICS, appointments_key, parse_appointments_key, parse_snapshot_key
 from segments.bucket.markers import begin_restoration
+from segments.object_store.interface import unsynced
 from tests.kit.gateway.contenders import LAYOUT, Contender, Stage, on_stage, soon
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.kit.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, SILENCE, Act, ScriptedStore, fails, slow
@@ -233,6 +235,52 @@ def test_a_controller_that_finds_a_batch_of_another_copy_ends_and_appoints_nobod
     on_stage(scenario)
 
 
+def test_a_controller_seals_nothing_and_copies_nothing_where_another_copy_has_appointed() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        await stage.put_state(topic, 0, appointed(None, S2))
+        stage.bucket.plant(appointments_key(5), encode_batch(Batch(5, "another's")))
+        stage.bucket.script("list", APPOINTMENTS, slow(3))
+        contender = await stage.stand(1)
+        assert "or they exist twice" in (await ended(stage, contender)).message
+        assert not stage.sealed(2)
+        assert not stage.bucket.keys(TOPICS)
+
+    on_stage(scenario)
+
+
+def test_a_controller_whose_metadata_another_copy_has_overtaken_writes_no_last_snapshot() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
+        await stage.register(1)
+        await stage.topic("orders", 1)
+        contender = await stage.stand(1)
+        await soon()
+        stage.bucket.plant(appointments_key(2), encode_batch(Batch(2, "another's")))
+        await contender.controller.resign()
+        assert not stage.bucket.keys(SNAPSHOTS)
+        assert "or they exist twice" in (await ended(stage, contender)).message
+
+    on_stage(scenario)
+
+
+def test_a_controller_whose_metadata_another_copy_has_overtaken_marks_no_topic_as_deleted() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.topic("orders", 1)
+        contender = await stage.stand(1)
+        await soon()
+        await stage.topics.delete("orders")
+        await soon()
+        stage.bucket.plant(appointments_key(9), encode_batch(Batch(9, "another's")))
+        assert await stage.hand_over_all() == 1
+        assert "or they exist twice" in (await ended(stage, contender)).message
+        assert not [key for key in stage.bucket.keys(TOPICS) if "deleted-" in key]
+
+    on_stage(scenario)
+
+
 def test_a_controller_whose_number_another_copy_takes_just_then_ends_and_appoints_nobody() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)
@@ -350,7 +398,143 @@ def test_a_damaged_batch_stops_appointments_until_it_is_mended_and_the_log_names
         assert await stage.leaders(topic) == [1]
 
     on_stage(scenario)
-    assert any(appointments_key(1) in record.getMessage() and says in record.getMessage() for record in caplog.records)
+    told = [record.getMessage() for record in caplog.records]
+    assert any(appointments_key(1) in message and says in message and "may be deleted" in message for message in told)
+
+
+def test_a_controller_that_cannot_read_a_pending_batch_stands_aside_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        stage.bucket.plant(appointments_key(1), b"{")
+        await stage.stand(1)
+        await stage.stand(2)
+        await asyncio.sleep(30)
+
+    on_stage(scenario)
+    told = {record.getMessage() for record in caplog.records}
+    assert {"b1 is the controller", "b2 is the controller"} <= told
+
+
+@pytest.mark.parametrize("operation", ["list", "get"])
+def test_a_controller_that_may_not_read_the_appointments_stands_aside_for_others(
+    operation: Literal["list", "get"], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        key = APPOINTMENTS
+        if operation == "get":
+            key = appointments_key(1)
+            stage.bucket.plant(key, encode_batch(Batch(1, "another's")))
+        stage.bucket.script(operation, key, *[fails(Denied("AccessDenied"))] * 100)
+        await stage.stand(1)
+        await stage.stand(2)
+        await asyncio.sleep(8)
+
+    on_stage(scenario)
+    logged = [record.getMessage() for record in caplog.records]
+    assert {"b1 is the controller", "b2 is the controller"} <= set(logged)
+    errors = [message for message in logged if "may not read appointments/" in message]
+    assert errors
+    assert all("Allow the broker to list the bucket" in message for message in errors)
+    assert len(errors) <= 6, "one each time that a broker becomes the controller"
+
+
+@pytest.mark.parametrize("answer", [OutcomeUnknown, Unavailable])
+def test_a_batch_whose_fsync_failed_ends_the_broker_and_is_not_applied(answer: type[TidelogError]) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        happens = Act(happens=True, error=unsynced(answer, "the fsync failed", hint="", key=appointments_key(1)))
+        stage.bucket.script("create", appointments_key(1), happens)
+        error = await ended(stage, await stage.stand(1))
+        assert "may not be durable: the fsync failed" in error.message
+        assert await stage.leaders(topic) == [None]
+        assert (await progress(stage)).number == 0
+
+    on_stage(scenario)
+
+
+def test_a_batch_whose_fsync_failed_before_a_snapshot_ends_the_broker() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
+        await stage.register(1)
+        contender = await stage.stand(1)
+        await soon()
+        unsure = unsynced(OutcomeUnknown, "the fsync failed", hint="", key=appointments_key(1))
+        stage.bucket.script("create", appointments_key(1), Act(happens=True, error=unsure))
+        await contender.controller.resign()
+        assert not stage.bucket.keys(SNAPSHOTS)
+        assert "may not be durable" in (await ended(stage, contender)).message
+
+    on_stage(scenario)
+
+
+# ── proofs: batches without appointments ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_snapshot_a_deletion_and_an_alteration_are_written_after_a_batch_of_their_own() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
+        await stage.register(1)
+        await stage.topic("orders", 1)
+        contender = await stage.stand(1)
+        await asyncio.sleep(5)
+        numbers = [len(batches(stage.bucket))]
+        await stage.topics.alter("orders", settings={"retention.ms": "5"})
+        await asyncio.sleep(5)
+        numbers.append(len(batches(stage.bucket)))
+        await contender.controller.resign()
+        numbers.append(len(batches(stage.bucket)))
+        await stage.topics.delete("orders")
+        await soon()
+        await stage.hand_over_all()
+        await asyncio.sleep(5)
+        numbers.append(len(batches(stage.bucket)))
+        assert numbers == [1, 2, 3, 4]
+        assert [batch.appointments for batch in batches(stage.bucket)[1:]] == [(), (), ()]
+        assert [key.split("/")[-1].split("-")[0] for key in stage.bucket.keys(TOPICS)] == ["deleted", "topic", "topic"]
+        assert [parse_snapshot_key(key) is not None for key in stage.bucket.keys(SNAPSHOTS)] == [True]
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_losing_copy_registers_no_alteration(planted: bool) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        await stage.topic("orders", 1)
+        contender = await stage.stand(1)
+        await asyncio.sleep(5)
+        if planted:
+            stage.bucket.plant(appointments_key(2), encode_batch(Batch(2, "another's")))
+        await stage.topics.alter("orders", settings={"retention.ms": "5"})
+        if planted:
+            assert "or they exist twice" in (await ended(stage, contender)).message
+        await asyncio.sleep(5)
+        assert len(stage.bucket.keys(TOPICS)) == (1 if planted else 2)
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("act", [LOST_ANSWER, LOST_REQUEST, slow(3)], ids=str)
+def test_a_proof_whose_create_is_troubled_ends_with_a_batch_whose_nonce_was_noted_for_it(act: Act) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
+        await stage.register(1)
+        contender = await stage.stand(1)
+        await soon()
+        stage.bucket.script("create", appointments_key(1), act)
+        await contender.controller.resign()
+        (key,) = stage.bucket.keys(SNAPSHOTS)
+        place = parse_snapshot_key(key)
+        assert place is not None
+        assert place.number == (await progress(stage)).number == len(batches(stage.bucket)) >= 1
+
+    on_stage(scenario)
 
 
 def test_names_that_tidelog_did_not_write_are_passed_over() -> None:
@@ -461,7 +645,7 @@ def test_of_two_copies_one_alone_appoints() -> None:
         await older.appoint(lambda state: appointed(state, S2))
         with pytest.raises(Rejected, match="or they exist twice") as raised:
             await newer.appoint(lambda state: appointed(state, S3))
-        assert newer.log.foreign is raised.value
+        assert newer.log.ending is raised.value
         assert await newer.state() == appointed(None, S1)
         await older.appoint(lambda state: moving(state, S1))
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from gateway.controller import metadata_snapshots
-from gateway.controller.metadata_snapshots import SNAPSHOTS_KEPT, MetadataSnapshots, snapshot_revisions, take_snapshot
+from gateway.controller.metadata_snapshots import SNAPSHOTS_KEPT, MetadataSnapshots, list_snapshots, take_snapshot
 from metadata.backup.snapshot import parse_snapshot
+from metadata.controller.appointments import Progress, encode_progress
 from metadata.errors import OutcomeUnknown, Unavailable
 from metadata.model import Revision
 from metadata.store.interface import NOW, MetadataStore, Put, RangeResult, RevisionCompacted
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.bucket.layout import snapshot_key
+from segments.bucket.layout import SnapshotPlace, snapshot_key
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.gateway.doorless_cluster import cluster_of
@@ -42,7 +43,15 @@ def now_ms() -> int:
     return 77
 
 
-async def snapshot_of(bucket: MemoryObjectStore, metadata: MetadataStore) -> Revision | None:
+async def proven() -> None:
+    """No other copy of the metadata has appointed leaders."""
+
+
+async def places(bucket: MemoryObjectStore) -> list[SnapshotPlace]:
+    return [found.place for found in await list_snapshots(bucket)]
+
+
+async def snapshot_of(bucket: MemoryObjectStore, metadata: MetadataStore) -> SnapshotPlace | None:
     return await take_snapshot(bucket, metadata, LAYOUT, now_ms=now_ms)
 
 
@@ -64,11 +73,11 @@ def test_a_snapshot_holds_every_key_of_the_cluster_but_the_leased_ones_and_no_ke
         await metadata.transact(
             [], [Put(LAYOUT.broker("b1"), b"", lease), Put("/other/key", b""), Put(f"{LAYOUT.root}acls/1", b"A")]
         )
-        revision = await snapshot_of(bucket, metadata)
-        assert revision is not None
-        snapshot = parse_snapshot(await bucket.get(snapshot_key(revision)), key="s")
+        place = await snapshot_of(bucket, metadata)
+        assert place is not None
+        snapshot = parse_snapshot(await bucket.get(snapshot_key(place)), key="s")
         assert snapshot.header.cluster_id == "the-cluster"
-        assert (snapshot.header.revision, snapshot.header.taken_at_ms) == (revision, 77)
+        assert (snapshot.header.revision, snapshot.header.taken_at_ms) == (place.revision, 77)
         assert [entry.key for entry in snapshot.entries] == ["acls/1", "cluster_id"]
 
     with_cluster(tmp_path, test)
@@ -85,9 +94,9 @@ def test_it_is_of_one_revision_though_changes_come_while_it_is_read(tmp_path: Pa
 
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
         await metadata.transact([], [Put(f"{LAYOUT.root}acls/{n}", b"as it was") for n in range(9)])
-        revision = await snapshot_of(bucket, Changing(metadata))
-        assert revision is not None
-        entries = parse_snapshot(await bucket.get(snapshot_key(revision)), key="s").entries
+        place = await snapshot_of(bucket, Changing(metadata))
+        assert place is not None
+        entries = parse_snapshot(await bucket.get(snapshot_key(place)), key="s").entries
         assert [entry.value for entry in entries if entry.key.startswith("acls/")] == [b"as it was"] * 9
 
     with_cluster(tmp_path, test)
@@ -98,7 +107,7 @@ def test_none_is_written_where_nothing_has_changed(tmp_path: Path) -> None:
         first = await snapshot_of(bucket, metadata)
         assert first is not None
         assert await snapshot_of(bucket, metadata) is None
-        assert await snapshot_revisions(bucket) == [first]
+        assert await places(bucket) == [first]
 
     with_cluster(tmp_path, test)
 
@@ -116,29 +125,74 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
         for number in range(SNAPSHOTS_KEPT + 3):
             await metadata.transact([], [Put(f"{LAYOUT.root}acls/1", str(number).encode())])
             written.append(await snapshot_of(bucket, metadata))
-        assert await snapshot_revisions(bucket) == written[-SNAPSHOTS_KEPT:]
+        assert await places(bucket) == written[-SNAPSHOTS_KEPT:]
 
     with_cluster(tmp_path, test)
 
 
 def test_after_a_restore_revisions_go_on_where_they_were(tmp_path: Path) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
-        await bucket.create(snapshot_key(Revision(9000)), [b"of the old metadata"])
+        await bucket.create(snapshot_key(SnapshotPlace(0, Revision(9000))), [b"of the old metadata"])
         await metadata.transact([], [Put(LAYOUT.revision_base, b"9000")])
-        revision = await snapshot_of(bucket, metadata)
-        assert revision is not None
-        assert revision > 9000
-        entries = parse_snapshot(await bucket.get(snapshot_key(revision)), key="s").entries
-        assert all(9000 < entry.revision <= revision for entry in entries)
+        place = await snapshot_of(bucket, metadata)
+        assert place is not None
+        assert place.revision > 9000
+        entries = parse_snapshot(await bucket.get(snapshot_key(place)), key="s").entries
+        assert all(9000 < entry.revision <= place.revision for entry in entries)
 
     with_cluster(tmp_path, test)
 
 
 def test_metadata_that_were_set_back_to_a_backup_are_told_and_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
-        await bucket.create(snapshot_key(Revision(9000)), [b"newer"])
+        await bucket.create(snapshot_key(SnapshotPlace(0, Revision(9000))), [b"newer"])
         assert await snapshot_of(bucket, metadata) is None
         assert "etcd was set back to a backup" in caplog.text
+
+    with_cluster(tmp_path, test)
+
+
+def test_a_snapshot_with_fewer_appointments_stands_before_this_one_whatever_its_revision(tmp_path: Path) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        await bucket.create(snapshot_key(SnapshotPlace(6, Revision(9000))), [b"of the copy that has lost"])
+        await metadata.transact([], [Put(LAYOUT.appointments, encode_progress(Progress(7)))])
+        place = await snapshot_of(bucket, metadata)
+        assert place is not None
+        assert place.number == 7
+        assert place.revision < 9000
+        assert (await places(bucket))[-1] == place
+
+    with_cluster(tmp_path, test)
+
+
+def test_a_snapshot_with_more_appointments_shows_that_the_metadata_are_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        await metadata.transact([], [Put(LAYOUT.revision_base, b"9000"), Put(LAYOUT.appointments, encode_progress(Progress(7)))])
+        await bucket.create(snapshot_key(SnapshotPlace(8, Revision(5))), [b"of the copy that goes on"])
+        assert await snapshot_of(bucket, metadata) is None
+        assert "or the metadata exist twice" in caplog.text
+
+    with_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_batch_of_appointments_is_created_before_a_snapshot_and_only_where_something_has_changed(
+    tmp_path: Path, changed: bool
+) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        batches: list[int] = []
+
+        async def prove() -> None:
+            batches.append(len(await places(bucket)))
+
+        await snapshot_of(bucket, metadata)
+        if changed:
+            await metadata.transact([], [Put(f"{LAYOUT.root}acls/1", b"")])
+        await MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms, prove=prove).last()
+        assert batches == ([1] if changed else [])
+        assert len(await places(bucket)) == (2 if changed else 1)
 
     with_cluster(tmp_path, test)
 
@@ -171,14 +225,14 @@ def test_a_snapshot_that_fails_is_told_and_the_next_one_comes_in_time(error: Exc
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
         bucket = FailingBucket()
         bucket.fails = error
-        copies = MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms)
+        copies = MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms, prove=proven)
         running = asyncio.ensure_future(copies.run())
         await asyncio.sleep(1.5 * INTERVAL_S)
-        assert await snapshot_revisions(bucket) == []
+        assert await places(bucket) == []
         assert "no snapshot of the metadata was written" in caplog.text
         bucket.fails = None
         await asyncio.sleep(INTERVAL_S)
-        assert len(await snapshot_revisions(bucket)) == 1
+        assert len(await places(bucket)) == 1
         running.cancel()
         await metadata.close()
 
@@ -191,9 +245,9 @@ def test_a_controller_that_stops_in_order_leaves_a_snapshot_of_the_last_change(k
         metadata, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryObjectStore()
         async with cluster_of(bucket, metadata, ["b1"], killed=killed) as cluster:
             topic = await cluster.create("orders")
-        revisions = await snapshot_revisions(bucket)
-        assert len(revisions) == (0 if killed else 1)
-        assert all(revision > topic.revision for revision in revisions)
+        written = await places(bucket)
+        assert len(written) == (0 if killed else 1)
+        assert all(place.revision > topic.revision for place in written)
         await metadata.close()
 
     asyncio.run(main())
@@ -207,7 +261,7 @@ def test_the_last_snapshot_does_not_hold_up_the_end(caplog: pytest.LogCaptureFix
     async def main() -> None:
         metadata = SqliteStore(Path(":memory:"))
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
-        await MetadataSnapshots(HangingBucket(), metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms).last()
+        await MetadataSnapshots(HangingBucket(), metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms, prove=proven).last()
         assert "it took longer than 5 s" in caplog.text
         await metadata.close()
 

@@ -36,6 +36,10 @@ from segments.object_store.memory import MemoryObjectStore
 from tests.kit.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms, until
 
 
+async def proven() -> None:
+    """No other copy of the metadata has appointed leaders."""
+
+
 class CountingBucket(MemoryObjectStore):
     """Counts listings, and creates below topics/, and fails these while it is told to."""
 
@@ -102,6 +106,11 @@ def test_each_change_is_an_object_of_its_own(tmp_path: Path) -> None:
         async with cluster_of(bucket, metadata, ["b1"]) as cluster:
             made = await cluster.create("orders")
             altered = await cluster.topics.alter("orders", settings={"retention.ms": "5"})
+
+            async def first_there() -> bool:
+                return len(await mirrored(bucket)) == 2
+
+            await until(first_there)
             grown = await cluster.topics.alter("orders", partition_count=2)
             await cluster.until_led(grown)
 
@@ -182,7 +191,7 @@ async def mirroring(
     bucket: MemoryObjectStore, metadata: SqliteStore
 ) -> AsyncIterator[tuple[TopicRegistry, TopicCache, TopicMirror]]:
     cache = TopicCache(metadata, LAYOUT)
-    mirror = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms)
+    mirror = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms, prove=proven)
     following = asyncio.ensure_future(cache.run())
     await cache.wait_for(Revision(1), timeout_s=10)
     try:
@@ -204,7 +213,7 @@ def test_a_topic_is_written_once_by_one_controller_and_again_by_the_next_does_no
             await mirror.ensure([topic])
             await mirror.ensure([topic])
             assert bucket.creates == 1
-            await TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms).ensure([topic])
+            await TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms, prove=proven).ensure([topic])
             assert len(await mirrored(bucket)) == 1
 
     run(tmp_path, test)
@@ -274,7 +283,7 @@ def test_a_deletion_says_when_it_was_marked_and_another_time_for_the_same_is_no_
             assert marker is not None
             assert marker.marked_at_ms is not None
             assert begun_ms <= marker.marked_at_ms <= now_ms()
-            later = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=lambda: now_ms() + 60_000)
+            later = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=lambda: now_ms() + 60_000, prove=proven)
             await later.ensure_deleted([topic.id])
             assert "was etcd set back to a backup" not in caplog.text
 

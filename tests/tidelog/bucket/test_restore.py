@@ -19,7 +19,7 @@ from gateway.cluster.view import partitions_of
 from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.backup.restore_state import RestoreState, encode_restoring
 from metadata.cluster.id_allocation import ProducerIds, next_session
-from metadata.controller.appointments import decode_batch, decode_progress
+from metadata.controller.appointments import Progress, decode_batch, decode_progress, encode_progress
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.store.etcd.settings import EtcdSettings
@@ -31,10 +31,12 @@ from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
     WAL,
+    SnapshotPlace,
     appointments_key,
     history_file_key,
     manifest_key,
     parse_appointments_key,
+    snapshot_key,
     topic_mirror_key,
 )
 from segments.history.manifest import encode_manifest
@@ -257,8 +259,7 @@ def test_a_snapshot_that_another_cluster_has_left_on_the_bucket_is_not_used(tmp_
         bucket, other = await small_bucket(tmp_path / "lost"), MemoryObjectStore()
         async with sqlite(tmp_path / "other") as metadata:
             await metadata.transact([], [Put(LAYOUT.cluster_id, b"another"), Put(GROUP, b"of the other"), Put("/far", b"")])
-            for _ in range(500):  # so that it is the newest
-                await metadata.transact([], [Put("/far", b"")])
+            await metadata.transact([], [Put(LAYOUT.appointments, encode_progress(Progress(500)))])  # so that it is the newest
             await take_snapshot(other, metadata, LAYOUT, now_ms=now_ms)
         (left,) = [found.key async for found in list_all(other, SNAPSHOTS)]
         await bucket.create(left, [await other.get(left)])
@@ -419,6 +420,20 @@ def test_a_restore_takes_the_next_number_of_appointments_so_that_metadata_that_w
         assert after == [*before, progress.number]
         key = appointments_key(progress.number)
         assert decode_batch(await bucket.get(key), number=progress.number, key=key).appointments == ()
+
+    asyncio.run(main())
+
+
+def test_snapshots_that_follow_a_restore_stand_behind_all_that_are_there_though_the_batches_are_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        left = snapshot_key(SnapshotPlace(500, Revision(1)))
+        await bucket.create(left, [b"damaged"])
+        async with sqlite(tmp_path / "empty") as empty:
+            await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            place = await take_snapshot(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert place is not None
+            assert place.number == 501
 
     asyncio.run(main())
 

@@ -193,8 +193,24 @@ def test_a_deleted_topic_stays_deleted_though_an_older_snapshot_names_it() -> No
 
 def test_a_topic_that_a_later_snapshot_does_not_name_was_deleted_though_nobody_marked_it() -> None:
     gone = MirroredTopic("orders", ORDERS, Revision(5), False, None)
-    plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[gone], of=snapshot(revision=100)))
-    assert (plan.topics, plan.findings) == ([], [])
+    left = (f"partitions/{ORDERS}/0", msgspec.json.encode(appointed(None, SessionId(1))), 7)
+    plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[gone], of=snapshot(left, revision=100)))
+    assert (plan.topics, what(plan)) == ([], [("note", "topic orders")])
+
+
+def test_a_topic_without_records_that_the_snapshot_does_not_name_is_noted() -> None:
+    made_by_the_other_copy = MirroredTopic("orders", ORDERS, Revision(5), False, None)
+    plan = planned(found(mirrors=[made_by_the_other_copy], of=snapshot(revision=100)))
+    assert what(plan) == [("note", "topic orders")]
+    assert "may be of another copy of the metadata" in plan.findings[0].what
+
+
+def test_records_of_a_topic_that_the_snapshot_does_not_name_and_that_nobody_deleted_are_reported() -> None:
+    made_by_the_other_copy = MirroredTopic("orders", ORDERS, Revision(5), False, None)
+    plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[made_by_the_other_copy], of=snapshot(revision=100)))
+    assert what(plan) == [("damage", "topic orders")]
+    assert "2 records" in plan.findings[0].what
+    assert ORDERS in plan.findings[0].what
 
 
 def test_of_two_lives_of_a_name_the_later_one_counts() -> None:

@@ -74,10 +74,9 @@ async def reserve_ports(*, http: str, grpc: str) -> Ports:
 
 
 async def take_port(address: str, *, door: str) -> ReservedPort:
-    """Reserves HOST:PORT; port 0 takes a free one. The second argument names the listener, "HTTP" or "gRPC", in errors; gRPC's [::] includes
-    IPv4.
+    """Reserves HOST:PORT; port 0 takes a free one. The second argument names the listener, "HTTP" or "gRPC", in errors.
 
-    Addresses of the host that this machine lacks are skipped if it has another.
+    gRPC's [::] includes IPv4. Addresses of the host that this machine lacks are skipped if it has another.
     Raises Unavailable if the port is taken, and InvalidArgument if it cannot be opened for another reason.
     """
     host, port = host_and_port(address, name=door.lower())

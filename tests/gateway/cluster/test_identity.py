@@ -385,7 +385,7 @@ def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int 
         (seen(revision=89), "were set back from revision 90 to 89"),
         (seen(revision=1090, next_session=9), None),
         (seen(revision=1090, next_session=7), "were set back: they had given out session 7, and would do so again"),
-        (seen(written_at=91, revision=91), "were written anew, as a restore does"),
+        (seen(written_at=91, revision=91), "were written again, as a restore does"),
     ],
 )
 def test_metadata_that_are_not_those_of_before_are_told_apart(now: SeenClusterId, happened: str | None) -> None:

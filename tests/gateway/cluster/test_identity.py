@@ -438,7 +438,7 @@ def test_a_broker_that_was_left_running_over_a_restore_ends() -> None:
         await store.store.transact([], [Put(LAYOUT.cluster_id, b"ours")])
         store.down = None
 
-    assert "written anew" in stays_until(restore).message
+    assert "written again" in stays_until(restore).message
 
 
 def test_a_broker_ends_when_another_etcd_answers_in_the_place_of_its_own() -> None:

@@ -175,7 +175,9 @@ class DeletionNotifier:
         if self._untold:
             some = ", ".join(map(str, sorted(self._untold)[:10]))
             log.warning(
-                "deletions not published partitions=%d: %s; compactors learn of them at their next scan", len(self._untold), some
+                "deletions not published partitions=%d: no answer of the metadata store for %s; the broker stops",
+                len(self._untold),
+                some,
             )
 
     async def _tell_untold(self) -> bool:

@@ -14,7 +14,26 @@ import pytest
 from tests.test_architecture import ROOT, parsed, product_modules
 
 # Paths that do not keep these rules yet. The list only shrinks: remove an entry when its code is rewritten.
-NOT_YET = ("gateway/", "metadata/", "segments/", "compaction/", "tidelog/bucket/restore")
+NOT_YET = (
+    "gateway/access/",
+    "gateway/api",
+    "gateway/broker",
+    "gateway/controller/",
+    "gateway/error_codes",
+    "gateway/grpc/produce/",
+    "gateway/http/",
+    "gateway/kafka/",
+    "gateway/memory_shares",
+    "gateway/readiness",
+    "gateway/records/",
+    "gateway/routing/",
+    "gateway/settings",
+    "gateway/telemetry/",
+    "metadata/",
+    "segments/",
+    "compaction/",
+    "tidelog/bucket/restore",
+)
 BANNED = re.compile(r"\b(?:told|anew|whoever|nobody|for ever|of before|by then|reckon\w*|so long|doors?)\b", re.IGNORECASE)
 FRAGMENT = re.compile(r"(?:Of|As|What|Where|The same|That|So|Who|Whether)\b")
 SENTENCE = re.compile(r"[A-Z].*?\.(?:\s|$)", re.DOTALL)

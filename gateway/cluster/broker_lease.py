@@ -1,11 +1,12 @@
-"""A broker's place in the cluster: its key among the brokers, and the lease that keeps it there.
+"""Registers a broker in the cluster: its key among the brokers, and the lease that keeps it there.
 
-    join ─▶ key under a lease ─▶ keep: renewed every third of its time ─▶ leave, or lost
-                                  └─ written anew where this broker drains, or can't write to the bucket
+  join ─▶ key under a lease ─▶ keep: renewed every third of its time ─▶ leave, or lost
+                                 └─ rewritten when this broker drains, or cannot write to the bucket
 
-Losing it loses no record and stops nothing by itself: the bucket decides what is committed. It tells that another may be about to
-seal this session, so that the broker had better begin a new one. Invariant: a session joins once; after `keep` has returned, it
-never comes back.
+A lost lease loses no record and stops nothing by itself: the bucket decides what is committed. It signals that another broker may
+be
+about to seal this session, so this broker begins a new one. Invariant: a session joins once; after `keep` has returned, it never
+rejoins.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from metadata.model import SessionId
 from metadata.store.interface import NO_LEASE, Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
 from metadata.store.keys import KeyLayout
 
-# Before a step that the metadata store could not do is tried again.
+# Pause before a failed step of the metadata store is tried again.
 PAUSE_S = 0.5
 LEAVE_TIMEOUT_S = 2.0
 
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerLease:
-    """Of one session. Its owner calls `join`, then runs `keep()` as a task, and calls `leave` in the end."""
+    """Holds the registration of one session. Its owner calls `join`, then runs `keep()` as a task, and calls `leave` in the end."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class BrokerLease:
         ttl_s: float,
         own_sessions: Set[SessionId] = frozenset(),
     ) -> None:
-        """`own_sessions`: those that this process had before, none where it has just begun."""
+        """`own_sessions` are the earlier sessions of this process."""
         self._store = store
         self._own_sessions = own_sessions
         self._key = layout.broker(registration.broker_id)
@@ -56,14 +57,15 @@ class BrokerLease:
 
     @property
     def sure(self) -> bool:
-        """Whether the lease can't have ended yet, so that nobody can have been appointed in this session's place."""
+        """True while the lease cannot have ended, so that no other session can have been appointed in this one's place."""
         return asyncio.get_running_loop().time() < self._sure_until_s
 
     async def join(self) -> bool:
-        """Registers the session, as soon as the store can be reached. What an earlier process of this broker left is removed.
+        """Registers the session once the store can be reached, and removes what an earlier process of this broker left.
 
-        False when it is not certain that it was never registered before: then it must not be registered again. Raises Rejected
-        where another process has taken this broker's place since it had a session.
+        Returns False if it may have been registered before: then it must not be registered again. Raises Rejected if another
+        process has taken
+        this broker's place since it had a session.
         """
         while True:
             try:
@@ -76,11 +78,11 @@ class BrokerLease:
                     await self._store.revoke_lease(held.lease)
                 break
             except (Unavailable, OutcomeUnknown) as error:
-                log.warning("%s could not be registered; trying again: %s", self._key, error)
+                log.warning("registration failed key=%s: %s; retrying", self._key, error)
                 await asyncio.sleep(PAUSE_S)
         self.lease = lease
         self._sure_until_s = asked_s + self._ttl_s
-        left = held.mod_revision if held is not None and held.lease == NO_LEASE else 0  # put there by hand: nobody's
+        left = held.mod_revision if held is not None and held.lease == NO_LEASE else 0  # put there by hand, without an owner
         put = Put(self._key, encode_registration(self._registration), lease)
         try:
             result = await self._store.transact([Compare(self._key, left)], [put])
@@ -89,14 +91,15 @@ class BrokerLease:
             why: Exception | str = "another process with this id came first"
         except (LeaseLost, Unavailable, OutcomeUnknown) as error:
             why = error
-        log.warning("%s could not be registered; a new session is needed: %s", self._key, why)
+        log.warning("registration failed key=%s: %s; a new session begins", self._key, why)
         await asyncio.sleep(PAUSE_S)
         return False
 
     async def keep(self) -> None:
-        """Renews the lease, and tells of a drain, until the registration is lost: by the lease, or because somebody removed it.
+        """Renews the lease and publishes a drain, until the registration is lost: the lease ended, or the key was removed.
 
-        Raises Rejected when another process has registered as the same broker; later, at the next `join`, where it can't be asked.
+        Raises Rejected if another process has registered as the same broker; if the store does not answer, the next `join` raises
+        it.
         """
         try:
             while True:
@@ -105,14 +108,14 @@ class BrokerLease:
                 try:
                     await self._renew()
                     await self._tell()
-                except TidelogError as error:  # also one that says no: the lease tells in the end
-                    log.warning("the lease of %s could not be renewed: %s", self._key, error)
+                except TidelogError as error:  # also a refusal: the end of the lease decides
+                    log.warning("lease renewal failed key=%s: %s; retrying", self._key, error)
                     pause_s = min(pause_s, PAUSE_S)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._told.wait()
         except LeaseLost:
-            log.warning("the registration of %s was lost", self._key)
+            log.warning("registration lost key=%s: the lease ended or the key was removed; a new session begins", self._key)
             await self._check_id()
         finally:
             self._sure_until_s = 0.0
@@ -129,21 +132,22 @@ class BrokerLease:
                 raise self._replaced(held)
 
     def _check_place(self, held: KeyValue) -> None:
-        """Of two processes with one id the later one stays: else they would remove each other in turn."""
+        """Raises Rejected if a later process with this id is registered: else the two would remove each other in turn."""
         with contextlib.suppress(Corrupt):
             if self._own_sessions and decode_registration(held).registration.session not in self._own_sessions:
                 raise self._replaced(held)
 
     def _tell_of_replacing(self, held: KeyValue) -> None:
-        """Most often of this broker before its restart, at the same address; else of one that lives, and ends by this."""
+        """Logs which registration is replaced: most often that of this broker before its restart, else that of a live process,
+        which ends."""
         other, own = _registered(held), self._registration
         if other is None or other.session in self._own_sessions:
             return
         if (other.http_address, other.grpc_address) == (own.http_address, own.grpc_address):
-            log.info("%s takes the place of its %s, which did not end in order", self._key, _told(other))
+            log.info("registration replaced key=%s: its %s did not end in order", self._key, _told(other))
         else:
             log.warning(
-                "%s replaces another process with this id: %s. If that one still runs, it stops: give each broker an id of its own "
+                "registration replaced key=%s: another process has this id, %s; it stops; give each broker its own id "
                 "(--broker-id)",
                 self._key,
                 _told(other),
@@ -157,13 +161,13 @@ class BrokerLease:
         )
 
     async def _tell(self) -> None:
-        """Finds that the registration is still there, and writes into it what others have to know."""
+        """Checks that the registration still exists, and writes into it what others have to know."""
         held = await self._store.get(self._key)
         if held is None or held.lease != self.lease:
             raise LeaseLost
         try:
             registration = decode_registration(held).registration
-        except Corrupt as error:  # nobody sees this broker any more
+        except Corrupt as error:  # other brokers no longer see this broker
             raise LeaseLost from error
         changed = msgspec.structs.replace(
             registration,
@@ -175,37 +179,37 @@ class BrokerLease:
         if changed != registration and registration.format_version <= FORMAT_VERSION:
             put = Put(self._key, encode_registration(changed), self.lease)
             result = await self._store.transact([Compare(self._key, held.mod_revision)], [put])
-            if not result.succeeded:  # an operator came between
+            if not result.succeeded:  # an operator changed it meanwhile
                 raise Unavailable(f"{self._key} has changed meanwhile")
 
     def drain(self) -> None:
-        """Asks to be given no more partitions, and to be rid of those it has."""
+        """Asks the controller to appoint this broker to no more partitions, and to move those it leads."""
         self._draining = True
         self._told.set()
 
     def tell_unwritable(self, bytes_min: int) -> None:
-        """That objects of this size can't be written to the bucket; 0: that they can."""
+        """Publishes that objects of this size cannot be written to the bucket; 0: that they can."""
         if bool(bytes_min) != bool(self._unwritable_bytes):
             self._unwritable_bytes = bytes_min
             self._told.set()
 
     def look(self) -> None:
-        """Asks whether the registration is still there, at once: a watch says that it is not."""
+        """Checks at once whether the registration still exists, after a watch reported its end."""
         self._told.set()
 
     async def leave(self) -> None:
-        """Ends the registration at once, so that others need not wait for the lease to end. Where that fails, they do."""
+        """Ends the registration at once, so that others need not wait for the end of the lease. If that fails, they wait."""
         if self.lease is None:
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._store.revoke_lease(self.lease)
         except (TidelogError, TimeoutError) as error:
-            log.warning("%s is left to its lease: %s", self._key, error or "no answer in time")
+            log.warning("deregistration failed key=%s: %s; the lease ends by itself", self._key, error or "no answer in time")
 
 
 def _registered(held: KeyValue) -> BrokerRegistration | None:
-    """None where it can't be read."""
+    """Returns the registration; None if it cannot be read."""
     try:
         return decode_registration(held).registration
     except Corrupt:

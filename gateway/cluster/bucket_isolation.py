@@ -1,14 +1,17 @@
-"""A broker that lives and can't write to the bucket loses its session, if another broker can. If none can, nobody loses anything.
+"""Ends the session of a live broker that cannot write to the bucket, if another broker can. If none can, no broker loses its
+session.
 
-    own writes fail for bucket_timeout_ms ─▶ `unwritable_bytes` in the own registration ◀── taken back with the next write
-                                                     │ seen by every other broker
-                                                     ▼
-    it writes as many bytes itself, PROOFS times ─▶ all succeed: removes the registration ─▶ the controller seals, and appoints
-                                                 └─▶ one fails: nobody knows better, so nothing happens; again after ASIDE_S
+  own writes fail for bucket_timeout_ms ─▶ `unwritable_bytes` in the own registration ◀── removed by the next write
+                                             │ seen by every other broker
+                                             ▼
+  another broker writes as many bytes itself, PROOFS times ─▶ all succeed: removes the registration ─▶ the controller seals
+                                                           └─▶ one fails: nothing happens; again after ASIDE_S
 
-Writing is tried only while it is in doubt: here, by others for this broker, or since partitions wait for the bucket. A cluster at
-rest writes nothing. Invariants: a registration is removed only as it was when it said that its broker can't write, and only by a
-broker that has written since; who has lost it comes back by a claim, which is a write: so nobody is removed again and again.
+Writing is tried only while it is in doubt: for this broker, for another one, or since partitions wait for the bucket. An idle
+cluster
+writes nothing. Invariants: a registration is removed only in the version that said its broker cannot write, and only by a broker
+that
+has written since. A removed broker returns by a claim, which is a write, so no broker is removed again and again.
 """
 
 from __future__ import annotations
@@ -26,24 +29,25 @@ from metadata.store.keys import KeyLayout
 from segments.bucket.layout import proof_key
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 
-# Between looks at the own writes, and between tries to write.
+# Interval between checks of the own writes, and between attempts to write.
 LOOKS_S = 1.0
-# A broker in trouble tries to write each LOOKS_S: where the bucket is back for all, it has said so before the last proof.
+# Writes that prove the bucket writable. A broker in trouble tries every LOOKS_S: if the bucket is back for all, it says so before
+# the last.
 PROOFS = 4
-# Before a broker that could not prove that it writes tries again.
+# Pause before a broker that could not prove its writes tries again.
 ASIDE_S = 5.0
 
 log = logging.getLogger(__name__)
 
 
 class UnwritableReporter(Protocol):
-    """Whoever keeps the own registration: broker_lease.py."""
+    """Publishes in the own registration that the bucket cannot be written to; broker_lease.py implements it."""
 
     def tell_unwritable(self, bytes_min: int) -> None: ...
 
 
 class BucketIsolationMonitor:
-    """Of one session. Its owner runs `run()` as a task, and calls `look` when the brokers have changed."""
+    """Watches the writes of one session. Its owner runs `run()` as a task, and calls `look` when the brokers have changed."""
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class BucketIsolationMonitor:
         waits_for_s: Callable[[], float],
         new_nonce: Callable[[], bytes],
     ) -> None:
-        """`waits_for_s`: for how long something has waited for the bucket that is no write."""
+        """`waits_for_s` returns how long a task other than a write has waited for the bucket."""
         self._bucket = bucket
         self._metadata = metadata
         self._brokers = brokers
@@ -76,7 +80,7 @@ class BucketIsolationMonitor:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether this broker has said that it can't write."""
+        """True once this broker has published that it cannot write."""
         return self._in_trouble.is_set()
 
     async def until_in_trouble(self) -> None:
@@ -108,7 +112,7 @@ class BucketIsolationMonitor:
             try:
                 await self._remove_if_writing()
             except TidelogError as error:
-                log.warning("whether other brokers can write to the bucket is not known: %s", error)
+                log.warning("bucket isolation check failed: %s; retrying", error)
             await asyncio.sleep(ASIDE_S)
 
     def _others_in_trouble(self) -> bool:
@@ -126,10 +130,14 @@ class BucketIsolationMonitor:
             result = await self._metadata.transact([Compare(key, found.revision)], [Delete(key)])
             if result.succeeded:
                 session = found.registration.session
-                log.error("broker %s can't write to the bucket, and this one can: its session %s is ended", broker_id, session)
+                log.error(
+                    "broker isolated from the bucket broker=%s session=%s: this broker can write; the session of the other ends",
+                    broker_id,
+                    session,
+                )
 
     async def _proves(self, size: int) -> bool:
-        """Whether this broker writes objects of so many bytes, again and again, for as long as another says that it can't."""
+        """Writes objects of `size` bytes, PROOFS times, while another broker says that it cannot. Returns whether all succeeded."""
         for proof in range(PROOFS):
             if proof:
                 await asyncio.sleep(LOOKS_S)
@@ -138,7 +146,7 @@ class BucketIsolationMonitor:
         return True
 
     async def _writes(self, size: int) -> bool:
-        """Whether an object of so many bytes can be written now, in time, and at the first try."""
+        """Returns whether an object of `size` bytes can be written now, in time, and at the first attempt."""
         key = proof_key(self._new_nonce().hex())
         try:
             async with asyncio.timeout(self._timeout_s / 2):
@@ -146,11 +154,11 @@ class BucketIsolationMonitor:
         except AlreadyExists:
             return False
         except (TidelogError, TimeoutError) as error:
-            log.info("%s bytes could not be written to the bucket: %s", size, error or "no answer in time")
+            log.info("bucket probe failed bytes=%s: %s", size, error or "no answer in time")
             return False
         try:
             async with asyncio.timeout(self._timeout_s / 2):
                 await self._bucket.delete(key)
         except (TidelogError, TimeoutError) as error:
-            log.info("%s is left on the bucket, and of no use: %s", key, error or "no answer in time")
+            log.info("bucket probe not deleted key=%s: %s; the object is unused", key, error or "no answer in time")
         return True

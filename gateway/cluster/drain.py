@@ -1,11 +1,11 @@
-"""What an operator asks of the cluster through any of its brokers: to drain one of them, and to undo that.
+"""Drains a broker, or undoes that, through any broker of the cluster.
 
-    drain ─▶ `draining` in the broker's registration ─▶ the controller asks it to hand over ─▶ it leads nothing, and lives on
-                     ▲
-                     └── undrain takes it back; so does the broker's next start
+  drain ─▶ `draining` in the broker's registration ─▶ the controller asks it to hand over ─▶ it leads nothing, and keeps running
+               ▲
+               └── undrain removes it; so does the broker's next start
 
-The broker that is asked writes into the registration of the one that is meant: no connection between the two is needed, so a
-broker whose doors can't be reached is drained as well. Invariant: nobody is asked to drain where no other broker would take over.
+The broker that receives the request writes into the registration of the other: no connection between the two is needed, so a broker
+whose listeners cannot be reached is drained as well. Invariant: no broker drains if no other could take over.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from metadata.errors import NotFound, Rejected, did_you_mean
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 
-# How long the watch may take to tell of what was written here.
+# Longest wait for the watch to show what was written here.
 FOLLOW_TIMEOUT_S = 5.0
 
 
 async def set_draining(
     metadata: MetadataStore, layout: KeyLayout, view: ClusterView, broker_id: str, *, draining: bool, validate_only: bool = False
 ) -> DrainState:
-    """Asks the broker to drain, or to take partitions again, and answers how many it leads now. Asking twice changes nothing.
+    """Sets whether the broker drains, and returns how many partitions it leads now. Repeated calls change nothing.
 
-    Raises InvalidArgument, NotFound, Rejected where no other broker could take over, Unavailable, Corrupt.
+    Raises InvalidArgument, NotFound, Rejected if no other broker could take over, Unavailable, Corrupt.
     """
     brokers = view.brokers.brokers
     held = brokers.get(check_broker_id(broker_id))

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 
 class EarlierSessions:
+    """Seals the earlier sessions of metadata that one broker uses at a time, and checks that the metadata know what they wrote."""
+
     def __init__(
         self,
         bucket: ObjectStore,
@@ -44,7 +46,7 @@ class EarlierSessions:
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        """`footers`: those that are read here are not read again to take over the session's partitions."""
+        """`footers` keeps the footers that are read here for the takeover of the session's partitions."""
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -74,11 +76,15 @@ class EarlierSessions:
         states = await self._states()
         unknown = written_unknown(runs.session, wrote, states, await self._topic_ids(states))
         if unknown:
-            log.error("session %s has written to %s of which these metadata know no such leader", runs.session, unknown[0])
+            log.error(
+                "unknown leadership session=%s partition=%s: the session wrote in a leader epoch that these metadata do not know",
+                runs.session,
+                unknown[0],
+            )
         return not unknown
 
     async def _states(self) -> dict[TopicPartition, PartitionState | None]:
-        """Of all partitions; None where a state can't be read, which the watch of the partitions tells of."""
+        """Returns the states of all partitions; None for an unreadable one, which the watch of the partitions reports."""
         states: dict[TopicPartition, PartitionState | None] = {}
         page = await self._metadata.range(self._layout.partitions, limit=PAGE_PARTITIONS)
         while True:
@@ -91,7 +97,7 @@ class EarlierSessions:
             page = await self._metadata.range(self._layout.partitions, start_after=page.items[-1].key, limit=PAGE_PARTITIONS)
 
     async def _topic_ids(self, states: Collection[TopicPartition]) -> Set[TopicId]:
-        """Of the topics that these metadata have; where one can't be read, of those whose partitions have states."""
+        """Returns the ids of all topics; if one cannot be read, the topic ids of the given partitions."""
         try:
             return await read_topic_ids(self._metadata, self._layout)
         except Corrupt:

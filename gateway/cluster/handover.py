@@ -1,11 +1,12 @@
-"""Gives up the partitions that the controller asks for, each as soon as all that was taken for it is committed.
+"""Hands over the partitions that the controller asks for, each as soon as all its accepted batches are committed.
 
-    asked ─▶ paused: no batch is taken for it ─▶ flushed, without lingering ─▶ released: the other leads, in one transaction
-                  ▲                                                                └─▶ dropped, as the watch tells of it
-                  └── resumed, where the question is gone
+  asked ─▶ paused: it accepts no batch ─▶ flushed, without lingering ─▶ released: the other leads, in one transaction
+             ▲                                                             └─▶ dropped, when the watch shows it
+             └── resumed, if the request is withdrawn
 
-Invariants: a partition is released only when all that was taken for it is committed, and nothing is taken in between; what was
-decided on a state that has changed since is not written.
+Invariants: a partition is released only when all its accepted batches are committed, and none is accepted in between. A decision on
+a
+state that has changed since is not written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from metadata.store.interface import OPERATIONS_MAX, MetadataStore
 from metadata.store.keys import KeyLayout
 from segments.log.session_log import Released, SessionLog
 
-# Before what the metadata store could not do is tried again, unless the metadata change before.
+# Pause before a failed step of the metadata store is tried again, unless the metadata change before.
 PAUSE_S = 0.5
 
 log = logging.getLogger(__name__)
@@ -33,22 +34,22 @@ _Asked = Mapping[TopicPartition, tuple[PartitionState, Revision]]
 
 
 class Handover:
-    """Of one session. Its owner runs `run()` as a task, and calls `look` when the metadata have changed."""
+    """Hands over partitions of one session. Its owner runs `run()` as a task, and calls `look` when the metadata have changed."""
 
     def __init__(self, session_log: SessionLog, metadata: MetadataStore, view: ClusterView, *, layout: KeyLayout) -> None:
         self._log = session_log
         self._metadata = metadata
         self._view = view
         self._layout = layout
+        # Released partitions, with the state that was released: the watch has not shown the release yet.
         self._released: dict[TopicPartition, Revision] = {}
-        """Those that were released, with the state that it was decided on: the watch has not told of it yet."""
         self._changed = asyncio.Event()
 
     def look(self) -> None:
         self._changed.set()
 
     async def run(self) -> None:
-        """Ends when the session does."""
+        """Hands over until the session ends."""
         with contextlib.suppress(SessionFenced):
             while True:
                 self._changed.clear()
@@ -61,7 +62,7 @@ class Handover:
                         await self._changed.wait()
 
     def _asked(self) -> _Asked:
-        """What is to be handed over, in order."""
+        """Returns the partitions to hand over, in order."""
         mine, states = self._log.session.id, self._view.partitions.states
         moving = {p: states[p] for p in sorted(self._view.partitions.moving) if p in states and states[p][0].leader_session == mine}
         self._released = {p: at for p, at in self._released.items() if p in moving and moving[p][1] == at}
@@ -72,7 +73,8 @@ class Handover:
         }
 
     async def _hand_over(self, asked: _Asked) -> bool:
-        """Whether all were handed over; what nothing is on its way of goes first. Raises SessionFenced."""
+        """Hands over the partitions, first those without batches on their way. Returns whether all were handed over. Raises
+        SessionFenced."""
         flushed = {partition for partition in asked if self._is_flushed(partition)}
         idle = [partition for partition in asked if partition in flushed]
         busy = [partition for partition in asked if partition not in flushed]
@@ -91,7 +93,7 @@ class Handover:
         return bounds.high_watermark == bounds.end_offset
 
     async def _release(self, asked: _Asked, partitions: Sequence[TopicPartition]) -> bool:
-        """One transaction; False where it is to be tried again."""
+        """Releases the partitions in one transaction. Returns False if it must be tried again."""
         try:
             released = {partition: await release(self._log, partition, asked[partition][0]) for partition in partitions}
             states = self._view.partitions.states
@@ -99,20 +101,20 @@ class Handover:
             decisions = [
                 LeadershipChange(partition, revision, handed_over(state, *released[partition]))
                 for partition, (state, revision) in ((partition, asked[partition]) for partition in held)
-            ]  # without those that were taken back meanwhile: they are served again
-            self._log.partitions.stop_reads(held)  # once it is sent, another may lead, whatever becomes of the answer
+            ]  # excludes those withdrawn meanwhile: they are served again
+            self._log.partitions.stop_reads(held)  # once the transaction is sent, another may lead, whatever the answer
             await leadership.write(self._metadata, decisions, self._layout)
         except SessionFenced:
             raise
         except TidelogError as error:
-            log.info("%s partitions are not handed over yet; trying again: %s", len(partitions), error)
+            log.info("handover failed partitions=%s: %s; retrying", len(partitions), error)
             return False
         self._released |= {partition: asked[partition][1] for partition in held}
         return True
 
 
 async def release(session_log: SessionLog, partition: TopicPartition, state: PartitionState) -> Released:
-    """Where the partition's records in this session end. One that is not led yet was not written to in this epoch."""
+    """Returns where the partition's records in this session end. A partition that is not led yet has none in this epoch."""
     if partition in session_log.partitions:
         return await session_log.flushed(partition)
     return Released(session_log.writer.committed_to, {span.session for span in state.sessions})

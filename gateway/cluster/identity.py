@@ -1,4 +1,4 @@
-"""Which cluster a broker belongs to: the metadata and the bucket must say the same, so that two never share a prefix.
+"""Decides which cluster a broker belongs to: metadata and bucket must agree, so that two clusters never share a prefix.
 
     metadata    bucket      the broker
     ────────    ────────    ─────────────────────────────────────────────────────────────
@@ -16,12 +16,13 @@
     to b1       another's
     restoring   any         refuses, until the restore is complete
 
-What can be refused is refused before anything is written, the start-up proof included (`before_writing`).
+A start is refused before anything is written, including the start-up proof (`before_writing`).
 
-While it runs, a broker looks again and again whether the metadata are those still that it started with. Where they were emptied,
-restored or set back to a backup, it ends: what it was appointed to is forgotten, and may be given away a second time.
+A running broker checks repeatedly that the metadata are still those that it started with. If they were emptied, restored or set
+back
+to a backup, it ends: its appointments are forgotten, and may be given away a second time.
 
-Invariants: a bucket that holds records is never taken for a new one; nobody leads on for long by metadata that are gone.
+Invariants: a bucket that holds records is never taken for a new one. No broker leads for long by metadata that are gone.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from segments.bucket.markers import check_not_superseded
 from segments.object_store.interface import ObjectStore
 from segments.wal.session import first_with_segments, read_claim
 
-# A bucket that is gone with its process, which everybody knows who names it.
+# A bucket that ends with its process.
 MEMORY = "memory://"
-# Between looks at the cluster's id, while the broker runs.
+# Interval between checks of the cluster's id while the broker runs.
 LOOK_INTERVAL_S = 2.0
 
 _RESTORE = (
@@ -60,6 +61,8 @@ log = logging.getLogger(__name__)
 
 
 class BeforeWriting(Protocol):
+    """Runs before the first write, with whether no cluster has used the bucket yet."""
+
     async def __call__(self, *, is_new: bool) -> None: ...
 
 
@@ -72,9 +75,9 @@ async def identify_cluster(
     now_ms: int,
     before_writing: BeforeWriting | None = None,
 ) -> str:
-    """The cluster's id, `new_id` where it is a new one. Raises Rejected as drawn above, Unavailable, Corrupt.
+    """Returns the cluster's id, `new_id` if the cluster is new. Raises Rejected as drawn above, Unavailable, Corrupt.
 
-    `before_writing` is awaited when nothing that was read speaks against this bucket, with whether no cluster has used it yet.
+    `before_writing` is awaited once nothing that was read excludes this bucket, with whether no cluster has used it yet.
     """
     await check_not_restoring(metadata, layout)
     # The bucket first: a broker that starts at the same time writes to the metadata first.
@@ -99,14 +102,14 @@ async def identify_cluster(
     if before_writing is not None:
         await before_writing(is_new=not written_to)
     identity = await cluster_id(metadata, new_id, layout)
-    if not written_to:  # again, since others may start at the same time
+    if not written_to:  # checked again, since others may start at the same time
         await _check_never_led(bucket, metadata, layout, identity)
     await sign_bucket(bucket, identity, now_ms=now_ms)
     return identity
 
 
 async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, identity: str) -> None:
-    """Who finds nothing on the bucket may go on only where no broker had a session: each signs its bucket before that."""
+    """Raises Rejected if the bucket is empty although a broker had a session: each signs its bucket before that."""
     if await metadata.get(layout.next_session) is None or bucket.url == MEMORY:
         return
     if await read_cluster_record(bucket) is None:  # else another broker started at the same time
@@ -137,13 +140,13 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
 
 
 async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> None:
-    """Rejected where a session has written whose number the metadata have yet to give out, or gave to another broker.
+    """Raises Rejected if a session has written whose number the metadata have yet to give out, or gave to another broker.
 
     Raises Unavailable.
     """
     untaken = await next_number(metadata, layout)
     written = await first_with_segments(bucket, from_session=untaken)
-    if written is not None and written >= await next_number(metadata, layout):  # else a broker took it a moment ago
+    if written is not None and written >= await next_number(metadata, layout):  # else a broker took the number a moment ago
         await check_not_superseded(bucket, await read_restoration(metadata, layout))
         raise set_back(bucket.url, written)
     for session in (await foreign_claims(bucket, metadata, layout)).foreign:
@@ -158,7 +161,7 @@ async def next_number(metadata: MetadataStore, layout: KeyLayout) -> SessionId:
 
 
 class NotedClaims(NamedTuple):
-    """Session numbers that the metadata note as taken and not yet begun, by the claims on the bucket."""
+    """Lists the session numbers that the metadata note as taken and not yet begun, by the claims on the bucket."""
 
     # Claimed by the broker that took the number.
     own: list[SessionId]
@@ -188,19 +191,19 @@ def set_back(url: str, session: SessionId) -> Rejected:
 
 
 class SeenClusterId(NamedTuple):
-    """The cluster's id, as one look at the metadata found it."""
+    """Holds the cluster's id as one read of the metadata found it."""
 
-    # None: there is none.
+    # None if there is none.
     cluster_id: str | None
     written_at: Revision
-    # Of the whole store.
+    # Revision of the whole store.
     revision: Revision
-    # That nobody has taken yet.
+    # The first number that no broker has taken yet.
     next_session: SessionId = SessionId(1)
 
 
 def what_happened(identity: str, before: SeenClusterId | None, now: SeenClusterId) -> str | None:
-    """To the metadata of cluster `identity`, as a sentence that begins with them; None where all is as it was."""
+    """Returns what happened to the metadata of cluster `identity`, as a predicate of "the metadata"; None if they are unchanged."""
     if now.cluster_id is None:
         return "are gone"
     if now.cluster_id != identity:
@@ -208,7 +211,7 @@ def what_happened(identity: str, before: SeenClusterId | None, now: SeenClusterI
     if before is not None and now.revision < before.revision:
         return f"were set back from revision {before.revision} to {now.revision}"
     if before is not None and now.written_at != before.written_at:
-        return "were written anew, as a restore does"
+        return "were written again, as a restore does"
     if before is not None and now.next_session < before.next_session:
         return f"were set back: they had given out session {before.next_session - 1}, and would do so again"
     return None
@@ -217,9 +220,9 @@ def what_happened(identity: str, before: SeenClusterId | None, now: SeenClusterI
 async def watch_identity(
     metadata: MetadataStore, layout: KeyLayout, identity: str, *, set_back: Callable[[], TopicPartition | None] = lambda: None
 ) -> NoReturn:
-    """Ends only when this broker must: raises Rejected where the metadata are not those any more that it started with.
+    """Raises Rejected once the metadata are no longer those that this broker started with; it returns never.
 
-    `set_back`: as of PartitionCache. While the metadata can't be read nothing follows: leaders go on without them.
+    `set_back`: as in PartitionCache. Unreadable metadata have no consequence: leaders continue without them.
     """
     before: SeenClusterId | None = None
     while True:
@@ -228,9 +231,9 @@ async def watch_identity(
         except Rejected as error:
             if "etcd_cluster_id" in error.details:
                 raise _lost(identity, f"can't be asked for: {error}") from error
-            log.warning("whether the metadata are still those of cluster %s is not known: %s", identity, error)
+            log.warning("metadata identity check failed cluster=%s: %s; retrying", identity, error)
         except TidelogError as error:
-            log.info("whether the metadata are still those of cluster %s is not known: %s", identity, error)
+            log.info("metadata identity check failed cluster=%s: %s; retrying", identity, error)
         else:
             happened = what_happened(identity, before, now)
             fallen = set_back()
@@ -243,7 +246,7 @@ async def watch_identity(
 
 
 async def _look(metadata: MetadataStore, layout: KeyLayout) -> SeenClusterId:
-    next_session = await next_number(metadata, layout)  # before the id, which is the last that a restore writes
+    next_session = await next_number(metadata, layout)  # read before the id, which a restore writes last
     found = await metadata.range(layout.cluster_id, limit=1)
     held = next((item for item in found.items if item.key == layout.cluster_id), None)
     if held is None:
@@ -253,7 +256,7 @@ async def _look(metadata: MetadataStore, layout: KeyLayout) -> SeenClusterId:
 
 def _lost(identity: str, happened: str) -> Rejected:
     return Rejected(
-        f"the metadata of cluster {identity} {happened}: this broker stops, since nobody knows any more what it leads",
+        f"the metadata of cluster {identity} {happened}: this broker stops, since its appointments are no longer known",
         hint="Nothing acknowledged is lost. If the metadata store was emptied, lost its disk, or was set back to a backup: "
         f"{_RESTORE} If it was restored just now, start this broker again.",
         cluster_id=identity,

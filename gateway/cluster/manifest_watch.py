@@ -1,12 +1,14 @@
-"""Hears of newer manifests, and has the partitions that are led here follow them; tells of those that DeleteRecords wrote here.
+"""Follows notices of newer manifests for the partitions led here, and publishes those that DeleteRecords wrote here.
 
-    /compactions/{unit} ─ watch ─▶ ManifestNoticeCache ─▶ led here, newer than held? ─▶ LIST, GET ─▶ ManifestFollower.adopt
-    ManifestFollower: on_deletion ─▶ DeletionNotifier ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
+  /compactions/{unit} ─ watch ─▶ ManifestNoticeCache ─▶ led here, newer than held? ─▶ LIST, GET ─▶ ManifestFollower.adopt
+  ManifestFollower: on_deletion ─▶ DeletionNotifier ─▶ /compactions/{unit} ─▶ compactors, and the present leader
 
-A notice saves polling, and decides nothing: what is adopted is the newest manifest on the bucket. One that was missed is found out
-by a reader, when a segment is gone. Invariants: a partition that comes to be led here follows notices that came before, too; a
-version that is not there yet, since DeleteRecords got no answer, is looked for as long as its notice stands; what was deleted here
-is told, however long the metadata are away, unless the broker ends before.
+A notice saves polling, and decides nothing: the newest manifest on the bucket is adopted. A reader finds out about a missed one
+when a
+segment is gone. Invariants: a partition that comes to be led here also follows earlier notices. A version that is not there yet,
+because DeleteRecords got no answer, is looked for while its notice stands. Deletions are published however long the metadata are
+away,
+unless the broker ends before.
 """
 
 from __future__ import annotations
@@ -28,32 +30,32 @@ from segments.history.manifest_store import newest_manifests
 from segments.log.session_log import SessionLog
 from segments.object_store.interface import ObjectStore
 
-# Before manifests that could not be read are tried again.
+# Pause before manifests that could not be read are tried again.
 PAUSE_S = 1.0
-# Before one that was told of and is not there is looked for again: from PAUSE_S on twice as long each time, up to this.
+# Longest pause before an announced manifest that is not there is looked for again; it doubles from PAUSE_S on.
 AWAITED_PAUSE_S_MAX = 30.0
-# What is deleted meanwhile is told together: each notice is a lease, for ten minutes.
+# Interval over which deletions are published together: each notice is a lease, for ten minutes.
 TOLD_EACH_S = 5.0
-# Where it can't be told, the pause grows up to this.
+# Longest pause while deletions cannot be published.
 TOLD_EACH_S_MAX = 30.0
-# A broker that stops takes so long at most to tell what it has not told yet.
+# Longest time that a stopping broker takes to publish deletions.
 LAST_WORD_S = 2.0
 
 log = logging.getLogger(__name__)
 
 
 class _Awaited(NamedTuple):
-    """A manifest that was told of, and is not there: it may land late, or never."""
+    """Describes an announced manifest that is not there: it may land late, or never."""
 
-    # What is there.
+    # The newest manifest that is there.
     newest: Manifest | None
     pause_s: float
     due_s: float
 
 
 class ManifestWatch:
-    """Of one session. Its owner runs `run()` as a task, and calls `look` for partitions that came to be led here with a manifest
-    that is not the newest of which notices tell."""
+    """Adopts newer manifests for one session. Its owner runs `run()` as a task, and calls `look` for partitions newly led here
+    whose manifest is older than a notice says."""
 
     def __init__(
         self, session_log: SessionLog, bucket: ObjectStore, topics: TopicCache, notices: ManifestNoticeCache, *, reads_max: int
@@ -63,8 +65,8 @@ class ManifestWatch:
         self._topics = topics
         self._notices = notices
         self._reads_max = reads_max
+        # Partitions that may have newer manifests than are held.
         self._heard: set[TopicPartition] = set()
-        """Of which there may be newer manifests than are held."""
         self._awaited: dict[TopicPartition, _Awaited] = {}
         self._told = asyncio.Event()
 
@@ -82,7 +84,7 @@ class ManifestWatch:
                 try:
                     await self._adopt(heard, due)
                 except TidelogError as error:
-                    log.info("newer manifests could not be read; trying again: %s", error)
+                    log.info("manifest read failed: %s; retrying", error)
                     self.look(heard | due)
                     await asyncio.sleep(PAUSE_S)
                 await self._told_or_due()
@@ -109,7 +111,7 @@ class ManifestWatch:
         manifests = await newest_manifests(self._bucket, outdated, known=known, reads_max=self._reads_max)
         for partition, manifest in manifests.items():
             if isinstance(manifest, Corrupt):
-                log.error("%s goes on with the manifest that it has: %s", partition, manifest)
+                log.error("manifest corrupt partition=%s: %s; the held one stays in use", partition, manifest)
             elif manifest is not None:
                 self._log.manifests.adopt(manifest)
         now_s, still = asyncio.get_running_loop().time(), self._outdated(manifests.keys())
@@ -121,7 +123,7 @@ class ManifestWatch:
                 self._awaited[partition] = _Awaited(manifest, pause_s, now_s + pause_s)
 
     def _outdated(self, heard: Set[TopicPartition]) -> dict[TopicPartition, str]:
-        """What is led here and has a newer manifest, with the names of the topics."""
+        """Returns the partitions led here that have a newer manifest, with the names of their topics."""
         outdated: dict[TopicPartition, str] = {}
         for partition in sorted(heard):
             held = self._log.manifests.version(partition)
@@ -129,13 +131,16 @@ class ManifestWatch:
                 try:
                     outdated[partition] = self._topics.by_id(partition.topic_id).name
                 except UnknownTopic:
-                    continue  # deleted: nobody asks for it
+                    continue  # deleted: no client reads it
         return outdated
 
 
 class DeletionNotifier:
-    """Of one broker, for as long as it lives: who deleted, and then lost its session, is the one whose successor has to hear of it.
-    Its owner runs `run()` as a task, and after that `tell_at_last`."""
+    """Publishes deletions of one broker for its whole life: after a lost session, the session's successor must learn of its
+    deletions.
+
+    Its owner runs `run()` as a task, and after that `tell_at_last`.
+    """
 
     def __init__(self, notices: ManifestNotifier, *, new_nonce: Callable[[], bytes]) -> None:
         self._notices = notices
@@ -145,11 +150,11 @@ class DeletionNotifier:
 
     @property
     def untold(self) -> int:
-        """Partitions."""
+        """The number of partitions with unpublished deletions."""
         return len(self._untold)
 
     def tell(self, partition: TopicPartition, version: int) -> None:
-        """That DeleteRecords sent this manifest to the bucket, and it may count."""
+        """Notes that DeleteRecords sent this manifest to the bucket, where it may take effect."""
         self._untold[partition] = max(version, self._untold.get(partition, 0))
         self._deleted.set()
 
@@ -163,13 +168,17 @@ class DeletionNotifier:
             await asyncio.sleep(pause_s)
 
     async def tell_at_last(self) -> None:
-        """What is left when the broker stops, if it can be told soon."""
+        """Publishes the remaining deletions when the broker stops, within LAST_WORD_S."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORD_S):
                 await self._tell_untold()
         if self._untold:
             some = ", ".join(map(str, sorted(self._untold)[:10]))
-            log.warning("records of %d partitions were deleted, of which compactors were not told: %s", len(self._untold), some)
+            log.warning(
+                "deletions not published partitions=%d: no answer of the metadata store for %s; the broker stops",
+                len(self._untold),
+                some,
+            )
 
     async def _tell_untold(self) -> bool:
         untold, self._untold = self._untold, {}

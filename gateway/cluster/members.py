@@ -1,6 +1,6 @@
-"""The brokers of the cluster, as its doors list them: what each has registered, what it leads, who is the controller. Pure.
+"""Lists the brokers of the cluster for the listeners: their registrations, what they lead, which one is the controller. Pure.
 
-All of it is told from the watches, so it is told at once, and while the metadata store is away as well.
+It reads the watches only, so it answers at once, also while the metadata store is away.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from gateway.cluster.view import BrokerDescription, ClusterView
 
 
 def describe_brokers(view: ClusterView) -> list[BrokerDescription]:
-    """All that are registered, by id, as far as is known here."""
+    """Lists all registered brokers by id, as this broker's view has them."""
     return [
         BrokerDescription(
             broker_id,

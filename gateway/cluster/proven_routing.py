@@ -22,7 +22,7 @@ from metadata.model import LeaderEpoch, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
 from segments.partition.leader_partitions import LeaderPartitions
 
-# Upper bound for one read of a topic from the metadata store, and for the watch that tells the same.
+# Upper bound for one read of a topic from the metadata store, and for the watch to show the same.
 CATCH_UP_S: Final = 5.0
 # Pause before partitions are tried again that could not be proven.
 PAUSE_S: Final = 0.5
@@ -64,7 +64,7 @@ class ProvenRouting:
             await self._prove(topic_id, epochs)
 
     def _unproven(self, leader_epochs: Mapping[TopicPartition, LeaderEpoch]) -> dict[TopicId, dict[TopicPartition, LeaderEpoch]]:
-        """Returns those that are not proven, by topic."""
+        """Returns the partitions that are not proven, by topic."""
         unproven: dict[TopicId, dict[TopicPartition, LeaderEpoch]] = {}
         for partition, leader_epoch in leader_epochs.items():
             if not self.is_proven(partition, leader_epoch):
@@ -76,7 +76,7 @@ class ProvenRouting:
         self._proven.update(epochs)
 
     def look(self) -> None:
-        """Has `run` look for partitions that are not proven."""
+        """Makes `run` look for partitions that are not proven."""
         self._woken.set()
 
     async def run(self, partitions: LeaderPartitions) -> None:
@@ -94,7 +94,7 @@ class ProvenRouting:
                 except TidelogError as error:
                     failure = error
             if failure is not None:
-                log.info("keyed requests wait, since a topic could not be read from the metadata store: %s; retrying", failure)
+                log.info("keyed requests wait: a topic could not be read from the metadata store: %s; retrying", failure)
                 await asyncio.sleep(PAUSE_S)
                 continue
             await self._woken.wait()

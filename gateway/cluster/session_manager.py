@@ -1,14 +1,16 @@
-"""A broker's life in the cluster, one session after the other, and the partitions that it leads meanwhile.
+"""Runs a broker's sessions, one after the other, and the partitions that it leads meanwhile.
 
-    claim a session ─▶ join the cluster ─▶ take over what is appointed (takeover.py),                ─▶ session ends ─▶ again
-  (session_opener.py)   (broker_lease.py)     hand over what is asked for (handover.py),
-                                            tell whether the bucket is reached (bucket_isolation.py),
-                             follow compactions (manifest_watch.py),
+  claim a session ─▶ join the cluster ─▶ take over appointed partitions (takeover.py),             ─▶ session ends ─▶ again
+(session_opener.py)   (broker_lease.py)     hand over requested partitions (handover.py),
+                                            watch whether the bucket is writable (bucket_isolation.py),
+                                            follow compactions (manifest_watch.py),
                                             stand for controller, look for a seal
 
-Who leads what is read from the metadata, where the controller writes it; nothing is led by one's own decision. Invariants: a
-partition is served only when the metadata names this session as its leader, and only after the sessions before it were sealed or
-have released it; a Log is used for one session and then thrown away.
+The controller writes to the metadata which session leads; a broker never decides that itself. Invariants: a partition is served
+only
+when the metadata name this session as its leader, and only after the sessions before it were sealed or have released it. A log is
+used
+for one session and then discarded.
 """
 
 from __future__ import annotations
@@ -51,12 +53,12 @@ from segments.recovery.takeover_prefetch import read_footers_ahead
 from segments.settings import SegmentSettings
 from segments.wal.session import Session
 
-# At most, before a session is registered: what is read now nobody waits for.
+# Upper bound for prefetching footers before registration; no client waits yet.
 READ_AHEAD_S = 1.0
-# Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place.
+# Interval between checks for the own seal while another session may have been appointed in this one's place.
 SEAL_LOOKS_S = 1.0
-# Between looks for the own seal while the lease is sure and nothing is written that would meet the seal. A broker on another copy
-# of the metadata may have set it.
+# Interval between checks for the own seal while the lease is sure and no write would meet the seal. A broker on another copy of the
+# metadata may have set it.
 IDLE_SEAL_LOOKS_S = 60.0
 
 Result = TypeVar("Result")
@@ -65,7 +67,7 @@ log = logging.getLogger(__name__)
 
 
 class _Parts(NamedTuple):
-    """Of the present session, once it has joined: what has to hear of changes."""
+    """Holds the parts of the present session, once it has joined, that must learn of changes."""
 
     membership: BrokerLease
     takeover: Takeover
@@ -75,6 +77,8 @@ class _Parts(NamedTuple):
 
 
 class SessionManager:
+    """Opens sessions, runs the parts of each, and tells callers which partitions are led here."""
+
     def __init__(
         self,
         store: HealthTrackingObjectStore,
@@ -91,10 +95,10 @@ class SessionManager:
         disk: DiskCache | None = None,
         is_alone: bool = False,
     ) -> None:
-        """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of SessionLog.
+        """`registration` describes this broker; each session fills in its own number. `expires_ms`: as in SessionLog.
 
-        `disk`: what was read from the bucket is kept there, over the end of a session too. `is_alone`: whether no other broker can
-        use these metadata, as without etcd.
+        `disk` keeps reads of the bucket beyond the end of a session. `is_alone`: no other broker can use these metadata, as without
+        etcd.
         """
         self.registration = registration
         self._store = store
@@ -133,12 +137,12 @@ class SessionManager:
 
     @property
     def untold_deletions(self) -> int:
-        """Partitions of which it has yet to tell others that records were deleted."""
+        """The number of partitions whose deletions other brokers have yet to receive."""
         return self._deletions.untold
 
     @property
     def serving(self) -> bool:
-        """Not once the session has ended, either: until the next one begins, nothing that is asked can succeed."""
+        """True while the present session serves; False between two sessions, when no request can succeed."""
         return self._log is not None and not self._log.ended and not self._stopping.is_set()
 
     @property
@@ -147,12 +151,12 @@ class SessionManager:
 
     @property
     def lease_is_sure(self) -> bool:
-        """Whether the broker is registered, and its lease can't have ended."""
+        """True while the broker is registered and its lease cannot have ended."""
         return self._parts is not None and self._parts.membership.sure
 
     @property
     def left_to_hand_over(self) -> int:
-        """Partitions that are led here, as long as there is another broker to lead them; else 0."""
+        """The number of partitions led here if another broker could lead them; else 0."""
         others = (other for other in self._view.brokers.brokers.values() if other.session != self.session)
         if self._log is None or all(other.draining for other in others):
             return 0
@@ -160,7 +164,7 @@ class SessionManager:
 
     @property
     def present_log(self) -> SessionLog | None:
-        """The log of the present session, where there is one."""
+        """The log of the present session; None without a session."""
         return self._log
 
     @property
@@ -177,16 +181,16 @@ class SessionManager:
         self._stopping.set()
 
     async def run(self) -> None:
-        """One session after the other, until `stop`."""
+        """Runs one session after the other, until `stop`."""
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._deletions.run(), name="tell of deletions")
             await self._unless_stopped(self._take_node_id())
             while not self._stopping.is_set():
                 session = await self._unless_stopped(self._claims.next())
                 if session is not None:
-                    log.info("session %s begins", session.id)
+                    log.info("session began session=%s", session.id)
                     await self._run_session(session)
-                    log.info("session %s has ended", session.id)
+                    log.info("session ended session=%s", session.id)
             telling.cancel()
         await self._deletions.tell_at_last()
 
@@ -239,7 +243,7 @@ class SessionManager:
             await membership.leave()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
-        """The result; None where the broker is stopped before there is one."""
+        """Returns the result of the work; None if the broker is stopped before there is one."""
         async with asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(self._stopping.wait())
             working = tasks.create_task(work)
@@ -249,9 +253,9 @@ class SessionManager:
         return None if working.cancelled() else working.result()
 
     async def first_session(self, timeout_s: float) -> None:
-        """Waits until a session has begun and the watch tells of it, and for a while until what it is to lead is led.
+        """Waits until a session has begun and the watch shows it, and up to `timeout_s` per topic until its partitions are led.
 
-        Without the watch, clients that ask now would hear of no broker.
+        Without the watch, clients would receive an empty broker list.
         """
         while self._log is None or self._view.brokers.by_session(self._log.session.id) is None:
             await self._advanced.wait()
@@ -259,19 +263,19 @@ class SessionManager:
             await self.led(topic, timeout_s=timeout_s)
 
     async def led(self, topic: Topic, *, timeout_s: float) -> bool:
-        """Whether all partitions of the topic have leaders in time, and those that are to be led here are."""
+        """Returns whether all partitions of the topic have leaders in time, and those appointed to this session are led here."""
         partitions = partitions_of(topic)
         try:
             async with asyncio.timeout(timeout_s):
                 while unled := next((partition for partition in partitions if not self._is_led(partition)), None):
-                    while not self._is_led(unled):  # of ten thousand only one is looked at, each time that something has changed
+                    while not self._is_led(unled):  # of ten thousand partitions only one is checked at each change
                         await self._advanced.wait()
         except TimeoutError:
             return False
         return True
 
     async def let_go(self, topic: Topic, *, timeout_s: float) -> bool:
-        """Whether nobody leads any of a deleted topic's partitions, in time."""
+        """Returns whether no session leads any of a deleted topic's partitions any more, in time."""
         states = self._view.partitions
         try:
             async with asyncio.timeout(timeout_s):
@@ -283,7 +287,7 @@ class SessionManager:
         return True
 
     async def await_takeover(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
-        """Waits while all of these are appointed to this session and none is served yet: who asks has come a moment too early."""
+        """Waits while all of these are appointed to this session and none is served yet: the caller came a moment too early."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while partitions and all(map(self._is_awaited, partitions)):
@@ -304,7 +308,7 @@ class SessionManager:
     async def _live(
         self, session_log: SessionLog, membership: BrokerLease, routing: ProvenRouting, writing: asyncio.Task[None]
     ) -> None:
-        """What a session does beside writing. Ends the writing when the session is no longer wanted, or not wanted here."""
+        """Runs a session's work beside the writing. Ends the writing when the session ends or the broker stops."""
         await self._unless_stopped(self._read_footers_ahead(session_log.session.id))
         if not await self._unless_stopped(membership.join()):
             session_log.close()
@@ -380,12 +384,14 @@ class SessionManager:
                     await controller.resign()
             session_log.close()
             if reach.in_trouble and (keeping.done() or self.left_to_hand_over):
-                writing.cancel()  # the bucket decides what became of it, and can't be asked: who waits is told so now
+                # the outcome of buffered writes is unknown and the bucket cannot be asked: waiting callers get their error now
+                writing.cancel()
             for task in (stopping, *others):
                 task.cancel()
 
     async def _read_footers_ahead(self, own: SessionId) -> None:
-        """Of those who lead: once this session is registered it is given partitions, and their producers wait while it reads."""
+        """Prefetches footers of the leading sessions: after registration, producers of the appointed partitions wait while it
+        reads."""
         states = (state for state, _ in self._view.partitions.states.values() if not state.is_closed)
         sessions = {span.session for state in states for span in state.sessions} - {own}
         await read_footers_ahead(
@@ -394,9 +400,9 @@ class SessionManager:
         await self._check_not_set_back()
 
     async def _check_not_set_back(self) -> None:
-        """Raises Rejected where a session has written in a leader epoch that the metadata don't know, as far as footers were read.
+        """Raises Rejected if a session has written in a leader epoch that the metadata do not know, as far as footers were read.
 
-        That is so where etcd was set back to a snapshot of its own, and partitions had moved since between sessions that it knows.
+        That happens if etcd was set back to a snapshot of its own, and partitions had moved since between sessions that it knows.
         """
         states = {partition: state for partition, (state, _) in self._view.partitions.states.items()}
         topics = {topic.id for topic in self._view.topics.topics()}
@@ -405,17 +411,17 @@ class SessionManager:
                 if written_unknown(runs.session, runs.newest_epochs(), states, topics) and not await self._earlier.is_known(runs):
                     raise set_back(self._store.url, runs.session)
             except (Unavailable, OutcomeUnknown) as error:
-                log.warning("whether the metadata know what session %s wrote is not known: %s", runs.session, error)
+                log.warning("leadership check failed session=%s: %s; the session begins without it", runs.session, error)
 
     async def _drained(self) -> None:
-        """Waits until nothing is led here, as long as there is somebody to lead it."""
+        """Waits until nothing is led here, while another broker can lead it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._cluster.drain_timeout_ms / 1000):
                 while self.left_to_hand_over:
                     await self._advanced.wait()
 
     def _partitions_changed(self, changed: Set[TopicPartition]) -> None:
-        """Stops serving at once what is led by another now; the rest is for the tasks."""
+        """Stops serving at once what another session leads now; tasks do the rest."""
         if self._log is None:
             self._advance()
             return
@@ -435,7 +441,7 @@ class SessionManager:
         self._advance()
 
     def _brokers_changed(self) -> None:
-        """A drain that an operator has asked for holds for the sessions to come as well."""
+        """Keeps a drain that an operator has requested for later sessions."""
         mine = self._view.brokers.brokers.get(self.registration.broker_id)
         is_mine = mine is not None and mine.session == self.session
         if mine is not None and is_mine and not self._stopping.is_set():
@@ -458,12 +464,13 @@ class SessionManager:
             took_over()
 
     def subscribe(self, took_over: Callable[[], None]) -> None:
-        """Calls it when partitions have come to be led here, which the metadata said before. It must not block, nor raise."""
+        """Adds a callback for partitions newly led here, which the metadata named before. It must neither block nor raise."""
         self._subscribers.append(took_over)
 
 
 class SessionGuard:
-    """The LeadershipGuard of one session: its lease is valid while this broker renews it and the metadata name the session."""
+    """Implements LeadershipGuard for one session: its lease is valid while this broker renews it and the metadata name
+    the session."""
 
     def __init__(self, membership: BrokerLease, brokers: BrokerCache, session: SessionId) -> None:
         self._membership = membership
@@ -475,10 +482,11 @@ class SessionGuard:
 
 
 async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> None:
-    """While the lease may have ended, another may have been appointed: then a seal stands on the bucket.
+    """Checks for a seal on the bucket while the lease may have ended, since another session may have been appointed.
 
-    Where the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. One
-    that is idle looks now and then, so that its readers learn of it.
+    If the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. An idle
+    one
+    checks every IDLE_SEAL_LOOKS_S, so that its readers learn of it.
     """
     loop = asyncio.get_running_loop()
     committed_to, looked_s = session_log.writer.committed_to, loop.time()
@@ -491,4 +499,4 @@ async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> No
             try:
                 await session_log.writer.check_seal()
             except TidelogError as error:
-                log.warning("whether the own session was sealed is not known: %s", error)
+                log.warning("seal check failed: %s; retrying", error)

@@ -1,31 +1,31 @@
-"""The session that a broker begins: a number from the metadata, claimed on the bucket, by metadata that are the bucket's still.
+"""Opens the session of a broker: takes a number from the metadata, and claims it on the bucket that belongs to them.
 
-    set back? ─▶ take the next number, and note that it begins  (metadata, one transaction)
-              ─▶ claim it                                       (segments/wal/session.py)
-              ─▶ were the metadata restored? ─▶ seal every session that other metadata began
-              ─▶ with etcd:    delete the note                                                          ─▶ the session
-                 without etcd: seal every earlier session, and delete their notes (earlier_sessions.py)
-        └── a step that fails is tried again, until the broker stops ──┘
+  set back? ─▶ take the next number, and note that it begins  (metadata, one transaction)
+            ─▶ claim it                                       (segments/wal/session.py)
+            ─▶ were the metadata restored? ─▶ seal every session that other metadata began
+            ─▶ with etcd:    delete the note                                                          ─▶ the session
+               without etcd: seal every earlier session, and delete their notes (earlier_sessions.py)
+     └── a step that fails is tried again, until the broker stops ──┘
 
 The same metadata may exist twice: two copies of one data directory, or an etcd that was restored from a snapshot of its own while
 earlier brokers still run. Both copies give out the same session numbers, and both appoint leaders for the same partitions. A
 session is **foreign** when these metadata did not begin it, which shows in one of three ways:
 
-    its number has yet to be given out here
-    its number was given out here, is noted as beginning, and another nonce stands in its claim
-    the broker that took its number here met the claim of another
+  its number has yet to be given out here
+  its number was given out here, is noted as beginning, and another nonce stands in its claim
+  the broker that took its number here met the claim of another
 
-A foreign session is sealed before the own session is used. Where it wrote, the broker ends: those records are missing from its
+A foreign session is sealed before the own session is used. If it wrote, the broker ends: those records are missing from its
 metadata. Each broker claims first and looks for foreign sessions afterwards, so of two brokers with different metadata at least one
 sees the other, and one of two sessions is sealed before it has written (tests/simulation/clone_model.py).
 
-A copy that is made while a session lives knows the number of that session, so there the session is not foreign. Without etcd the
+A copy that is made during a session knows the number of that session, so there the session is not foreign. Without etcd the
 metadata have one broker at a time, which keeps the note of its session until its next session begins. A broker on such a copy finds
 the note, and seals that session before it uses its own (tests/simulation/copied_directory_model.py).
 
-Invariants: no session is begun by metadata that others have replaced by a restore, nor by those that give out numbers which others
-have had and used: they have forgotten who leads. Which of two copies of an etcd appoints leaders is decided by numbered batches on
-the bucket (gateway/controller/appointment_log.py).
+Invariants: no session is begun by metadata that a restore has replaced, nor by metadata that give out numbers which other sessions
+have used: they no longer know who leads. Numbered batches on the bucket decide which of two copies of an etcd appoints leaders
+(gateway/controller/appointment_log.py).
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ _Answer = TypeVar("_Answer")
 
 
 class SessionOpener:
+    """Opens one session after the other, and seals foreign and earlier sessions before each is used."""
+
     def __init__(
         self,
         bucket: ObjectStore,
@@ -67,7 +69,7 @@ class SessionOpener:
         now_ms: Callable[[], int],
         earlier: EarlierSessions | None = None,
     ) -> None:
-        """`earlier`: where no other broker can use these metadata, so that every earlier session of theirs has ended."""
+        """`earlier` is given if no other broker can use these metadata, so that every earlier session of theirs has ended."""
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -77,7 +79,8 @@ class SessionOpener:
         self._earlier = earlier
 
     async def next(self) -> Session:
-        """However long it takes. Raises Rejected, which ends the broker, where its metadata are not the bucket's any more."""
+        """Opens the next session, however long it takes. Raises Rejected, which ends the broker, if its metadata no longer belong
+        to the bucket."""
         writer = self._new_writer()
         session = await claim(
             self._bucket,
@@ -96,8 +99,10 @@ class SessionOpener:
         return session
 
     async def _next_number(self, writer: bytes) -> SessionId:
-        """Where the metadata were set back, none is taken: that a session that wrote has yet to be given out is how every broker
-        finds it out, also the one that is started again in place of this one."""
+        """Takes a session number, but none if the metadata were set back.
+
+        A session that wrote under a number yet to be given out is how every broker detects that, also a restarted one.
+        """
 
         async def take() -> SessionId:
             await check_knows_who_wrote(self._bucket, self._metadata, self._layout)
@@ -150,13 +155,17 @@ class SessionOpener:
     async def _end_foreign(self, session: SessionId) -> None:
         """Seals a session of other metadata, so that its broker finds the seal at its first write. Rejected where it wrote."""
         await self._check_never_wrote(session)
-        log.warning("session %s was claimed by a broker of other metadata; sealing it", session)
+        log.warning("foreign session found session=%s: a broker of other metadata claimed it; sealing it", session)
         await seal(self._bucket, session, by=None, now_ms=self._now_ms)
         await self._check_never_wrote(session)
 
     async def _check_never_wrote(self, session: SessionId) -> None:
-        """A broker that only claims a number, and is stopped by `_check_not_superseded`, may have it from metadata that were
-        replaced. One that writes had it from a copy of these metadata, or from these before they were set back."""
+        """Raises Rejected if the session has written.
+
+        A broker that only claims a number, and is stopped by `_check_not_superseded`, may have it from metadata that were replaced.
+        A broker
+        that writes had it from a copy of these metadata, or from these before they were set back.
+        """
 
         async def check() -> None:
             if await first_with_segments(self._bucket, from_session=session) == session:
@@ -165,13 +174,13 @@ class SessionOpener:
         await _until_done(f"it is not known whether session {session} has written", check)
 
     async def _forget(self, begun: Sequence[SessionId]) -> None:
-        """Deletes the notes of sessions that are begun or sealed. Notes that stay cost one read at each later beginning."""
+        """Deletes the notes of sessions that are begun or sealed. A remaining note costs one read at each later opening."""
         deletes = [Delete(self._layout.beginning_session(session)) for session in begun]
         try:
             for first in range(0, len(deletes), OPERATIONS_MAX):
                 await self._metadata.transact([], deletes[first : first + OPERATIONS_MAX])
         except TidelogError as error:
-            log.info("notes of sessions that have begun were not deleted: %s", error)
+            log.info("session notes not deleted: %s; each costs one read at later openings", error)
 
 
 async def _until_done(failed: str, step: Callable[[], Awaitable[_Answer]]) -> _Answer:
@@ -179,5 +188,5 @@ async def _until_done(failed: str, step: Callable[[], Awaitable[_Answer]]) -> _A
         try:
             return await step()
         except (Unavailable, OutcomeUnknown) as error:
-            log.warning("%s; trying again: %s", failed, error)
+            log.warning("%s: %s; retrying", failed, error)
             await asyncio.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""Settings of a broker as a member of its cluster. Pure; checked when they are made."""
+"""Holds the settings of a broker as a member of its cluster. Pure; checked when they are made."""
 
 from __future__ import annotations
 
@@ -57,29 +57,30 @@ class ClusterSettings:
 
     @property
     def doubt(self) -> str:
-        """What is allowed and seldom meant, for the log of a broker that shares its cluster; empty where there is nothing."""
+        """Returns a warning about permitted but seldom intended settings, for a broker that shares its cluster; empty
+        without one."""
         if self.session_timeout_ms >= SESSION_TIMEOUT_MS_ADVISED:
             return ""
         return (
             f"session_timeout_ms is {self.session_timeout_ms:g}, below {SESSION_TIMEOUT_MS_ADVISED:,}: brokers that pause for a "
-            "moment, and an election of etcd, are taken for death, which mostly costs more than a faster failover saves"
+            "moment, or during an election of etcd, are taken for dead, which mostly costs more than a faster failover saves"
         )
 
     def check_reachable(self, *, http: str, grpc: str) -> None:
-        """Raises InvalidArgument where a door listens on every interface, and no address is named at which others reach it."""
+        """Raises InvalidArgument if a listener is bound to every interface, and no advertised address is set for it."""
         for door, listens, advertised in (("http", http, self.advertise_http), ("grpc", grpc, self.advertise_grpc)):
             if not advertised and is_every_interface(listens):
                 raise InvalidArgument(
-                    f"{door} is {listens}, every interface, and advertise_{door} is not set: nobody can connect to that address",
+                    f"{door} is {listens}, every interface, and advertise_{door} is not set: clients cannot connect to it",
                     hint=f"Name the one at which others reach this broker: --advertise-{door} HOST:PORT",
                 )
 
 
 def is_every_interface(address: str) -> bool:
-    """Of HOST:PORT: whether a socket that listens there takes connections to any address of the machine."""
+    """Returns whether a socket at HOST:PORT accepts connections to any address of the machine."""
     try:
         return ip_address(address.rpartition(":")[0].strip("[]")).is_unspecified
-    except ValueError:  # a name
+    except ValueError:  # a host name
         return False
 
 
@@ -93,6 +94,6 @@ def _check_advertised(name: str, address: str) -> None:
         )
     if is_every_interface(address):
         raise InvalidArgument(
-            f"{name} is {address}, which stands for every interface: nobody can connect to it",
+            f"{name} is {address}, which stands for every interface: clients cannot connect to it",
             hint="Name the host or address at which others reach this broker.",
         )

@@ -1,10 +1,11 @@
-"""Takes over the partitions that this broker's session is appointed to, and reads ahead those that are on their way to it.
+"""Takes over the partitions that this broker's session is appointed to, and prefetches those that are moving to it.
 
-    on its way here ─▶ read ahead, while its leader still writes ┐
-    appointed here  ─▶ what is left is read from the bucket ◀────┘ ─▶ is it still appointed, in this epoch? ─▶ served
+  moving here    ─▶ prefetched, while its leader still writes ──┐
+  appointed here ─▶ the rest is read from the bucket ◀──────────┘ ─▶ still appointed, in this epoch? ─▶ served
 
-Invariants: what is served was rebuilt from the bucket after the sessions before were sealed or have released it, and in the epoch
-that the metadata name at that very step; what can't be rebuilt now is tried again until it is somebody else's.
+Invariants: a served partition was rebuilt from the bucket after the sessions before were sealed or have released it, in the epoch
+that
+the metadata name at that step. A partition that cannot be rebuilt now is tried again until another session leads it.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from segments.recovery.takeover_prefetch import AWAITED_S, TIMEOUT_S, TakeoverPr
 from segments.settings import SegmentSettings
 from segments.wal.footer_reader import write_index
 
-# Before partitions that could not be rebuilt are tried again.
+# Pause before partitions that could not be rebuilt are tried again.
 PAUSE_S = 0.5
-# A partition's list of sessions may have this many that hold nothing before its leader writes it anew.
+# Empty sessions that a partition's list may hold before its leader rewrites it.
 IDLE_SESSIONS_MAX = 4
 
 log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """Of one session. Its owner runs `run()` as a task, and calls `look` when partitions have changed."""
+    """Takes over partitions for one session. Its owner runs `run()` as a task, and calls `look` when partitions have changed."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class Takeover:
         took_over: Callable[[], None],
         fell_behind: Callable[[Set[TopicPartition]], None] = lambda _: None,
     ) -> None:
-        """`footers` outlives the session. `took_over` is called when partitions are served, or are known to be damaged;
-        `fell_behind` with those that are served though a compactor has told of a newer manifest meanwhile."""
+        """`footers` outlives the session. `took_over` is called when partitions are served, or found damaged; `fell_behind` with
+        served partitions for which a compactor has announced a newer manifest meanwhile."""
         self._log = session_log
         self._session = session_log.session
         self._bucket = bucket
@@ -68,12 +69,12 @@ class Takeover:
         self._took_over = took_over
         self._fell_behind = fell_behind
         self._ahead = TakeoverPrefetch(bucket, settings, footers)
+        # Partitions that may have to be taken over.
         self._unserved: set[TopicPartition] = set(view.partitions.led_by(self._session.id))
-        """Those that may have to be taken over."""
+        # Partitions that are being prefetched.
         self._coming: set[TopicPartition] = set()
-        """Those that are being read ahead."""
+        # What was recovered of each at its takeover, with its epoch; it says nothing about later sessions.
         self._prunable: dict[TopicPartition, tuple[LeaderEpoch, RecoveredPartition]] = {}
-        """What was found when each was taken over, and in which epoch: it says nothing of sessions that came after."""
         self._appointed = asyncio.Event()
         self._asked = asyncio.Event()
         self._led = asyncio.Event()
@@ -81,7 +82,7 @@ class Takeover:
 
     @property
     def reading_for_s(self) -> float:
-        """For how long partitions have waited for the bucket by now; 0 while none does."""
+        """How long partitions have waited for the bucket, in seconds; 0 while none waits."""
         return 0.0 if self._reading_since_s is None else asyncio.get_running_loop().time() - self._reading_since_s
 
     def look(self, changed: Set[TopicPartition]) -> None:
@@ -100,7 +101,7 @@ class Takeover:
             unsubscribe()
 
     def _topics_changed(self) -> None:
-        """A partition may be appointed before the watch of the topics tells what its topic is called."""
+        """Retries partitions that were appointed before the watch of the topics showed the names of their topics."""
         if self._unserved:
             self._appointed.set()
             self._asked.set()
@@ -123,22 +124,23 @@ class Takeover:
                 try:
                     await self._serve(handed_over or appointed)
                 except TidelogError as error:
-                    log.error("%s partitions are not served yet, and tried again: %s", len(appointed), error)
+                    log.error("takeover failed partitions=%s: %s; retrying", len(appointed), error)
                     await asyncio.sleep(PAUSE_S)
                     continue
                 if 0 < len(handed_over) < len(appointed):
                     self._appointed.set()
                 else:
-                    self._asked.set()  # what could not be read ahead meanwhile is tried again
+                    self._asked.set()  # prefetches that failed meanwhile are tried again
             self._reading_since_s = None
             if appointed:
                 self._took_over()
             await self._appointed.wait()
 
     def _not_served(self) -> dict[TopicPartition, PartitionState]:
-        """What is appointed to this session, in order, but for what is just being read ahead: that is done in a moment.
+        """Returns the partitions to take over, in order, without those that are just being prefetched.
 
-        Neither what no topic is known to have: it was deleted, or its name, and so where its manifests lie, will be told soon.
+        Partitions whose topic is not known are left out: it was deleted, or the watch will soon show its name, which its manifests'
+        keys need.
         """
         appointed = self._view.partitions.led_by(self._session.id)
         self._unserved = {
@@ -150,7 +152,7 @@ class Takeover:
         return {partition: state for partition, state in found.items() if partition in named}
 
     def _names(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Of their topics, where they are known."""
+        """Returns the names of the partitions' topics, as far as they are known."""
         names: dict[TopicPartition, str] = {}
         for partition in partitions:
             try:
@@ -165,7 +167,7 @@ class Takeover:
         if any(_was_replaced(self._session.id, state) for state in appointed.values()):
             await (
                 self._log.writer.check_seal()
-            )  # which stands: the controller that appointed it again did not know yet that it is gone
+            )  # the seal stands: the controller that appointed this session again did not know of it yet
             raise SessionFenced(f"session {self._session.id} was sealed, and is appointed again")
         recovered = await recover(
             self._bucket,
@@ -182,9 +184,9 @@ class Takeover:
             epoch = appointed[partition].leader_epoch
             current = self._view.partitions.get(partition)
             if current is None or current.is_closed or (current.leader_session, current.leader_epoch) != (self._session.id, epoch):
-                continue  # given to another, or deleted, meanwhile
+                continue  # given to another session, or deleted, meanwhile
             if isinstance(found, Corrupt):
-                log.error("%s is not served: %s", partition, found)
+                log.error("partition corrupt partition=%s: %s; it is not served", partition, found)
                 self._log.partitions.mark_damaged(partition, found)
             else:
                 self._log.lead(found, epoch)
@@ -214,7 +216,7 @@ class Takeover:
                     self._coming = set()
                     self._appointed.set()  # they may have been appointed meanwhile
                 if not is_read and self._not_served():
-                    self._asked.clear()  # what is appointed is read first: it would wait for this, if it were tried again now
+                    self._asked.clear()  # appointed partitions are read first; an immediate retry here would delay them
             await self._asked.wait()
 
     def _on_their_way(self) -> dict[TopicPartition, Sequence[SessionSpan]]:
@@ -228,7 +230,7 @@ class Takeover:
     # ── what the next leader need not read ──────────────────────────────────────────────────────────────────────────────
 
     async def _spare_the_next(self) -> None:
-        """Once all is served: it saves reads, and may fail."""
+        """Saves the next leader reads, once all partitions are served; it may fail."""
         while True:
             await self._led.wait()
             self._led.clear()
@@ -238,7 +240,7 @@ class Takeover:
                 await write_index(self._bucket, session, tail, timeout_s=self._settings.put_timeout_ms / 1000)
 
     async def _prune(self) -> None:
-        """Takes sessions that hold nothing off the lists of partitions, where there are many."""
+        """Removes empty sessions from the lists of partitions that have many."""
         decisions = []
         while self._prunable:
             partition, (epoch, found) = self._prunable.popitem()
@@ -251,14 +253,15 @@ class Takeover:
         try:
             await leadership.write(self._metadata, decisions, self._layout)
         except TidelogError as error:
-            log.info("lists of sessions stay as long as they are: %s", error)
+            log.info("session lists not pruned: %s; they stay as they are", error)
 
 
 def _was_replaced(session: SessionId, state: PartitionState) -> bool:
-    """Whether another has led since this session did, which has not released it: then it was sealed."""
+    """Returns whether another session has led since this one did without a release, so that this one was sealed."""
     return any(span.session == session and span.released_at_seq is None for span in state.sessions[:-1])
 
 
 def _is_handed_over(state: PartitionState) -> bool:
-    """Whether it comes from a leader that lives: then there is nothing to seal, and producers wait only for this."""
+    """Returns whether the partition comes from a live leader: then nothing has to be sealed, and producers wait only
+    for this step."""
     return len(state.sessions) > 1 and state.sessions[-2].released_at_seq is not None

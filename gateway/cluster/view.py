@@ -1,7 +1,6 @@
-"""The cluster as this broker knows it: topics, brokers, who leads what, who is the controller, and what compactors did, each fed by
-a watch.
+"""Holds the cluster as this broker knows it: topics, brokers, leaders, the controller, and compactions, each fed by a watch.
 
-While the metadata store can't be reached, all of it stays as it was last told.
+While the metadata store cannot be reached, all of it stays as last received.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from metadata.topics.topic import Topic
 
 
 class ClusterView:
-    """Its owner runs `run()` as a task."""
+    """Runs the watches that the broker serves from. Its owner runs `run()` as a task."""
 
     def __init__(
         self, metadata: MetadataStore, layout: KeyLayout, *, may_suggest: Callable[[str], bool] = lambda name: True
     ) -> None:
-        """`may_suggest`: see TopicCache."""
+        """`may_suggest`: as in TopicCache."""
         self.topics = TopicCache(metadata, layout, may_suggest=may_suggest)
         self.brokers = BrokerCache(metadata, layout)
         self.partitions = PartitionCache(metadata, layout)
@@ -43,17 +42,17 @@ class ClusterView:
                 watches.create_task(cache.run())
 
     async def read(self, timeout_s: float) -> bool:
-        """Whether all that is needed to serve was read once in time."""
+        """Returns whether all caches that serving needs were read once in time."""
         caches = (self.topics, self.brokers, self.partitions)
         return all(await asyncio.gather(*(cache.wait_for(Revision(1), timeout_s) for cache in caches)))
 
     def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
-        """The broker that leads the partition; None where nobody does, or its broker is gone."""
+        """Returns the broker that leads the partition; None without a leader, or if its broker is gone."""
         state = self.partitions.get(partition)
         return self.brokers.by_session(state.leader_session) if state is not None and not state.is_closed else None
 
     async def changed(self, *, timeout_s: float) -> None:
-        """Returns when brokers or leaders have changed, at the latest after `timeout_s`."""
+        """Returns when brokers or leaders have changed, after `timeout_s` at the latest."""
         changing = self._changing
         try:
             async with asyncio.timeout(timeout_s):
@@ -67,7 +66,7 @@ class ClusterView:
 
 
 class ControllerSeen:
-    """Who the controller is, from a watch of its key. Its owner runs `run()` as a task."""
+    """Knows the controller from a watch of its key. Its owner runs `run()` as a task."""
 
     def __init__(self, metadata: MetadataStore, layout: KeyLayout) -> None:
         self._key = layout.controller
@@ -75,7 +74,7 @@ class ControllerSeen:
         self.run = RangeWatch(metadata, layout.controller, replace=self._replace, apply=self._apply).run
 
     def is_it(self, broker: BrokerRegistration) -> bool:
-        """The key holds the id and the session of the broker that created it."""
+        """Returns whether the broker is the controller; the key holds the id and the session of its creator."""
         return self._value == f"{broker.broker_id} {broker.session}".encode()
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
@@ -84,7 +83,7 @@ class ControllerSeen:
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.key == self._key:
-                self._value = event.value  # empty once it is deleted
+                self._value = event.value  # empty after a deletion
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:
@@ -92,7 +91,7 @@ def partitions_of(topic: Topic) -> list[TopicPartition]:
 
 
 class BrokerDescription(NamedTuple):
-    """One broker as the others and the clients see it."""
+    """Describes one broker as other brokers and clients see it."""
 
     broker_id: str
     http_address: str
@@ -102,7 +101,7 @@ class BrokerDescription(NamedTuple):
     rack: str
     version: str
     partitions_led: int
-    # It appoints the leaders.
+    # Whether the broker is the controller, which appoints leaders.
     controller: bool
     # Its number in Kafka's protocol; NO_NODE_ID for a broker from before there were node ids.
     node_id: int = NO_NODE_ID
@@ -116,7 +115,7 @@ class BrokerDescription(NamedTuple):
 
 
 class DrainState(NamedTuple):
-    """How far a broker has come with handing over what it leads."""
+    """Reports how many partitions a draining broker still leads."""
 
     broker_id: str
     draining: bool

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from metadata.errors import NoCoordinator, NotCoordinator, Stopping
 from metadata.retry import RetryPauses, retry
 
-# From the first refusal on: longer than brokers take to see that others came or went.
+# Retry time, counted from the first refusal: longer than brokers take to see that others joined or left.
 COORDINATOR_WAIT_S: Final = 5.0
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 0.5

@@ -1,6 +1,6 @@
-"""Work that goes on where who asked for it hangs up: half of it would leave a state that nobody knows.
+"""Runs work that continues when its caller disconnects: work stopped half-way would leave an unknown state.
 
-Invariant: whoever still waits is told how it ended, also where the owner stops before the work has begun.
+Invariant: every waiting caller receives the outcome, also if the owner stops before the work has begun.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ def _stopping() -> TidelogError:
 
 
 class DetachedTasks:
-    """Its owner sets `tasks` while it runs."""
+    """Starts work that outlives its caller. Its owner sets `tasks` while it runs."""
 
     def __init__(self) -> None:
         self.tasks: asyncio.TaskGroup | None = None
 
     async def done(self, work: Coroutine[None, None, T], *, stopped: Callable[[], TidelogError] = _stopping) -> T:
-        """What it answers, or raises; Stopping where its owner does not run, and what `stopped` says where it stops meanwhile."""
+        """Returns the result of the work, or raises its error. Raises Stopping if the owner does not run, and the error of
+        `stopped` if it stops meanwhile."""
         told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.begin(work, told, stopped=stopped)
         return await told
@@ -33,7 +34,7 @@ class DetachedTasks:
     def begin(
         self, work: Coroutine[None, None, T], told: asyncio.Future[T], *, stopped: Callable[[], TidelogError] = _stopping
     ) -> None:
-        """Its outcome is told to whoever still waits for it."""
+        """Starts the work; its outcome resolves the future."""
         if self.tasks is None:
             work.close()
             raise _stopping()
@@ -48,13 +49,13 @@ class DetachedTasks:
                     told.set_result(outcome)
 
         def ended(_: asyncio.Task[None]) -> None:
-            work.close()  # where the owner stopped before it began
+            work.close()  # if the owner stopped before the work began
             _refuse(told, stopped())
 
         self.tasks.create_task(carry_out()).add_done_callback(ended)
 
     def start_background(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Nobody waits for it. It is left out where the owner does not run."""
+        """Starts work without a waiter; drops it if the owner does not run."""
         if self.tasks is None:
             work.close()
         else:
@@ -64,4 +65,4 @@ class DetachedTasks:
 def _refuse(told: asyncio.Future[T], error: TidelogError) -> None:
     if not told.done():
         told.set_exception(error)
-        told.exception()  # where nobody waits any more
+        told.exception()  # marks the error as retrieved: there may be no waiter left

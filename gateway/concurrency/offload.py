@@ -1,12 +1,13 @@
-"""How work that takes long leaves the event loop to others: in a few threads, or in steps with turns between them.
+"""Keeps the event loop responsive during long work: in a few threads, or in steps with turns between them.
 
-    one long piece         ─▶ BoundedExecutor.run   a thread when it is its turn
-    thousands of small ones ─▶ LoopYielder.give   when those since the last turn have taken TURN_S together
-                               in_turns         the same, for what is made of each of many
-    a millisecond, for each of many callers ─▶ OnePerLoopTurn.take   in turn, so that others never wait behind all of them
+  one long piece           ─▶ BoundedExecutor.run     in a thread, when one is free
+  thousands of small ones  ─▶ LoopYielder.give        yields once the steps since the last turn have taken TURN_S together
+                              map_yielding            the same, for a function of each item
+  a millisecond, for each of many callers ─▶ OnePerLoopTurn.take   one caller a turn, so that others never wait behind all
 
-Invariants: never are more than `threads_max` pieces of work in threads; whoever asked for one is held until its thread has ended,
-cancelled or not, and so is what it holds (room in a budget, a place among the threads): a thread can't be stopped, only waited for.
+Invariants: at most `threads_max` pieces of work are in threads. A caller, cancelled or not, is held until its thread has ended,
+with
+what it holds (room in a budget, a place among the threads): a thread cannot be stopped, only awaited.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 TURN_S: Final = 0.002
-# Of each door for each kind of work. More would share one interpreter lock and two cores, but not their memory.
+# Threads of each listener for each kind of work. More would share one interpreter lock and two cores, but not their memory.
 THREADS_MAX: Final = 2
 
 _Made = TypeVar("_Made")
@@ -25,11 +26,14 @@ _Item = TypeVar("_Item")
 
 
 class BoundedExecutor:
+    """Runs work in threads, at most `threads_max` pieces at a time."""
+
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
         self._places = asyncio.Semaphore(threads_max)
 
     async def run(self, work: Callable[[], _Made]) -> _Made:
-        """What `work` makes in a thread, or raises. Who is cancelled while it waits for one gives up at once."""
+        """Returns the result of `work` in a thread, or raises its error. A caller cancelled while it waits for a thread gives up at
+        once."""
         async with self._places:
             working = asyncio.get_running_loop().run_in_executor(None, work)
             cancelled: asyncio.CancelledError | None = None
@@ -39,26 +43,26 @@ class BoundedExecutor:
                 except asyncio.CancelledError as error:
                     cancelled = error
             if cancelled is not None:
-                working.exception()  # nobody is left who would hear of it
+                working.exception()  # marks the error as retrieved: its caller was cancelled
                 raise cancelled
             return working.result()
 
 
 class LoopYielder:
-    """Of one task that takes many small steps."""
+    """Yields to the event loop from a task of many small steps."""
 
     def __init__(self) -> None:
         self._turn_s = time.monotonic()  # the loop's own clock stands still between its turns
 
     async def give(self) -> None:
-        """To be called after each step."""
+        """Yields if TURN_S has passed; call it after each step."""
         if time.monotonic() - self._turn_s > TURN_S:
             await asyncio.sleep(0)
             self._turn_s = time.monotonic()
 
 
 async def map_yielding(work: Callable[[_Item], _Made], items: Iterable[_Item]) -> list[_Made]:
-    """What `work` makes of each, in order."""
+    """Returns the results of `work` for each item, in order, yielding between them."""
     turns, made = LoopYielder(), list[_Made]()
     for item in items:
         made.append(work(item))
@@ -67,12 +71,12 @@ async def map_yielding(work: Callable[[_Item], _Made], items: Iterable[_Item]) -
 
 
 class OnePerLoopTurn:
-    """Of many tasks that come to a larger step in one turn of the loop, one does it now, and each of the others a turn later."""
+    """Lets one of many tasks take a larger step in each turn of the loop; each of the others follows a turn later."""
 
     def __init__(self) -> None:
         self._taken = asyncio.Lock()
 
     async def take(self) -> None:
-        """To be called before the step. At once where nobody has taken this turn; else in order of arrival."""
+        """Waits for a turn; call it before the step. Returns at once if this turn is free; else in order of arrival."""
         await self._taken.acquire()
         asyncio.get_running_loop().call_soon(self._taken.release)

@@ -1,6 +1,6 @@
-"""The waits of a door that have no near end (long polls, streams), and the one switch that ends them all.
+"""Interrupts waits without a near end (long polls, streams) when a listener stops.
 
-Invariant: after `stop`, no wait in here lasts any longer, and none begins.
+Invariant: after `stop`, no such wait continues and none begins.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from metadata.errors import Stopping
 
 
 class InterruptibleWaits:
+    """Holds the open waits of a listener, and ends them all at its stop."""
+
     def __init__(self) -> None:
         self.stopping = False
         self._waits: set[asyncio.Timeout] = set()
@@ -25,7 +27,7 @@ class InterruptibleWaits:
 
     @asynccontextmanager
     async def until_stop(self) -> AsyncIterator[None]:
-        """Runs the body, which is interrupted with Stopping when the door stops. A deadline that moves costs no task."""
+        """Runs the body, and interrupts it with Stopping when the listener stops. A deadline that moves costs no task."""
         if self.stopping:
             raise Stopping("this broker is shutting down")
         try:

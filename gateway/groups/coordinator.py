@@ -1,12 +1,14 @@
-"""The consumer groups that this broker coordinates: loaded at the first call for them, and given up when they are another's.
+"""Coordinates the consumer groups of this broker: loads a group at its first call, and gives it up when another broker coordinates
+it.
 
-    a call ─▶ load: read, and adopt ─▶ group.py: decide, store, tell
-                       └ its record is written anew, which raises its revision: what a former coordinator still sends compares false
+  a call ─▶ load: read, and adopt ─▶ group.py: decide, store, answer
+              └ its record is rewritten, which raises its revision: later writes of a former coordinator compare false
 
-Heartbeats ask for nothing but memory; records and commits of all groups are coalesced; one timer serves all.
+Heartbeats read memory only; records and commits of all groups are coalesced; one timer serves all groups.
 
-Invariants: only the broker that wrote a group's record last writes its offsets; a committed offset goes back only when asked to; a
-call that ends, or hangs up, leaves nothing behind but a member whose session runs out.
+Invariants: only the broker that wrote a group's record last writes its offsets. A committed offset goes back only on request. A
+call
+that ends, or whose client disconnects, leaves nothing behind but a member whose session expires.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ LOADS_AT_ONCE: Final = 64
 
 
 class GroupCoordinator:
-    """Its owner runs `run()` as a task."""
+    """Answers the calls of members and operators for the groups of this broker. Its owner runs `run()` as a task."""
 
     def __init__(
         self,
@@ -76,9 +78,9 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], MemberId],
     ) -> None:
-        """`coordinates`: whether a group is this broker's, as it sees the cluster. `verify` raises NoCoordinator where that was
-        not proven lately (coordinator_lease.py): then members can't be answered. `new_member_id` makes one from a client id or an
-        instance id. `now_ms` is the wall clock."""
+        """`coordinates` returns whether a group belongs to this broker, by its view of the cluster. `verify` raises NoCoordinator
+        if that was not proven lately (coordinator_lease.py): then members cannot be answered. `new_member_id` makes an id from a
+        client id or an instance id. `now_ms` is the wall clock."""
         self._store = store
         self._layout = layout
         self._settings = settings
@@ -110,14 +112,14 @@ class GroupCoordinator:
                 held.give_up("the broker is shutting down")
 
     def brokers_changed(self) -> None:
-        """Gives up the groups that are another broker's now."""
+        """Gives up the groups that another broker coordinates now."""
         for held in [held for held in self._groups.values() if not self._coordinates(held.name)]:
-            held.hand_over("it is another broker's now")
+            held.hand_over("another broker coordinates it now")
 
     def proven(self, after_s: float) -> None:
-        """It is proven that what is coordinated here is, so long after it was proven last. While it was not, nobody was answered.
+        """Notes a proof that came `after_s` seconds after the last one. Without a proof no member was answered.
 
-        Groups of which others may have given something away meanwhile are given up.
+        Gives up groups of which another coordinator may have given something away meanwhile.
         """
         if after_s <= PROOF_S:
             return
@@ -125,25 +127,25 @@ class GroupCoordinator:
         for held in list(self._groups.values()):
             unproven_ms = min(1000 * after_s, uptime_ms() - held.began_ms)
             if held.shortest_ms is not None and unproven_ms > max(held.shortest_ms, 1000 * PROOF_S):
-                held.give_up("another may have coordinated it while nothing was heard of the cluster")
+                held.give_up("another broker may have coordinated it while this one's view was not proven")
 
     def __len__(self) -> int:
-        """Groups that are loaded."""
+        """Returns the number of loaded groups."""
         return len(self._groups)
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for other members of their group."""
+        """The number of calls that wait for other members of their group."""
         return sum(held.waiting for held in self._groups.values())
 
     def is_loaded(self, name: str) -> bool:
         return name in self._groups
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """Those that are loaded and stored, as they are now."""
+        """Returns the groups that are loaded and stored, as they are now."""
         return [(name, held.group) for name, held in self._groups.items() if held.is_stored]
 
-    # ── what members ask ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls of members ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
         new = self._new_member_id(request.instance_id or request.client_id)
@@ -174,7 +176,7 @@ class GroupCoordinator:
         held.heard(member_id)
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
-        """One answer for each, in order."""
+        """Removes members. Returns one answer for each, in order."""
         held = await self._loaded(name)
         answers: list[TidelogError | None] = []
         for member_id, instance_id in leaving:
@@ -193,7 +195,8 @@ class GroupCoordinator:
         held = await self._loaded(name)
         waiter, told = held.wait()
 
-        def unless_it_hung_up(group: Group) -> Step:  # before its turn came: else a crowd that flaps would be served one by one
+        # checked before its turn came: else a crowd of reconnecting members would be served one by one
+        def unless_it_hung_up(group: Group) -> Step:
             return decide(group, waiter) if held.waits(waiter) else Step(group)
 
         try:
@@ -218,10 +221,11 @@ class GroupCoordinator:
         *,
         only_forward: bool = False,
     ) -> dict[TopicPartition, TidelogError]:
-        """Answers those that were refused, each with why; at most 128 are written at one instant.
+        """Commits offsets, at most 128 at one instant. Returns the refused ones, each with its error.
 
-        `only_forward` leaves an offset as it is, without refusing, where a later one was committed in this very generation: so a
-        request that is repeated late takes nothing back. Raises what refuses all of them; OutcomeUnknown where nobody knows.
+        `only_forward` leaves an offset as it is, without refusing, if a later one was committed in the same generation, so a late
+        repeat of a
+        request takes nothing back. Raises what refuses all of them, and OutcomeUnknown if the outcome is unknown.
         """
         held = await self._loaded(name)
         refused = {partition: why for partition, offset in offsets.items() if (why := why_not(offset, self._settings)) is not None}
@@ -260,25 +264,24 @@ class GroupCoordinator:
         return OffsetWrite(Put(self._layout.offset(name, at), encode_offset(committed)), committed)
 
     async def _committed_by_key(self, name: str) -> dict[str, CommittedOffset]:
-        """Returns what can be read: a damaged offset bounds nothing, and a commit mends it."""
+        """Returns the readable offsets: a damaged offset bounds nothing, and a commit replaces it."""
         stored = await read_offsets(self._store, self._layout, name)
         return {self._layout.offset(name, at): committed for at, committed in stored.committed.items()}
 
     async def offsets(self, name: str) -> StoredOffsets:
-        """What the group has committed. It is adopted first, and what is under way is waited for, so that nothing that was sent
-        before lands after it was read."""
+        """Returns what the group has committed. It fences first, so that nothing sent earlier lands after the read."""
         held = await self._loaded(name)
         await held.fence()
         return await read_offsets(self._store, self._layout, name)
 
-    # ── what operators ask ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls of operators ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def describe(self, name: str) -> Group:
-        """Raises UnknownGroup."""
+        """Returns the group. Raises UnknownGroup."""
         return (await self._known(name)).group
 
     async def delete(self, name: str) -> None:
-        """The group and its offsets. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
+        """Deletes the group and its offsets. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown if some may be gone: repeat it."""
         held = await self._known(name)
 
         async def all_of_it(_: Group) -> DeletionScope:
@@ -294,10 +297,10 @@ class GroupCoordinator:
         name: str,
         decide: Callable[[Group, StoredOffsets], tuple[list[TopicPartition], bool]],
     ) -> None:
-        """Deletes the offsets that `decide` names, or the group with all of them where it says so. No commit is under way while
-        it decides, so what was committed since the caller looked is kept.
+        """Deletes the offsets that `decide` names, or the whole group if it says so. No commit is under way while it decides, so
+        commits since the caller's look are kept.
 
-        Raises UnknownGroup; OutcomeUnknown where some may be gone.
+        Raises UnknownGroup; OutcomeUnknown if some may be gone.
         """
         held = await self._known(name)
         partitions, whole = list[TopicPartition](), False
@@ -346,12 +349,12 @@ class GroupCoordinator:
     # ── which groups are here ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _loaded(self, name: str) -> CoordinatedGroup:
-        """Raises NotCoordinator, NoCoordinator, Unavailable, Corrupt, InvalidGroupName."""
+        """Returns the loaded group. Raises NotCoordinator, NoCoordinator, Unavailable, Corrupt, InvalidGroupName."""
         held = self._groups.get(name)
         if held is not None:
             if held.loaded_by == self._session():
                 return held
-            held.give_up("this broker was without a session, and another may have coordinated it meanwhile")
+            held.give_up("this broker had no session, and another may have coordinated it meanwhile")
         check_group_name(name)
         if not self._coordinates(name):
             raise not_coordinator(name)
@@ -379,7 +382,7 @@ class GroupCoordinator:
             self._loading.pop(name, None)
 
     async def _adopted(self, name: str) -> CoordinatedGroup:
-        """The group as it lies in the store, fenced from whoever coordinated it before."""
+        """Reads the group from the store, and fences its former coordinator."""
         key, session = self._layout.group(name), self._session()
         kept = await self._store.get(key)
         group, revision = Group(), Revision(0)
@@ -414,7 +417,8 @@ class GroupCoordinator:
             del self._groups[held.name]
 
     def _outcome_unknown(self, key: str) -> None:
-        """Of a record, whose step gives the group up; or of offsets, which might land over those of the next commit."""
+        """Reacts to a write of unknown outcome: of a record, whose step gives the group up, or of offsets, which might land after
+        later ones."""
         name = self._layout.parse_group(key)
         self.known_offsets.forget(name)
         held = self._groups.get(name)
@@ -430,7 +434,7 @@ class GroupCoordinator:
         if held.due_ms <= uptime_ms():
             self._work.start_background(held.tick(), f"tick of group {name}")
         elif held.is_idle:
-            held.give_up("nobody has asked for it for long")
+            held.give_up("it received no call for long")
         else:
             held.wake_when_due()
 

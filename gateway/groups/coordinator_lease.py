@@ -1,16 +1,18 @@
-"""Whether the brokers that this one sees are those of the cluster: proven once a second while it coordinates groups.
+"""Proves that this broker's view of the cluster is current: once a second while it coordinates groups.
 
-    asked ─▶ proven less than PROOF_S ago? ─ yes ─▶ go on            so heartbeats ask etcd for nothing: all share one look
-                └─ no ─▶ etcd tells the same ──────────────────────────────────────────────────▶ proven
-                           ├─ it tells of others: asked again; not proven, until the watch has told of them, too
-                           └─ it is silent: another broker sees the same, and has proven it ────▶ proven as of then
-                                            all brokers see the same, which nobody can change ──▶ proven
+  a call ─▶ proven less than PROOF_S ago? ─ yes ─▶ proceed           so heartbeats cost etcd nothing: all share one proof
+              └─ no ─▶ etcd shows the same ──────────────────────────────────────────▶ proven
+                       ├─ it shows others: read again; not proven until the watch shows them, too
+                       └─ it does not answer: another broker sees the same, and has proven it ──▶ proven as of then
+                                              all brokers see the same, which none can change ──▶ proven
 
-So while etcd is away for all, members of groups are answered; a broker that is cut off alone stops answering them. Who comes to
-coordinate a group waits PROOF_S longer before it gives away what is held by members that it has not heard of.
+So members are answered while etcd is away for all brokers, and an isolated broker stops answering. A new coordinator of a group
+waits
+PROOF_S longer before it gives away what silent members hold.
 
-Invariant: a proof holds for the moment when it was asked for. What it can't see: a broker that nobody has known, which registers
-while etcd is silent for all others.
+Invariant: a proof holds for the moment of its question. It cannot see an unknown broker that registers while etcd does not answer
+any
+other.
 """
 
 from __future__ import annotations
@@ -25,25 +27,25 @@ from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, TidelogError
 from metadata.model import Revision
 
-# So long after a proof it may be acted on.
+# How long a proof is valid.
 PROOF_S: Final = 3.0
-# Who asks so long after a proof makes the next one begin, and does not wait for it.
+# Age of a proof at which a call starts the next one, without waiting for it.
 REFRESH_S: Final = 1.0
-# For etcd, and then for the other brokers.
+# Timeout of etcd, and then of the other brokers.
 ANSWER_S: Final = 1.0
 CATCH_UP_S: Final = 0.05
-# So often, and with such pauses, etcd is asked again where it tells of other brokers than the watch: either may be behind.
+# Reads of etcd, with pauses of CATCH_UP_S, if it shows other brokers than the watch: either may be behind.
 CATCH_UPS: Final = 4
-# Between two looks that prove nothing.
+# Pause between two checks that prove nothing.
 AGAIN_S: Final = 0.2
 FORMER_MAX: Final = 100
-_ASK_ANOTHER: Final = "Ask another broker who coordinates it, or retry with back-off."
+_ASK_ANOTHER: Final = "Ask another broker for the coordinator, or retry with back-off."
 
 log = logging.getLogger(__name__)
 
 
 class SeenRegistrations(Protocol):
-    """What metadata/cluster/broker_registry.py's BrokerCache tells."""
+    """Gives access to the registrations that BrokerCache holds (metadata/cluster/broker_registry.py)."""
 
     @property
     def brokers(self) -> Mapping[str, BrokerRegistration]: ...
@@ -56,18 +58,19 @@ class SeenRegistrations(Protocol):
 
 
 class ClusterSnapshot(NamedTuple):
-    """What another broker sees."""
+    """Holds what another broker sees of the cluster."""
 
-    # Of each registration, by broker id.
+    # Revision of each registration, by broker id.
     revisions: Mapping[str, Revision]
-    # Of the store, up to which it was told.
+    # Revision of the store up to which its watch has come.
     revision: Revision
-    # Infinite where it was never proven.
+    # Infinite without a proof.
     proven_s_ago: float
 
 
 class CoordinatorLease:
-    """Its owner runs `run()` as a task. When that ends, however it does, nothing is sure any more, and nobody waits."""
+    """Proves this broker's view, and lets callers wait for a proof. Its owner runs `run()` as a task; once that ends, nothing is
+    proven."""
 
     def __init__(
         self,
@@ -88,12 +91,12 @@ class CoordinatorLease:
         self._is_needed = is_needed
         self._proven_s = float("-inf")
         self._wanted = asyncio.Event()
+        # Resolved by the check that runs or begins next.
         self._looked: asyncio.Future[None] | None = None
-        """Of the look that begins next, or is under way."""
         self._is_over = False
         self._subscribers: list[Callable[[float], None]] = []
+        # Brokers that were registered before: one that has restarted may know more than the present ones.
         self._former: dict[str, BrokerRegistration] = {}
-        """Brokers that were registered: one that has started again may know more than those that are."""
         self._known = dict(seen.brokers)
         seen.subscribe(self._brokers_changed)
 
@@ -102,11 +105,11 @@ class CoordinatorLease:
         return ClusterSnapshot(self._seen.revisions, self._seen.revision, _now_s() - self._proven_s)
 
     def subscribe(self, proven: Callable[[float], None]) -> None:
-        """Calls it at each proof with how many seconds after the one before it came. It must not block, nor raise."""
+        """Adds a callback for each proof, with the seconds since the proof before. It must neither block nor raise."""
         self._subscribers.append(proven)
 
     async def verify(self) -> None:
-        """Returns where what this broker sees was proven PROOF_S ago at most. Raises NoCoordinator."""
+        """Returns if this broker's view was proven PROOF_S ago at most; waits for a proof otherwise. Raises NoCoordinator."""
         while True:
             if self._is_over:
                 raise NoCoordinator("this broker stops, and coordinates no group any more", hint=_ASK_ANOTHER)
@@ -127,7 +130,7 @@ class CoordinatorLease:
                     "neither the metadata store nor others confirm it",
                     hint=_ASK_ANOTHER,
                 )
-            # proven, but for a moment too long ago by now: this process stood still meanwhile
+            # proven, but too long ago: this process stood still meanwhile
 
     async def run(self) -> None:
         try:
@@ -138,12 +141,12 @@ class CoordinatorLease:
                 self._wake()
                 if proven_s is None:
                     await asyncio.sleep(AGAIN_S)
-        finally:  # whoever came before a look began, or while one was paused for, would wait for ever
+        finally:  # callers that came before a check, or during a pause, would wait without bound
             self._is_over = True
             self._wake()
 
     def _wake(self) -> None:
-        """All who wait for this look."""
+        """Wakes all callers that wait for this check."""
         looked, self._looked = self._looked, None
         if looked is not None and not looked.done():
             looked.set_result(None)
@@ -157,14 +160,14 @@ class CoordinatorLease:
                 return
 
     async def _look(self) -> float | None:
-        """When what is seen here was known to be true; None where it was not proven."""
+        """Returns when the view was known to be true; None if it was not proven."""
         for _ in range(CATCH_UPS):
             asked_s = _now_s()
             try:
                 async with asyncio.timeout(ANSWER_S):
                     registered = await self._registered()
             except (TidelogError, TimeoutError) as error:
-                log.info("what this broker sees of the others can't be proven by the metadata store: %s", error or "no answer")
+                log.info("view not proven by the metadata store: %s; asking other brokers", error or "no answer")
                 return self._proven(await self._as_others_see_it())
             if registered == self._seen.revisions:
                 return self._proven(asked_s)
@@ -206,9 +209,10 @@ class CoordinatorLease:
 def proven_by_others(
     asked_s: float, here: ClusterSnapshot, others: list[ClusterSnapshot | None], former: list[ClusterSnapshot | None]
 ) -> float | None:
-    """As of when what is seen `here` is true, by what all others that are registered, and those that were, see. None: not proven.
+    """Returns as of when the view `here` is true, by the views of all `others` that are registered and of `former` brokers; None if
+    it is not proven.
 
-    Where all see the same, nobody can have begun to coordinate what is coordinated here: it takes another view, and etcd.
+    If all see the same, no broker can have begun to coordinate a group of this one: that takes another view, and etcd.
     """
     same = [there for there in others if there is not None and there.revisions == here.revisions]
     if any(

@@ -1,9 +1,10 @@
-"""Which broker coordinates a group, as this broker sees the cluster now: nobody is asked, and all who see the same say the same.
+"""Finds the broker that coordinates a group from this broker's view; brokers with the same view agree without asking each other.
 
-    live brokers that don't drain (all drain: all of them) ─▶ rendezvous hashing of the group's name ─▶ one of them
+  live brokers that don't drain (all drain: all of them) ─▶ rendezvous hashing of the group's name ─▶ one of them
 
-Two brokers that see different clusters for a moment may both take a group for theirs: each writes its record before it serves it,
-so only the later one writes (coordinator.py). Invariant: a broker without a session coordinates nothing.
+Two brokers with different views may both claim a group for a moment: each writes its record before it serves it, so only the later
+one
+writes (coordinator.py). Invariant: a broker without a session coordinates nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from metadata.groups.model import check_group_name
 from metadata.model import SessionId
 from metadata.rendezvous import Rendezvous
 
-# Groups whose coordinator is looked up, and not reckoned anew, until the brokers change.
+# Groups whose computed coordinator is cached until the brokers change.
 REMEMBERED_MAX: Final = 100_000
 
 
 class SeenBrokers(Protocol):
-    """What metadata/cluster/broker_registry.py's BrokerCache tells."""
+    """Gives access to the brokers that BrokerCache holds (metadata/cluster/broker_registry.py)."""
 
     @property
     def brokers(self) -> Mapping[str, BrokerRegistration]: ...
@@ -32,6 +33,8 @@ class SeenBrokers(Protocol):
 
 
 class CoordinatorLookup:
+    """Names the coordinator of each group, and reports when coordinators may have changed."""
+
     def __init__(
         self,
         seen: SeenBrokers,
@@ -40,7 +43,7 @@ class CoordinatorLookup:
         session: Callable[[], int | None],
         is_stopping: Callable[[], bool],
     ) -> None:
-        """`session`: the present one of this broker; None while it has none."""
+        """`session` returns the present session of this broker; None without one."""
         self._seen = seen
         self._broker_id = broker_id
         self._session = session
@@ -52,19 +55,19 @@ class CoordinatorLookup:
         seen.subscribe(self._brokers_changed)
 
     def of(self, name: str) -> BrokerRegistration:
-        """Raises InvalidGroupName, NoCoordinator."""
+        """Returns the broker that coordinates the group. Raises InvalidGroupName, NoCoordinator."""
         found = self._seen.brokers.get(self.id_of(check_group_name(name)) or "")
         if found is None:
             raise NoCoordinator(
-                f"nobody coordinates group {name} yet: no broker is registered, as far as this one knows",
-                hint="Retry with back-off. Where it lasts: `tidelog cluster health`.",
+                f"group {name} has no coordinator yet: this broker's view has no registered broker",
+                hint="Retry with back-off. If it persists, run `tidelog cluster health`.",
             )
         return found
 
     def elsewhere(self, name: str) -> BrokerRegistration | None:
-        """The other broker that coordinates it; None where this one does.
+        """Returns the other broker that coordinates the group; None if this one does.
 
-        Raises InvalidGroupName; NoCoordinator or Stopping where it is this one's, which has no session.
+        Raises InvalidGroupName; NoCoordinator or Stopping if it is this broker's group, and this broker has no session.
         """
         found = self.of(name)
         if found.broker_id != self._broker_id:
@@ -76,11 +79,11 @@ class CoordinatorLookup:
         return self._session() is not None and self.id_of(name) == self._broker_id
 
     def id_of(self, name: str) -> str | None:
-        """Of the broker; None where none is registered."""
+        """Returns the coordinating broker's id; None without a registered broker."""
         return self._id_of(name)
 
     def session(self) -> SessionId:
-        """In whose name this broker writes groups. NoCoordinator or Stopping while there is none."""
+        """Returns the session in which this broker writes groups. Raises NoCoordinator or Stopping without one."""
         session = self._session()
         if session is not None:
             return SessionId(session)
@@ -89,7 +92,7 @@ class CoordinatorLookup:
         raise NoCoordinator("the broker that coordinates the group has no session yet; it is opening one")
 
     def named(self, name: str, error: NotCoordinator) -> NotCoordinator:
-        """The error with who coordinates the group, where that is another broker, as far as is known here."""
+        """Adds the coordinator to the error's details, if this broker's view names another broker."""
         found = self._seen.brokers.get(self.id_of(name) or "")
         if found is not None and found.broker_id != self._broker_id:
             error.details |= {
@@ -100,7 +103,7 @@ class CoordinatorLookup:
         return error
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Calls it when other brokers than before may coordinate groups. It must not block, nor raise."""
+        """Adds a callback for changes of the brokers that may coordinate groups. It must neither block nor raise."""
         self._subscribers.append(changed)
 
     def _brokers_changed(self) -> None:

@@ -1,4 +1,4 @@
-"""What shall be deleted of a consumer group, how far that has come, and what is told where it ends half way. Pure."""
+"""Describes the deletion of a consumer group: its scope, its progress, and the error if it ends half-way. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from metadata.errors import OutcomeUnknown, Stopping, TidelogError
 
 
 class DeletionScope(NamedTuple):
-    """What shall be deleted of a group."""
+    """Names what is deleted of a group."""
 
-    # Their keys.
+    # Keys of the offsets to delete.
     offsets: Sequence[str] = ()
-    # Its record, too.
+    # Whether the group's record is deleted, too.
     group: bool = False
 
 
 @dataclass(slots=True)
 class Deletion:
-    """How far the deletion of a group, or of its offsets, has come."""
+    """Counts the progress of the deletion of a group, or of its offsets."""
 
-    # Keys that are to be deleted, once that is known.
+    # Number of keys to delete, once it is known.
     of: int = 0
     deleted: int = 0
-    # More than those may be gone.
+    # Whether a deletion was sent whose outcome is unknown.
     is_sent: bool = False
 
     def stopped(self, name: str) -> TidelogError:
-        """What is to be told where the broker stops in the middle of it."""
+        """Returns the error for a broker that stops during the deletion."""
         if self.is_sent or self.deleted:
             return half_deleted(name, self.deleted, self.of)
         return Stopping("the broker is shutting down")

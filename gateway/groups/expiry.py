@@ -1,15 +1,15 @@
-"""Forgets what no group needs any more: offsets whose time is over, offsets of deleted topics, and groups that hold nothing.
+"""Deletes what no group needs any more: expired offsets, offsets of deleted topics, and groups that hold nothing.
 
-    an offset of a group without members   offsets_retention_ms after it was committed, and after the last member went
-    an offset of a deleted topic           GRACE_MS after it was committed, whoever is a member
-    a group without members and offsets    GRACE_MS after its last change
-    a member that nobody has heard of      its session begins anew here, as if it had called: its coordinator may have died with it
+  an offset of a group without members   offsets_retention_ms after it was committed, and after the last member left
+  an offset of a deleted topic           GRACE_MS after it was committed, with or without members
+  a group without members and offsets    GRACE_MS after its last change
+  a silent member                        its session restarts here, as if it had called: its coordinator may have died with it
 
-Each coordinator does so for its own groups. It looks at what scan.py brings, and where something seems to be over, it is
-decided once more where no commit can be under way (GroupCoordinator.forget). Offsets of a group with members are kept, also of
-topics that nobody in it reads any more.
+Each coordinator expires its own groups. It examines what scan.py brings; if something seems expired, it decides again while no
+commit
+can be under way (GroupCoordinator.forget). Offsets of a group with members are kept, also those of topics that no member reads.
 
-Invariant: nothing goes that was committed, or seen with members, within the retention.
+Invariant: nothing is deleted that was committed, or seen with members, within the retention.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.topics.registry import read_topic_ids
 
-# For who restores a cluster, or looks for a mistake.
+# Grace for operators who restore a cluster, or look for a mistake.
 GRACE_MS: Final = 600_000
-# Deleted topics that are remembered as such: finding out costs a reading of all topics.
+# Deleted topics that are cached as such: each check reads all topics.
 GONE_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
 
 
 class ExpiredState(NamedTuple):
+    """Lists what has expired of one group."""
+
     offsets: Sequence[TopicPartition] = ()
     group: bool = False
 
@@ -57,8 +59,8 @@ def expired(
     now_ms: int,
     retention_ms: int,
 ) -> ExpiredState:
-    """`damaged`: there are others, of which nobody knows when they were committed. `deleted`: topics that are known not to be there
-    any more. Pure."""
+    """Returns what has expired of a group. Pure. `damaged`: it has further offsets whose commit time cannot be read. `deleted`:
+    topics that are known to be deleted."""
     is_empty = group.phase is GroupPhase.EMPTY and not group.announced
 
     def is_over(partition: TopicPartition, offset: CommittedOffset) -> bool:
@@ -80,6 +82,8 @@ class ExpiryCounts:
 
 
 class GroupExpiry:
+    """Examines groups of this broker and deletes what has expired, counting it."""
+
     def __init__(
         self,
         store: MetadataStore,
@@ -100,9 +104,9 @@ class GroupExpiry:
         self.counts = ExpiryCounts()
 
     async def look(self, name: str, group: Group) -> None:
-        """At a group as it lies in the store. Raises Unavailable, OutcomeUnknown, Corrupt."""
+        """Examines a group as the store holds it. Raises Unavailable, OutcomeUnknown, Corrupt."""
         if group.members and not self._coordinator.is_loaded(name):
-            with suppress(UnknownGroup, NotCoordinator, NoCoordinator, Stopping):  # it is looked at again
+            with suppress(UnknownGroup, NotCoordinator, NoCoordinator, Stopping):  # it is examined again later
                 await self._coordinator.describe(name)
         offsets = self._coordinator.known_offsets[name]
         await self._find_deleted({partition.topic_id for partition in offsets})
@@ -122,22 +126,24 @@ class GroupExpiry:
         self.counts.offsets += len(gone.offsets)
         self.counts.groups += gone.group
         if not gone.is_nothing:
-            log.info("group %s: %d offsets have expired%s", name, len(gone.offsets), ", and so has the group" if gone.group else "")
+            log.info(
+                "offsets expired group=%s offsets=%d%s", name, len(gone.offsets), ": the group expired, too" if gone.group else ""
+            )
 
     def _expired(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset], *, damaged: bool = False) -> ExpiredState:
         now_ms, retention_ms = self._now_ms(), self._retention_ms
         return expired(group, offsets, damaged=damaged, deleted=self._deleted, now_ms=now_ms, retention_ms=retention_ms)
 
     async def _find_deleted(self, topic_ids: Collection[TopicId]) -> None:
-        """A topic that is not in the cache may have been made this moment; one that the store does not have once its offsets were
-        read was deleted, and its id never comes back."""
+        """Finds which topics were deleted. A topic missing from the cache may be new; one missing from the store after its offsets
+        were read was deleted, and its id never returns."""
         unknown = {topic_id for topic_id in topic_ids if topic_id not in self._deleted and not self._is_known(topic_id)}
         if not unknown:
             return
         try:
             there = await read_topic_ids(self._store, self._layout)
         except Corrupt as error:
-            log.error("offsets of deleted topics are kept for now: %s", error)
+            log.error("topic check failed: %s; offsets of deleted topics are kept for now", error)
             return
         if len(self._deleted) >= GONE_MAX:
             self._deleted.clear()

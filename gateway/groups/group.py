@@ -1,15 +1,16 @@
-"""One consumer group at its coordinator: a step is decided (metadata/groups/state_machine.py), stored, and only then told to those
-who wait.
+"""Runs one consumer group at its coordinator: decides a step (metadata/groups/state_machine.py), stores it, then answers the
+waiting calls.
 
-    decide ─▶ store, guarded by the revision of the group's record ─▶ the new state ─▶ answers
-                 ├ unavailable: the step has not happened; its caller is told, the others wait on
-                 └ written by somebody else, or nobody knows: the group is given up, all are told NOT_COORDINATOR
-    offsets, guarded likewise ─▶ nobody knows: its caller is told; the record is written anew before any others, which fences them
-    offsets that only move forward ─▶ wait for writes of the same keys, compare with what has landed, and are sent in that same step
+  decide ─▶ store, guarded by the revision of the group's record ─▶ the new state ─▶ answers
+              ├ unavailable: the step has not happened; its caller gets the error, the others wait on
+              └ written by another broker, or outcome unknown: the group is given up, all calls get NOT_COORDINATOR
+  offsets, guarded likewise ─▶ outcome unknown: its caller gets that; the record is rewritten before others, which fences them
+  offsets that only move forward ─▶ wait for writes of the same keys, compare with what has landed, and are sent in that same step
 
-Invariants: steps that store happen one after the other, while it is proven that the group is coordinated here
-(coordinator_lease.py); what a member is told of its group was stored before; after it was given up, a group answers nobody, and
-writes nothing more but what it leaves to the next coordinator.
+Invariants: stored steps happen one after the other, while it is proven that the group is coordinated here (coordinator_lease.py).
+What
+a member learns of its group was stored before. Once given up, a group answers no call, and writes only what it leaves to the next
+coordinator.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from metadata.model import Revision, SessionId
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
 from metadata.store.write_batcher import CompareFailed, WriteBatcher
 
-# After a step of the timer could not be stored.
+# Pause after a step of the timer that could not be stored.
 STORE_AGAIN_MS: Final = 500
 IDLE_MS: Final = 600_000
-# So long a group without members is kept in memory, and one that is not even stored.
+# How long a group without members stays in memory if it is not even stored.
 IDLE_UNKNOWN_MS: Final = 10_000
 
 Told = asyncio.Future[Joined | Synced]
@@ -60,6 +61,8 @@ class GroupCounts:
 
 
 class CoordinatedGroup:
+    """Holds one loaded group: its state, its waiting calls, its member sessions and its writes."""
+
     def __init__(
         self,
         name: str,
@@ -82,8 +85,8 @@ class CoordinatedGroup:
         """`read_offsets` reads from the store what the group has committed, by key."""
         self.name = name
         self.group = self._stored = replace(group, silent_in_ms={})
+        # The session of this broker that loaded the group.
         self.loaded_by = loaded_by
-        """The session that this broker had then."""
         self.began_ms = uptime_ms()
         self.is_gone = False
         self._key = key
@@ -99,15 +102,15 @@ class CoordinatedGroup:
         self._counts = counts
         self._steps = asyncio.Lock()
         self._in_doubt = False
+        # Writes of offsets that a call waits for.
         self._committing: set[asyncio.Future[None]] = set()
-        """Writes of offsets that somebody waits for."""
         self._landed = LandedOffsets()
         self._read_offsets = read_offsets
         self._reading_offsets = asyncio.Lock()
+        # Keys of offsets that are on their way to the store, by the future that ends with their write.
         self._sent: dict[asyncio.Future[None], Set[str]] = {}
-        """Keys of offsets that are on their way to the store, each with when that has ended."""
         self._waiting: dict[Waiter, Told] = {}
-        self._silent_at_ms: dict[MemberId, int] = {}  # when a member's session ends if nothing is heard of it
+        self._silent_at_ms: dict[MemberId, int] = {}  # when a silent member's session ends
         self.begin_sessions_anew()
         for member_id, left_ms in group.silent_in_ms.items():
             if member_id in group.members:
@@ -124,10 +127,10 @@ class CoordinatedGroup:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for other members."""
+        """The number of calls that wait for other members."""
         return len(self._waiting)
 
-    # ── who waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── waiting calls ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self) -> tuple[Waiter, Told]:
         waiter = Waiter(next(_waiters))
@@ -135,21 +138,21 @@ class CoordinatedGroup:
         return waiter, told
 
     def waits(self, waiter: Waiter) -> bool:
-        """Whether somebody still waits for its answer."""
+        """Returns whether a call still waits for its answer."""
         return waiter in self._waiting
 
     def stop_waiting(self, waiter: Waiter) -> bool:
-        """Whether it still waited: `tick` then lets the group know."""
+        """Ends the wait of a call. Returns whether it still waited: `tick` then tells the group."""
         told = self._waiting.pop(waiter, None)
         if told is not None:
             told.cancel()
         return told is not None
 
     def give_up(self, why: str) -> None:
-        """Once: by now there may be another of this name."""
+        """Gives the group up, once: another of this name may be loaded afterwards."""
         if self.is_gone:
             return
-        log.debug("group %s is not coordinated here any more: %s", self.name, why)
+        log.debug("group given up group=%s: %s", self.name, why)
         self.is_gone = True
         self._timer.forget(self.name)
         self._given_up(self)
@@ -157,9 +160,9 @@ class CoordinatedGroup:
             self._tell(waiter, not_coordinator(self.name))
 
     def hand_over(self, why: str) -> None:
-        """Gives it up, and tells the next coordinator who is gone: else that one would wait for them anew.
+        """Gives the group up, and records for the next coordinator which members are gone: else it would wait for them again.
 
-        What is told is true from now on, however late it lands; where the next coordinator was faster, it does not land.
+        The record is true from now on, however late it lands; if the next coordinator was faster, it does not land.
         """
         if self.is_gone:
             return
@@ -172,12 +175,12 @@ class CoordinatedGroup:
         try:
             await self._writes.write(Compare(self._key, self._revision), [Put(self._key, record)])
         except (CompareFailed, TidelogError) as error:
-            log.debug("group %s: its next coordinator waits anew for members that are gone: %s", self.name, error)
+            log.debug("handover not stored group=%s: %s; the next coordinator waits for members that are gone", self.name, error)
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def step(self, decide: Callable[[Group], Step], *, heard: MemberId | None = None) -> None:
-        """`heard`: the member that asks for it. Raises what refuses it, NotCoordinator, Unavailable."""
+        """Takes a step. `heard` is the member that asks for it. Raises what refuses it, NotCoordinator, Unavailable."""
         async with self._steps:
             self.check_here()
             before = self.group
@@ -187,7 +190,7 @@ class CoordinatedGroup:
                 decided_ms = uptime_ms()
                 await self._verify()
                 self.check_here()
-                if uptime_ms() > decided_ms:  # whoever was late then may not be: sessions begin anew where nobody was answered
+                if uptime_ms() > decided_ms:  # a late member may not be late now: sessions restart if no member could be answered
                     step = self._decided(decide)
                     after = step.group
             if step.stored:
@@ -202,7 +205,8 @@ class CoordinatedGroup:
             for member_id in after.members:
                 if member_id == heard or member_id in waited or member_id not in before.members:
                     self.heard(member_id)
-            for waiter, answer in step.answers:  # hung up while it was stored that they are members: they would be missed at once
+            # these clients disconnected while their membership was stored: their sessions end at once
+            for waiter, answer in step.answers:
                 if isinstance(answer, Joined) and not told[waiter] and _knows_no_id(before, after.members.get(answer.member_id)):
                     self._silent_at_ms[answer.member_id] = uptime_ms()
             for member_id in self._silent_at_ms.keys() - after.members.keys():
@@ -210,7 +214,7 @@ class CoordinatedGroup:
             self._schedule()
 
     def _decided(self, decide: Callable[[Group], Step]) -> Step:
-        """After those that have hung up meanwhile."""
+        """Decides a step after removing the calls whose clients have disconnected."""
         group, answers, stored = self.group, tuple[Answer, ...](), False
         for waiter in sorted({*group.joining.values(), *group.syncing.values()} - self._waiting.keys()):
             gone = hang_up(group, waiter, now_ms=uptime_ms(), settings=self._settings)
@@ -223,7 +227,7 @@ class CoordinatedGroup:
         self._in_doubt = False
 
     async def _written(self, group: Group) -> Revision:
-        """Raises NotCoordinator, and gives the group up, where it is not this broker's any more, or nobody knows."""
+        """Stores the group. Raises NotCoordinator, and gives the group up, if another broker wrote it or the outcome is unknown."""
         put = Put(self._key, encode_group(group, self._session()))
         try:
             revision = await self._writes.write(Compare(self._key, self._revision), [put])
@@ -234,32 +238,32 @@ class CoordinatedGroup:
             raise not_coordinator(self.name) from error
 
     def _tell(self, waiter: Waiter, answer: Joined | Synced | TidelogError) -> bool:
-        """Whether it still waited."""
+        """Answers a waiting call. Returns whether it still waited."""
         told = self._waiting.pop(waiter, None)
         if told is None or told.done():
             return False
         if isinstance(answer, TidelogError):
             told.set_exception(answer)
-            told.exception()  # its caller may be told of the same by its step
+            told.exception()  # marks the error as retrieved: the caller may get the same error from its step
         else:
             told.set_result(answer)
         return True
 
-    # ── what is guarded by the record, and does not change it ───────────────────────────────────────────────────────────
+    # ── writes that the record guards without changing it ───────────────────────────────────────────────────────────────
 
     def doubt(self) -> None:
-        """It is not known whether offsets were written; they may land later. Members need not know."""
+        """Notes that a write of offsets has an unknown outcome and may land later. Members need not know."""
         self._in_doubt = True
         self._landed.forget()
 
     async def settle(self) -> None:
-        """Returns when nothing that was sent before lands any more: where there is a doubt, the record is written anew."""
+        """Returns once no earlier write can land any more: after an unknown outcome the record is rewritten."""
         if self._in_doubt:
             await self._work.done(self._settled())
 
     async def fence(self) -> None:
-        """As `settle`, and what is under way now has landed or never will: what is read after it stays true until somebody asks
-        for something else."""
+        """Settles, and waits until every write under way has landed or never will: what is read afterwards stays true until a new
+        request."""
         if self._committing:
             await asyncio.wait(self._committing.copy())
         await self.settle()
@@ -273,8 +277,8 @@ class CoordinatedGroup:
     async def write_offsets(
         self, writes: Sequence[OffsetWrite | Delete], check: Callable[[Group], None], *, only_forward: bool = False
     ) -> list[OffsetWrite | Delete]:
-        """Writes at most 128 and returns those that were written. `check` raises what refuses them, and is asked again where the
-        group changed before they were written. `only_forward` leaves out those below what was committed in their generation."""
+        """Writes at most 128 offsets and returns those that were written. `check` raises what refuses them, and is called again if
+        the group changed before the write. `only_forward` leaves out those below what was committed in their generation."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._committing.add(ended)
         try:
@@ -306,16 +310,16 @@ class CoordinatedGroup:
                 return []
             revision = self._revision
             self._sent[ended] = {key_of(write) for write in due}
-            try:  # nothing may come between the comparison and this call, which puts the write in its place in the queue
+            try:  # nothing may come between the comparison and this call, which queues the write
                 await self._writes.write(Compare(self._key, revision), [operation_of(write) for write in due])
                 self._landed.note(due)
                 return due
             except asyncio.CancelledError:
-                self.doubt()  # it is written all the same, and nobody is told when
+                self.doubt()  # the write proceeds all the same, and its end is not reported
                 raise
             except CompareFailed as error:
                 del self._sent[ended]
-                if self._in_doubt:  # of what was under way before this
+                if self._in_doubt:  # caused by an earlier write
                     continue
                 if self._revision == revision and not self._steps.locked():
                     self.give_up("its record was written by another broker")
@@ -324,7 +328,7 @@ class CoordinatedGroup:
                     pass
 
     async def _waited_to_compare(self, writes: Sequence[OffsetWrite | Delete]) -> bool:
-        """Waits until it is known what has landed of these keys. Whether there was anything to wait for: then look again."""
+        """Waits until it is known what has landed of these keys. Returns whether it had to wait: then the caller compares again."""
         keys = {key_of(write) for write in writes}
         if others := [ended for ended, sent in self._sent.items() if not keys.isdisjoint(sent)]:
             await asyncio.wait(others)
@@ -340,10 +344,11 @@ class CoordinatedGroup:
     async def forget(
         self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[DeletionScope]], deletion: Deletion
     ) -> None:
-        """Deletes the offsets that `choose` reads, and the record where it says so. `check` raises what refuses it.
+        """Deletes the offsets that `choose` reads, and the record if it says so. `check` raises what refuses it.
 
-        First the record is written anew, so that no commit that is under way lands after its key was read, or deleted. Until the
-        end, commits compare with the record before, and wait. OutcomeUnknown where some of it may be gone: it may be repeated.
+        The record is rewritten first, so that no commit under way lands after its key was read or deleted. Until the end, commits
+        compare
+        with the earlier record, and wait. Raises OutcomeUnknown if some keys may be gone; the call may be repeated.
         """
         async with self._steps:
             self.check_here()
@@ -359,7 +364,7 @@ class CoordinatedGroup:
                 self._revision = revision
                 self._landed.forget()
                 if whole and not self.is_gone:
-                    self.give_up("it was deleted, or half of it: whoever comes next reads what is left")
+                    self.give_up("it was deleted, at least in part: the next call reads what is left")
 
     async def _delete(self, deletes: Sequence[Delete], revision: Revision, deletion: Deletion) -> None:
         deletion.of = len(deletes)
@@ -386,12 +391,12 @@ class CoordinatedGroup:
 
     @property
     def shortest_ms(self) -> int | None:
-        """In less time nothing of a member that is not heard of is given away; None where there are no members."""
+        """The least time after which something of a silent member may be given away; None without members."""
         members = self.group.members.values()
         return min((min(each.session_timeout_ms, each.rebalance_timeout_ms) for each in members), default=None)
 
     def begin_sessions_anew(self) -> None:
-        """Of a coordinator that begins, or that was not running for a while: nobody could be heard of."""
+        """Restarts the session of every member, after a time in which no heartbeat could arrive."""
         for member_id in self.group.members:
             self.heard(member_id)
 
@@ -411,7 +416,7 @@ class CoordinatedGroup:
         self._schedule()
 
     async def tick(self) -> None:
-        """What time has brought, and hang-ups. It is tried again where it can't be stored."""
+        """Takes the steps that are due: expired sessions and disconnected clients. It is tried again if it cannot be stored."""
 
         def decide(group: Group) -> Step:
             now_ms = uptime_ms()
@@ -422,7 +427,7 @@ class CoordinatedGroup:
             await self.step(decide)
         except TidelogError as error:
             if not self.is_gone:
-                log.warning("group %s: %s; it is tried again", self.name, error)
+                log.warning("group step failed group=%s: %s; retrying", self.name, error)
                 self._timer.wake(self.name, uptime_ms() + STORE_AGAIN_MS)
 
     def check_here(self) -> None:
@@ -435,7 +440,7 @@ def not_coordinator(name: str) -> NotCoordinator:
 
 
 def _knows_no_id(before: Group, member: Member | None) -> bool:
-    """A member that was not told its id before this step, and can't be found by an instance id: it never asks again."""
+    """Returns whether a member did not know its id before this step and has no instance id: such a member never calls again."""
     if member is None or member.instance_id != NO_INSTANCE or member.member_id in before.announced:
         return False
     return member.member_id in before.unnamed or member.member_id not in before.members

@@ -1,15 +1,17 @@
 """Remembers what one group's coordinator has written as committed offsets, so that some commits only move forward. Pure.
 
-    begin ─▶ read the store, meanwhile note what lands ─▶ read: known ─▶ note each write that lands ─▶ forward
-      ▲                                                     │
-      └───────────────── forget: it is not known what has landed
+  begin ─▶ read the store, meanwhile note what lands ─▶ read: known ─▶ note each write that lands ─▶ forward
+    ▲                                                     │
+    └───────────────── forget: it is not known what has landed
 
-A coordinator is the only writer of its groups' offsets, so it need not read them again. The caller keeps two writes of one key from
-being under way at once where the second of them only moves forward.
+A coordinator is the only writer of its groups' offsets, so it need not read them again. The caller prevents two writes of one key
+at
+the same time if the second of them only moves forward.
 
-Invariant: `forward` leaves out exactly the writes whose offset is below one that was committed in the same generation. An offset
-of another generation, or one committed by hand, is no bound: it may lie behind the end of the log, and then the reader has begun
-anew below it.
+Invariant: `forward` leaves out exactly the writes whose offset is below one that was committed in the same generation. An offset of
+another generation, or one committed by hand, is no bound: it may lie behind the end of the log, and then the reader has started
+again
+below it.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ class OffsetWrite(NamedTuple):
 
 
 class LandedOffsets:
+    """Knows the offsets that a coordinator has written, by key, with their generations."""
+
     def __init__(self) -> None:
-        self._landed: dict[str, tuple[int, int]] | None = None  # (generation, offset) by key; None while they are not known
-        self._since: dict[str, tuple[int, int] | None] | None = None  # what landed since a reading began; None: was deleted
+        self._landed: dict[str, tuple[int, int]] | None = None  # (generation, offset) by key; None while unknown
+        self._since: dict[str, tuple[int, int] | None] | None = None  # what landed since a read began; None: deleted
 
     @property
     def is_known(self) -> bool:
@@ -56,7 +60,7 @@ class LandedOffsets:
         self._landed = self._since = None
 
     def note(self, writes: Iterable[OffsetWrite | Delete]) -> None:
-        """These have landed."""
+        """Notes writes that have landed."""
         for write in writes:
             if isinstance(write, Delete):
                 self._put(write.key, None)

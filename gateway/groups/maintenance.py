@@ -1,4 +1,4 @@
-"""What a broker does for the groups that it coordinates without being asked: expiry, and figures for Prometheus."""
+"""Maintains the groups that this broker coordinates: expiry, and figures for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from metadata.store.keys import KeyLayout
 
 
 class GroupMaintenance:
-    """Its owner runs `run()` as a task, and calls `brokers_changed` when groups may have moved here."""
+    """Scans the broker's groups for expiry and metrics. Its owner runs `run()` as a task, and calls `brokers_changed` when groups
+    may have moved here."""
 
     def __init__(
         self,
@@ -33,8 +34,9 @@ class GroupMaintenance:
         now_ms: Callable[[], int],
         expires_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`log`: of the whole cluster. `coordinates`: whether a group is this broker's, with a session or without. `expires_ms`:
-        the time by which offsets and groups are forgotten, `now_ms` where it is left out (segments/object_store/store_clock.py)."""
+        """`log` serves the whole cluster. `coordinates` returns whether a group is this broker's, with or without a session.
+        `expires_ms` is the time by which offsets and groups expire; the default is `now_ms` (segments/object_store/store_clock.py).
+        """
         self._coordinator = coordinator
         self._expiry = GroupExpiry(
             store,

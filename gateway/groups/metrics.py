@@ -1,11 +1,12 @@
-"""The consumer groups that a broker coordinates, as it tells Prometheus of them: told from memory, refreshed in the background.
+"""Keeps figures of the coordinated groups for Prometheus: served from memory, refreshed in the background.
 
-    groups: those loaded, and those that scan.py has seen    offsets: offset_cache.py
-    ─▶ ends of the logs, all partitions at once ─▶ times of the first unread records that are not known yet ─▶ Told
+  groups: those loaded, and those that scan.py has seen    offsets: offset_cache.py
+    ─▶ ends of the logs, all partitions at once ─▶ times of the first unread records that are not known yet ─▶ GroupMetricsSnapshot
 
-A refresh costs a call to each leader, and a record read for each group and partition that is behind and has moved; at most
-READS_MAX in one, so of very many groups that are behind some tell their seconds only now and then. A leader that does not answer
-leaves the ends that it told last. Names of groups and topics are labels; numbers of partitions only on /metrics/detail.
+A refresh costs a call to each leader, and a record read for each group and partition that is behind and has moved, at most
+READS_MAX:
+with very many lagging groups, some refresh their lag in seconds only in some refreshes. If a leader does not answer, its last ends
+stay. Names of groups and topics are labels; numbers of partitions only on /metrics/detail.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from segments.partition.partition_log import Bounds
 
-# Records that are read in one refresh for their time; and groups whose offsets are.
+# Largest number of records read for their time in one refresh, and of groups whose offsets are read.
 READS_MAX: Final = 1_000
-# Of which the leaders are asked in one call.
+# Largest number of partitions in one call to the leaders.
 PARTITIONS_AT_ONCE: Final = 5_000
 REFRESH_TIMEOUT_S: Final = 120.0
 
@@ -44,27 +45,31 @@ log = logging.getLogger(__name__)
 
 
 class ToldGroup(NamedTuple):
+    """Holds the figures of one group."""
+
     state: str
     generation: int
     members: int
 
 
 class ToldPartition(NamedTuple):
+    """Holds the figures of one partition that a group has committed or is assigned."""
+
     group: str
     topic: str
     partition: int
     committed_offset: int | None
     lag_records: int
-    # None where it is not known in time.
+    # None if it could not be found in time.
     lag_seconds: float | None
 
 
 class GroupMetricsSnapshot(NamedTuple):
-    """Never changed once it is told."""
+    """Holds the figures of one refresh; it is never changed."""
 
     groups: Mapping[str, ToldGroup] = {}
     partitions: Sequence[ToldPartition] = ()
-    # Since 1970.
+    # Time of the refresh, in seconds since 1970.
     at_s: float = 0.0
 
 
@@ -74,7 +79,7 @@ class _Owned(NamedTuple):
 
 
 class GroupMetrics:
-    """Its owner runs `run()` as a task, and has `look` called by a GroupScanner."""
+    """Refreshes the figures at intervals. Its owner runs `run()` as a task, and has `look` called by a GroupScanner."""
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class GroupMetrics:
         interval_s: float,
         now_ms: Callable[[], int],
     ) -> None:
-        """`log`: of the whole cluster. `coordinates`: whether a group is this broker's."""
+        """`log` serves the whole cluster. `coordinates` returns whether a group is this broker's."""
         self.told = GroupMetricsSnapshot()
         self._store = store
         self._layout = layout
@@ -100,14 +105,14 @@ class GroupMetrics:
         self._interval_s = interval_s
         self._now_ms = now_ms
         self._lag = GroupLag(log, topics, now_ms=now_ms)
-        self._seen: dict[str, ToldGroup] = {}  # those that nobody calls for as well
+        self._seen: dict[str, ToldGroup] = {}  # includes groups without calls
         self._owned: dict[str, _Owned] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
         self._timestamps: dict[Place, int | None] = {}
         self._turn = 0
 
     async def look(self, name: str, group: Group) -> None:
-        """At a group as it lies in the store."""
+        """Takes in a group as the store holds it."""
         self._seen[name] = _told(group)
 
     async def run(self) -> None:
@@ -118,12 +123,12 @@ class GroupMetrics:
                 async with asyncio.timeout(REFRESH_TIMEOUT_S):
                     await self.refresh()
             except TimeoutError:
-                log.warning("the lag of the consumer groups was not told: finding out took longer than %g s", REFRESH_TIMEOUT_S)
+                log.warning("group lag refresh failed: it took longer than %g s; retrying after the interval", REFRESH_TIMEOUT_S)
             except TidelogError as error:
-                log.warning("the lag of the consumer groups was not told: %s", error)
+                log.warning("group lag refresh failed: %s; retrying after the interval", error)
 
     async def refresh(self) -> None:
-        """Raises Unavailable, Corrupt."""
+        """Refreshes all figures once. Raises Unavailable, Corrupt."""
         loaded = dict(self._coordinator.groups())
         self._seen |= {name: _told(group) for name, group in loaded.items()}
         self._keep_only({name for name in {*self._seen, *self._known} if self._coordinates(name)})
@@ -148,15 +153,15 @@ class GroupMetrics:
         self._known.keep_only(names)
 
     async def _read(self, loaded: Collection[str]) -> None:
-        """Groups that are not wholly known: made, moved, loaded or deleted since they were looked at."""
+        """Reads groups that are not fully known: created, moved, loaded or deleted since the last look."""
         missing = (name for name in {*self._seen, *self._known} if name not in self._seen or not self._known.is_whole(name))
         for name in list(islice(missing, READS_MAX)):
             try:
                 await self._read_one(name, is_loaded=name in loaded)
             except Corrupt as error:
-                log.debug("nothing is told of group %s: %s", name, error)  # the scan says so in the log
+                log.debug("group left out of metrics group=%s: %s", name, error)  # the scan logs it, too
             except TidelogError as error:
-                log.warning("groups that were not read yet are not told: %s", error)
+                log.warning("group reads failed: %s; unread groups are left out of metrics", error)
                 return
 
     async def _read_one(self, name: str, *, is_loaded: bool) -> None:
@@ -172,7 +177,7 @@ class GroupMetrics:
         self._known.read(name, stored.committed, began_ms=began_ms)
 
     async def _places(self, groups: Iterable[str], loaded: Mapping[str, Group]) -> dict[str, list[TopicPartition]]:
-        """What each group has committed, or is assigned, but for topics that are gone."""
+        """Returns the partitions that each group has committed or is assigned, except those of deleted topics."""
         turns = LoopYielder()
         places: dict[str, list[TopicPartition]] = {}
         for name in groups:
@@ -200,7 +205,7 @@ class GroupMetrics:
                     self._bounds[at] = told
 
     async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], Place]:
-        """Of each group and partition that is behind, its first unread record."""
+        """Returns the first unread record of each group and partition that is behind."""
         turns = LoopYielder()
         unread: dict[tuple[str, TopicPartition], Place] = {}
         for name, partitions in places.items():
@@ -212,7 +217,7 @@ class GroupMetrics:
         return unread
 
     async def _read_timestamps(self, places: Iterable[Place]) -> None:
-        """Those that were not read yet; of too many, others in each turn."""
+        """Reads the missing timestamps; if they are too many, a different part in each refresh."""
         wanted = dict.fromkeys(places)
         self._timestamps = {place: timestamp for place, timestamp in self._timestamps.items() if place in wanted}
         missing = [place for place in wanted if place not in self._timestamps]
@@ -244,7 +249,7 @@ def _told(group: Group) -> ToldGroup:
     return ToldGroup(group.phase.value, group.generation, len(group.members))
 
 
-# ── as Prometheus reads it ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── figures for Prometheus ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _OURS: Final = ("group", "topic", "partition")
@@ -253,7 +258,7 @@ _KAFKAS: Final = ("consumergroup", "topic", "partition")
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """For /metrics: groups, and their lag by topic."""
+    """Holds the figures for /metrics: groups, and their lag by topic."""
 
     lag_records: Mapping[tuple[str, str], int] = gauge(
         "tidelog_group_lag_records", "Records that the group has not committed yet.", labels=("group", "topic")
@@ -273,8 +278,11 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartitionFigures:
-    """For /metrics/detail. The names that begin with kafka_ and their labels are those of kafka_exporter
-    (https://github.com/danielqsj/kafka_exporter), but a partition without a commit is left out, where kafka_exporter has -1."""
+    """Holds the figures for /metrics/detail.
+
+    Names that begin with kafka_ and their labels are those of kafka_exporter (https://github.com/danielqsj/kafka_exporter), but a
+    partition without a commit is left out, where kafka_exporter has -1.
+    """
 
     lag_records: Mapping[tuple[str, str, str], int] = gauge(
         "tidelog_group_partition_lag_records", "Records that the group has not committed yet.", labels=_OURS

@@ -1,12 +1,11 @@
-"""What groups have committed, as far as this broker has heard: kept for metrics, which must cost the metadata store nothing.
-Pure.
+"""Caches the committed offsets of groups for metrics, which must cost the metadata store nothing. Pure.
 
-    commits at the coordinator ─┐
-                                ├─▶ by group      a reading brings what was committed before, and what was missed
-    readings of the store ──────┘   and none are needed of a group that begins here
+  commits at the coordinator ─┐
+                              ├─▶ by group      a read brings earlier and missed commits; a group that begins here needs none
+  reads of the store ─────────┘
 
-Nobody is told from here where to read on, and nothing is decided on it alone. A group that is loaded anew is read anew: another
-broker may have written its offsets meanwhile. Who runs metrics drops the groups that are not its own.
+No reader's start and no decision depends on this cache alone. A group that is loaded again is read again: another broker may have
+written its offsets meanwhile. The metrics drop the groups of other brokers.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
 class CommittedOffsetCache:
+    """Holds the committed offsets of groups, from commits and from reads of the store."""
+
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._read: set[str] = set()
@@ -30,7 +31,7 @@ class CommittedOffsetCache:
         return self._groups.get(group, {})
 
     def __iter__(self) -> Iterator[str]:
-        """The groups of which anything is known."""
+        """Iterates over the groups with known offsets."""
         return iter(self._groups)
 
     def committed(self, group: str, offsets: Offsets) -> None:
@@ -42,21 +43,21 @@ class CommittedOffsetCache:
             held.pop(partition, None)
 
     def read(self, group: str, offsets: Offsets, *, began_ms: int) -> None:
-        """All that the store held when reading began: what was committed since is newer."""
+        """Takes what the store held when the read began; later commits are newer."""
         newer = {at: offset for at, offset in self[group].items() if offset.committed_at_ms >= began_ms}
         self._groups[group] = _slim(offsets) | newer
         self._read.add(group)
 
     def has_none_before(self, group: str) -> None:
-        """It has no record in the store, and so no offsets there: they are written under one, and deleted before it."""
+        """Notes that the group has no record in the store, and so no offsets: they are written under one, and deleted before it."""
         self._read.add(group)
 
     def is_whole(self, group: str) -> bool:
-        """Whether it was read, or need not be: then nothing is missing."""
+        """Returns whether no committed offset of the group is missing: it was read, or need not be."""
         return group in self._read
 
     def forget(self, group: str) -> None:
-        """It was deleted, or may have changed elsewhere."""
+        """Forgets a group that was deleted, or may have changed at another broker."""
         self._groups.pop(group, None)
         self._read.discard(group)
 
@@ -66,5 +67,5 @@ class CommittedOffsetCache:
 
 
 def _slim(offsets: Offsets) -> dict[TopicPartition, CommittedOffset]:
-    """Without what clients keep with them, which may be kilobytes each."""
+    """Removes the clients' metadata, which may be kilobytes each."""
     return {at: replace(offset, metadata="") if offset.metadata else offset for at, offset in offsets.items()}

@@ -1,10 +1,10 @@
-"""The consumer groups of the whole cluster: every broker takes every member's call, and asks the coordinator where that is another.
+"""Routes the calls of members to the coordinator: every broker accepts every call, and forwards it if another broker coordinates.
 
-    a call ─▶ who coordinates the group? ─┬─ this broker: coordinator.py
-                                          └─ another: one hop, with the caller's deadline; who hangs up here hangs up there
+  a call ─▶ which broker coordinates? ─┬─ this broker: coordinator.py
+                                       └─ another: one hop, with the caller's deadline; a disconnect ends it there, too
 
-A coordinator that is silent keeps its connections, so calls to it end once another coordinates the group, at the latest after
-OVERTAKEN_S. Invariant: what was forwarded is answered by the one that gets it, or refused there: nothing makes a second hop.
+A silent coordinator keeps its connections, so calls to it end once another coordinates the group, after OVERTAKEN_S at the latest.
+Invariant: a forwarded call is answered or refused by the broker that receives it: there is no second hop.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from metadata.topics.cache import TopicCache
 
 SERVICE: Final = "tidelog.v1.Groups"
 SEEN_BROKERS: Final = "SeenBrokers"
-# A coordinator that gives a group up has answered before. One that is silent has so long; then its answer is taken for lost.
+# Time for the answer of a former coordinator; one that gave a group up has answered before. Later its answer counts as lost.
 OVERTAKEN_S: Final = 1.0
-# For what does not wait for other members: above the time after which etcd's silence is an answer.
+# Timeout of calls that do not wait for other members: longer than the time after which etcd counts as away.
 ANSWER_S: Final = 15.0
-# For what does wait: longer than this only where its own member asks for it. Other members may take longer than it does itself.
+# Timeout of calls that wait for other members, unless the caller asks for more. Other members may take longer than the caller.
 WAITS_S: Final = 1_800.0
 
 _WRITES: Final = frozenset({"OffsetCommit", "DeleteGroup", "DeleteOffsets", "SeekGroup"})
@@ -49,7 +49,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 @dataclass(eq=False, slots=True)
 class _Forwarded:
-    """A call that is at another broker."""
+    """Holds a call that is under way at another broker."""
 
     group: str
     broker_id: str
@@ -57,7 +57,7 @@ class _Forwarded:
 
 
 class GroupRouter:
-    """GroupCoordinator's methods for members, for groups of the whole cluster."""
+    """Offers GroupCoordinator's methods for members, for groups of the whole cluster."""
 
     def __init__(
         self,
@@ -76,17 +76,19 @@ class GroupRouter:
         coordinators.subscribe(self._cancel_outdated_calls)
 
     def coordinator(self, name: str) -> BrokerRegistration:
-        """The broker that coordinates the group. Raises InvalidGroupName, NoCoordinator."""
+        """Returns the broker that coordinates the group. Raises InvalidGroupName, NoCoordinator."""
         return self._coordinators.of(name)
 
     async def forward(
         self, name: str, method: str, request: Message, answer_type: type[_Answer], timeout_s: float
     ) -> _Answer | None:
-        """What the group's coordinator answers to a method of the service; None where this broker is it.
+        """Forwards a call to the group's coordinator and returns its answer; None if this broker coordinates the group.
 
-        Raises what the coordinator raised, NoCoordinator where it can't be reached. Where its answer is lost: OutcomeUnknown of a
-        commit or a change of offsets, NotCoordinator of what members may always repeat, else Unavailable. Where it is too busy to
-        take the call up: Throttled, but of a commit or a change OutcomeUnknown.
+        Raises what the coordinator raised, and NoCoordinator if it cannot be reached. If its answer is lost: OutcomeUnknown for a
+        commit or a
+        change of offsets, NotCoordinator for calls that members may always repeat, else Unavailable. If it is too busy to accept
+        the call:
+        Throttled, but OutcomeUnknown for a commit or a change.
         """
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
@@ -94,15 +96,16 @@ class GroupRouter:
         return await self._asked(coordinator, name, method, request, answer_type, timeout_s)
 
     def check_here(self, name: str) -> None:
-        """NotCoordinator where it is another broker's group; NoCoordinator, Stopping where this one can't at the moment."""
+        """Raises NotCoordinator if another broker coordinates the group; NoCoordinator or Stopping if this one cannot at the
+        moment."""
         if self._coordinators.elsewhere(name) is not None:
             raise self.named(name, not_coordinator(name))
 
     def named(self, name: str, error: NotCoordinator) -> NotCoordinator:
-        """The error with who coordinates the group, as far as is known here."""
+        """Adds the coordinator to the error, if this broker's view has it."""
         return self._coordinators.named(name, error)
 
-    # ── what members ask ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls of members ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
         coordinator = self._coordinators.elsewhere(name)
@@ -127,7 +130,7 @@ class GroupRouter:
         await self._asked(coordinator, name, "Heartbeat", asked, groups_pb2.HeartbeatResponse, ANSWER_S)
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
-        """One answer for each, in order."""
+        """Removes members. Returns one answer for each, in order."""
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             return await self._here.leave(name, leaving)
@@ -147,8 +150,8 @@ class GroupRouter:
         *,
         only_forward: bool = False,
     ) -> dict[TopicPartition, TidelogError]:
-        """Answers those that were refused, each with why. Raises what refuses all of them; OutcomeUnknown where nobody knows.
-        `only_forward`: as in GroupCoordinator.commit."""
+        """Commits offsets. Returns the refused ones, each with its error. Raises what refuses all, and OutcomeUnknown if the
+        outcome is unknown. `only_forward`: as in GroupCoordinator.commit."""
         coordinator = self._coordinators.elsewhere(name)
         refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None}
         sound = {at: offset for at, offset in offsets.items() if at not in refused}
@@ -165,8 +168,8 @@ class GroupRouter:
         return refused | {at: error for at, error in zip(sound, errors, strict=True) if error is not None}
 
     async def offsets(self, name: str) -> StoredOffsets:
-        """Returns all that the group has committed, but for topics that are not there any more, by this broker's own view: the
-        coordinator's may be behind, and what it left out would pass for never committed."""
+        """Returns all that the group has committed, except for topics missing from this broker's own view. The coordinator's view
+        may be behind, and offsets it left out would pass for never committed."""
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             stored = await self._here.offsets(name)
@@ -237,7 +240,7 @@ class GroupRouter:
 
 
 async def asked_what_it_sees(peers: PeerChannels, broker: BrokerRegistration) -> ClusterSnapshot:
-    """Which brokers another one sees. Raises TidelogError where it does not say."""
+    """Asks another broker for its view of the cluster. Raises TidelogError without an answer."""
     answer = await peers.call(
         broker,
         f"/{SERVICE}/{SEEN_BROKERS}",
@@ -252,7 +255,7 @@ async def asked_what_it_sees(peers: PeerChannels, broker: BrokerRegistration) ->
 
 
 def wait_timeout_s(rebalance_timeout_ms: int = 0) -> float:
-    """How long a forwarded join or sync may wait for the other members."""
+    """Returns how long a forwarded join or sync may wait for the other members, in seconds."""
     return max(WAITS_S, rebalance_timeout_ms / 1000) + ANSWER_S
 
 

@@ -1,10 +1,10 @@
-"""Looks at all groups of this broker from time to time, those that nobody calls for as well, and tells who asks to be told.
+"""Scans all groups of this broker at intervals, also those without calls, and passes them to expiry and metrics.
 
-    groups/… in pages ─▶ those that this broker coordinates ─▶ offsets that are not known ─▶ expiry.py, metrics.py
+  groups/… in pages ─▶ those that this broker coordinates ─▶ offsets that are not known ─▶ expiry.py, metrics.py
 
-Nothing is adopted for a look: what is told may be older than what the coordinator knows, and is no ground for a write. Each broker
-reads the records of all groups: there is no other way to find those that it coordinates and nobody calls for. It takes its time:
-what members ask goes first.
+A scan adopts no group: what it passes on may be older than the coordinator's state, and is no ground for a write. Each broker reads
+the
+records of all groups, the only way to find its groups without calls. It takes its time: members' calls come first.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from metadata.groups.record import decode_group
 from metadata.store.interface import KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 
-# Records, each of up to group_bytes_max.
+# Records of one page, each of up to group_bytes_max.
 PAGE: Final = 100
 
-# After so many records.
+# Pause after each page.
 PAUSE_S: Final = 0.1
-# After brokers came or went: others may follow.
+# Delay after brokers joined or left: others may follow.
 SETTLES_S: Final = 5.0
 
 # Called with the name of a group and the group; its offsets are known then.
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupScanner:
-    """Its owner runs `run()` as a task."""
+    """Scans the groups, and calls each of `looks` with every group of this broker. Its owner runs `run()` as a task."""
 
     def __init__(
         self,
@@ -61,24 +61,24 @@ class GroupScanner:
         self._wanted = asyncio.Event()
 
     def soon(self) -> None:
-        """Looks again without waiting for the next time: groups may have moved here."""
+        """Starts the next scan without waiting for the interval: groups may have moved here."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """The first at once, then one after each interval, until cancelled."""
+        """Scans at once, then after each interval, until cancelled."""
         while True:
             self._wanted.clear()
             try:
                 await self.once()
             except TidelogError as error:
-                log.warning("the consumer groups were not looked at: %s; it is tried again in %g s", error, self._interval_s)
+                log.warning("group scan failed: %s; retrying in %g s", error, self._interval_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._wanted.wait()
                 await asyncio.sleep(SETTLES_S)
 
     async def once(self) -> None:
-        """A group that can't be read, or dealt with, is told in the log, and does not hold up the others."""
+        """Scans once. A group that cannot be read or handled is logged, and does not hold up the others."""
         count = 0
         async for kept in stored_groups(self._store, self._layout):
             count += 1
@@ -90,7 +90,7 @@ class GroupScanner:
                     await self._look_at(name, decode_group(kept, now_ms=0))
             except TidelogError as error:
                 level = logging.ERROR if isinstance(error, Corrupt) else logging.WARNING
-                log.log(level, "%s was not looked at: %s", kept.key, error)
+                log.log(level, "group not scanned key=%s: %s; the next scan retries", kept.key, error)
 
     async def _look_at(self, name: str, group: Group) -> None:
         if not self._known.is_whole(name):
@@ -98,7 +98,7 @@ class GroupScanner:
             stored = await read_offsets(self._store, self._layout, name)
             self._known.read(name, stored.committed, began_ms=began_ms)
             for error in stored.damaged.values():
-                log.error("group %s: %s", name, error)
+                log.error("committed offset corrupt group=%s: %s; a new commit replaces it", name, error)
         for look in self._looks:
             await look(name, group)
 
@@ -106,7 +106,7 @@ class GroupScanner:
 async def stored_groups(
     store: MetadataStore, layout: KeyLayout, *, after_key: str = "", page_size: int = PAGE
 ) -> AsyncIterator[KeyValue]:
-    """Their records, in byte order of their keys, a page at a time, each page of its own instant."""
+    """Reads the records of all groups, in byte order of their keys, a page at a time, each page of its own instant."""
     while True:
         page = await store.range(layout.groups, start_after=after_key, limit=page_size)
         for kept in page.items:

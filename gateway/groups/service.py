@@ -1,9 +1,10 @@
-"""Consumer groups as one part of a broker: who coordinates which, those that are coordinated here, and the way to the others.
+"""Assembles the consumer groups of a broker: the coordinator lookup, the groups coordinated here, and the route to all others.
 
-doors ─▶ routed (members) · operations (operators) ─┬─▶ coordinated here: coordinator.py
-                                                    └─▶ one hop to the coordinator
-coordinator_lookup.py follows the brokers of the cluster; when others may coordinate, what is not this broker's any more is given up
-coordinator_lease.py makes sure that they are followed, before a member is answered
+  listeners ─▶ routed (members) · operations (operators) ─┬─▶ coordinated here: coordinator.py
+                                                          └─▶ one hop to the coordinator
+
+coordinator_lookup.py follows the brokers of the cluster; when coordinators change, groups of other brokers are given up.
+coordinator_lease.py proves that this view is current before a member is answered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from metadata.topics.registry import TopicRegistry
 
 
 class GroupService:
-    """Its owner runs `run()` as a task."""
+    """Owns the parts of a broker that serve consumer groups. Its owner runs `run()` as a task."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class GroupService:
         expires_ms: Callable[[], int] | None = None,
         new_member_id: Callable[[str], MemberId],
     ) -> None:
-        """`log`: of the whole cluster. `session`: the present one of this broker, where it has one. `now_ms` is the wall clock;
-        `expires_ms` as of GroupMaintenance."""
+        """`log` serves the whole cluster. `session` returns this broker's present session, if it has one. `now_ms` is the wall
+        clock; `expires_ms` as in GroupMaintenance."""
         coordinators = CoordinatorLookup(seen, broker_id=broker_id, session=session, is_stopping=is_stopping)
         self.view = CoordinatorLease(
             seen,

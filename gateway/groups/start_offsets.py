@@ -1,7 +1,7 @@
-"""Finds where members whose partitions this broker reads for them begin: those of Consume, and of reading over HTTP.
+"""Finds where members begin whose partitions this broker reads for them: those of Consume, and of reading over HTTP.
 
-committed ─▶ ends of the leader epochs, of the leaders ─▶ metadata/group_member/start_offsets.py ─▶ starts
-nothing committed, or gone ─▶ bounds, of the leaders ──▶
+committed ─▶ ends of the leader epochs, from the leaders ─▶ metadata/group_member/start_offsets.py ─▶ starts
+nothing committed, or gone ─▶ bounds, from the leaders ────▲
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicPartition
 from segments.wal.run_index import EpochEnd
 
-# The leaders of partitions without a committed offset have this time at least, however long the others took.
+# Least time for the leaders of partitions without a committed offset, however long the others took.
 BOUNDS_S_LEAST: Final = 0.2
 _NOTHING: Final = StoredOffsets({}, {})
 

@@ -1,6 +1,6 @@
-"""One timer for all groups that a broker coordinates: a heap of the times at which something is due, and no task for each.
+"""Times all groups of a broker: one heap of due times, and no task for each group.
 
-Heartbeats only put off what is due, and cost the heap nothing: a group that is woken too early says when to wake it again.
+Heartbeats only postpone what is due, and cost the heap nothing: a group that is woken too early says when to wake it again.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-# Who is woken so much too late was not running: a frozen process, or a loop that was held.
+# Delay of a wake-up from which the process counts as frozen, or its loop as blocked.
 LATE_MS: Final = 1_000
 
 
 def uptime_ms() -> int:
-    """Of a clock that never jumps, for all that waits and expires."""
-    return int(asyncio.get_running_loop().time() * 1000 + 0.001)  # or rounding would make a timer come before its time
+    """Returns the milliseconds of a clock that never jumps, for all that waits and expires."""
+    return int(asyncio.get_running_loop().time() * 1000 + 0.001)  # added so that rounding never makes a timer early
 
 
 class GroupTimer:
-    """Its owner runs `run()` as a task."""
+    """Wakes groups when something is due. Its owner runs `run()` as a task."""
 
     def __init__(self, due: Callable[[str], None], *, slept: Callable[[], None]) -> None:
-        """`due` is told the name of each group whose time has come. `slept` is told first where nothing here ran for a while:
-        nobody could be heard of in that time."""
+        """`due` is called with the name of each group whose time has come. `slept` is called first after a time in which nothing
+        ran here: no heartbeat could arrive in it."""
         self._due = due
         self._slept = slept
         self._heap: list[tuple[int, str]] = []
@@ -33,7 +33,7 @@ class GroupTimer:
         self._sooner = asyncio.Event()
 
     def wake(self, name: str, at_ms: int) -> None:
-        """Unless it is woken sooner anyway."""
+        """Wakes the group at `at_ms`, unless it is woken sooner anyway."""
         if (planned_ms := self._wakes.get(name)) is None or at_ms < planned_ms:
             self._wakes[name] = at_ms
             heapq.heappush(self._heap, (at_ms, name))

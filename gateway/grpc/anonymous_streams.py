@@ -1,20 +1,17 @@
-"""Calls that anybody may open and hold for as long as he likes, health and reflection: so many at a time, shared by address.
+"""Bounds the calls of health and reflection, which clients may open without credentials, and shares the places among addresses.
 
-    a new call ─▶ a place is free: it has it
-               └▶ none is: the oldest call of the address that has most is ended, its own address included
+  a new call ─▶ a place is free: it gets the place
+             └▶ none is free: the oldest call of the address with the most calls ends, possibly its own address
+  answered or ended ─▶ the client reads its answer: done
+                    └▶ the client reads nothing: gRPC holds the call, "untaken", until its connection ends
+                         many untaken calls of one address  ─▶ that address is refused more
+                         many untaken calls altogether      ─▶ an address with a FEW calls is refused more if some of them are
+                                                               untaken; connections untaken for TAKE_S are cut off
 
-    answered, or ended ─▶ its client takes what it was told: done
-                       └▶ it takes nothing: gRPC holds the call, which is untaken until its connection ends
-                            many of one address  ─▶ it is refused more, which needs no window
-                            many of all together ─▶ an address with a FEW calls is refused more, if some of these are untaken, and
-                                                    the connections of those that were not taken for TAKE_S are cut off
-
-So who opens thousands of them ends his own, and clients that take nothing hold none of the calls that the door has for others, from
-one address or from fifty.
-Invariants: at most `streams_max` have places; each that is ended is told why, as soon as it listens; who takes all his answers is
-not refused for others who take none. Untaken are at most half as many as have places, and a FEW of each address, and those that a
-new address has ended of others before any of its own was. These are a k-th of the places for the k-th address: fifty addresses
-leave some four times the places untaken.
+A client that opens thousands of calls ends its own, and clients that read nothing hold none of the calls reserved for others.
+Invariants: at most `streams_max` calls have places. Each ended call receives its reason as soon as its client reads. A client that
+reads all its answers is not refused because of others. Untaken calls are at most half of the places, plus a FEW per address, plus
+those that a new address displaced; with fifty addresses about four times the places.
 """
 
 from __future__ import annotations
@@ -33,40 +30,43 @@ from metadata.errors import Throttled
 if TYPE_CHECKING:
     from gateway.grpc.calls import Context
 
-# For a client to take some bytes; then its connection may go, where untaken answers are many.
+# Time for a client to read some bytes; after it, the connection may be cut if untaken answers are many.
 TAKE_S: Final = 10.0
-# Of one address, whatever others hold.
+# Calls that each address may hold regardless of the others.
 FEW: Final = 4
-# Connections are looked for among all open files, in a thread.
+# Pause between two searches of the open files for connections; each search runs in a thread.
 CUTS_PAUSE_S: Final = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class AnonymousStreamLimiter:
+    """Gives each call of health or reflection a place, and ends the oldest call of the busiest address when places run out."""
+
     def __init__(self, streams_max: int, cut_off: Callable[[Collection[str]], int] = lambda peers: 0) -> None:
-        """`cut_off` ends the connections of peers, as gRPC names them, and tells how many it found. It is called in a thread."""
+        """`cut_off` ends the connections of peers, named as by gRPC, and returns how many it found. It is called in a thread."""
         self._streams_max = streams_max
         self._untaken_max = max(1, streams_max // 2)
         self._cut_off = cut_off
         self._next_cut_s = 0.0
         self._cutting: asyncio.Future[int] | None = None
+        # Calls with a place, by address, the oldest first.
         self._of: dict[str, list[_Call]] = {}
-        """Those with a place, by address, the oldest first."""
+        # Calls without a place that are not done, with the time since when.
         self._untaken: dict[_Call, float] = {}
-        """Those without a place that are not done, and since when."""
+        # Open calls of both kinds, by address.
         self._not_done: Counter[str] = Counter()
-        """Both, by address."""
 
     def __len__(self) -> int:
-        """How many have places."""
+        """Returns how many calls have places."""
         return sum(len(calls) for calls in self._of.values())
 
     @asynccontextmanager
     async def place(self, context: Context) -> AsyncIterator[None]:
-        """Runs the body of a call; interrupted with Throttled when its place is another's. The body writes by `write_wholly`.
+        """Runs the body of a call, and interrupts it with Throttled when another call takes its place. The body writes by
+        `write_wholly`.
 
-        Throttled at once where too many answers were not taken.
+        Raises Throttled at once if too many answers are untaken.
         """
         address = client_host(context)
         self._check(address)
@@ -122,7 +122,7 @@ class AnonymousStreamLimiter:
         oldest.place.reschedule(asyncio.get_running_loop().time())
 
     def _leave(self, call: _Call) -> None:
-        """Nothing where it has left already."""
+        """Gives up the call's place, if it still has one."""
         calls = self._of.get(call.address, [])
         if call in calls:
             calls.remove(call)
@@ -142,9 +142,9 @@ def _tell_of_those_cut(cutting: asyncio.Future[int]) -> None:
         return
     error = cutting.exception()
     if error is not None:
-        log.error("connections that take nothing could not be cut off", exc_info=error)
+        log.error("idle connections could not be cut off; a later call retries", exc_info=error)
     elif cutting.result():
-        log.info("%d connections took nothing of what health and reflection told them: cut off", cutting.result())
+        log.info("idle connections cut off connections=%d: clients of health and reflection read nothing", cutting.result())
 
 
 class _Call:

@@ -1,10 +1,10 @@
-"""How a gRPC call begins and ends: bytes to messages and back, every error of the tree to a Status.
+"""Begins and ends gRPC calls: converts bytes to messages and back, and every error of the tree to a Status.
 
 a malformed message         ─▶ INVALID_ARGUMENT, not the UNKNOWN that grpc would answer
 handler raises TidelogError ─▶ abort(code, message, grpc-status-details-bin)
 handler raises another      ─▶ INTERNAL, with the traceback in the log
-a write of its fails        ─▶ INTERNAL, if that can be sent
-the client is gone          ─▶ nothing: there is no one to tell
+a write fails               ─▶ INTERNAL, if that can be sent
+the client is gone          ─▶ nothing
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.routing.peer_channels import FORWARDED_BY
 from gateway.telemetry.request_context import note_deadline, note_refusal
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
 
-# For a message that is read late: a large one may come slowly, and none holds its call for ever.
+# Timeout of a message that the handler reads itself. A large message may come slowly, but none may hold its call without bound.
 MESSAGE_TIMEOUT_S: Final = 30.0
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _Answer = TypeVar("_Answer")
 
 
 def unary(request_type: type[_Request], handler: Callable[[_Request], Awaitable[Message]]) -> MethodHandler:
-    """One request, one answer."""
+    """Makes the handler of a unary call."""
 
     async def encoded(request: _Request) -> bytes:
         return (await handler(request)).SerializeToString()
@@ -51,7 +51,7 @@ def unary(request_type: type[_Request], handler: Callable[[_Request], Awaitable[
 
 
 def unary_bytes(request_type: type[_Request], handler: Callable[[_Request], Awaitable[bytes]]) -> MethodHandler:
-    """One request; the handler lays out the answer's bytes itself."""
+    """Makes the handler of a unary call that encodes its answer itself."""
 
     async def handled(message: bytes) -> bytes:
         return await handler(parse_message(request_type, message))
@@ -64,7 +64,7 @@ def unary_bytes(request_type: type[_Request], handler: Callable[[_Request], Awai
 
 
 def unary_deferred_read(handler: Callable[[Context], Awaitable[bytes]]) -> MethodHandler:
-    """One request, one answer; the handler reads the request itself, when there is room for it. On the wire it is a unary call."""
+    """Makes the handler of a unary call that reads its request itself, once the buffer has room for it."""
 
     async def call(_: AsyncIterator[bytes], context: Context) -> bytes:
         return await ended(context, handler(context))
@@ -73,7 +73,7 @@ def unary_deferred_read(handler: Callable[[Context], Awaitable[bytes]]) -> Metho
 
 
 def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
-    """The handler reads and writes as it likes."""
+    """Makes the handler of a bidirectional stream that reads and writes by itself."""
 
     async def call(_: AsyncIterator[bytes], context: Context) -> None:
         await ended(context, handler(context))
@@ -82,10 +82,11 @@ def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
 
 
 async def write_wholly(context: Context, message: bytes) -> None:
-    """One message of a stream; cancelled, it ends when the client has taken it, or is gone.
+    """Writes one message of a stream. If cancelled, it still waits until the client has taken the message or is gone.
 
-    gRPC takes no end of a call whose first message is given up under way: the stream is told nothing. Behind a later message it
-    takes the end; then the stream is held until its client has taken both, without anybody knowing.
+    gRPC drops the end of a call whose first message is given up half-way: the client receives nothing. Behind a later message gRPC
+    keeps
+    the end, and holds the stream until the client has read both.
     """
     writing = asyncio.ensure_future(context.write(message))
     cancelled: asyncio.CancelledError | None = None
@@ -100,8 +101,10 @@ async def write_wholly(context: Context, message: bytes) -> None:
 
 
 async def only_message(context: Context) -> bytes:
-    """Of a unary call whose handler reads it late. Raises InvalidArgument where there is none, Unavailable where it has not come
-    in time: nothing was begun."""
+    """Reads the message of a unary call whose handler reads late.
+
+    Raises InvalidArgument if there is none, and Unavailable if it has not come within MESSAGE_TIMEOUT_S; nothing was begun then.
+    """
     try:
         async with asyncio.timeout(MESSAGE_TIMEOUT_S):
             message = await context.read()
@@ -116,12 +119,12 @@ async def only_message(context: Context) -> bytes:
 
 
 def unary_by_origin(request_type: type[_Request], handler: Callable[[_Request, bool], Awaitable[Message]]) -> MethodHandler:
-    """One request, one answer; the handler is told whether another broker has forwarded the request."""
+    """Makes the handler of a unary call that receives the request and whether another broker forwarded it."""
     return unary_in_context(request_type, lambda request, context: handler(request, is_forwarded(context)))
 
 
 def unary_in_context(request_type: type[_Request], handler: Callable[[_Request, Context], Awaitable[Message]]) -> MethodHandler:
-    """One request, one answer; the handler looks at the call itself."""
+    """Makes the handler of a unary call that also receives the call's context."""
 
     async def call(message: bytes, context: Context) -> bytes:
         note_deadline(context.time_remaining())
@@ -135,18 +138,18 @@ def unary_in_context(request_type: type[_Request], handler: Callable[[_Request, 
 
 
 def client_host(context: Context) -> str:
-    """The address that the call comes from, without its port; empty where it is none of IP."""
+    """Returns the IP address of the caller without its port; empty if it has no IP address."""
     kind, _, address = str(context.peer()).partition(":")
     return unquote(address).rpartition(":")[0].strip("[]") if kind in {"ipv4", "ipv6"} else ""
 
 
 def is_forwarded(context: Context) -> bool:
-    """Whether another broker sends the call on for its client: then it is not forwarded again."""
+    """Returns whether another broker forwarded the call; such a call is not forwarded again."""
     return any(key == FORWARDED_BY for key, _ in context.invocation_metadata() or ())
 
 
 def parse_message(request_type: type[_Request], message: bytes) -> _Request:
-    """Raises InvalidArgument."""
+    """Decodes a message; raises InvalidArgument if it is malformed."""
     try:
         return request_type.FromString(message)
     except DecodeError as error:
@@ -154,7 +157,7 @@ def parse_message(request_type: type[_Request], message: bytes) -> _Request:
 
 
 async def ended(context: Context, work: Awaitable[_Answer]) -> _Answer:
-    """What `work` answers; an error of it is told to the client."""
+    """Awaits `work` and returns its result; an error aborts the call with the matching status."""
     try:
         return await work
     except TidelogError as error:
@@ -169,8 +172,12 @@ async def ended(context: Context, work: Awaitable[_Answer]) -> _Answer:
 
 
 async def _abort_unless_gone(context: Context, error: grpc.aio.InternalError) -> NoReturn:
-    """gRPC raises the same where the client is gone, and does not say whether it is: `cancelled` and `done` tell what was set here.
-    So whether a status can be sent tells. Where none can, the call ends as if it were cancelled, and is nobody's fault."""
+    """Sends a status if the client is still connected, and otherwise ends the call as cancelled.
+
+    gRPC raises the same error when the client is gone and does not distinguish the two: `cancelled` and `done` show only local
+    state.
+    Whether a status can be sent decides.
+    """
     if not context.done():  # else a status was tried
         failure = _own_error()
         try:
@@ -182,7 +189,7 @@ async def _abort_unless_gone(context: Context, error: grpc.aio.InternalError) ->
             raise
         except grpc.aio.InternalError:
             pass
-    log.debug("a client went away: %s", error)
+    log.debug("client disconnected: %s", error)
     raise asyncio.CancelledError from None
 
 
@@ -193,7 +200,7 @@ async def _abort(context: Context, error: TidelogError) -> NoReturn:
 
 
 async def _send_status(context: Context, error: TidelogError) -> NoReturn:
-    """Raises AbortError once it is sent, InternalError where it can't be."""
+    """Sends the error as the call's status. Raises AbortError once it is sent, InternalError if it cannot be sent."""
     trailer = ((DETAILS_TRAILER, to_status(error).SerializeToString()),)
     await context.abort(wire_codes(error).grpc, error.message, trailer)
 

@@ -1,4 +1,4 @@
-"""The guard at the gRPC door: a handler that checks each call before the service's own begins."""
+"""Authorizes gRPC calls: a handler checks each call before the service's own handler begins."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from gateway.grpc.limits import CallLimiter
 from gateway.net.tls.client_subject import grpc_subject
 
 DOOR: Final = "grpc"
-# A client that hung up: what it asked for may be done or not.
+# Outcome of a call whose client disconnected; its work may be done or not.
 CANCELLED: Final = "CANCELLED"
-# By whether answers are streams; requests are read as streams. On the wire a unary call is one that sends one message.
+# Makers of handlers, by whether answers are streams. Requests are read as streams; on the wire a unary call is a stream of one.
 _HANDLER_OF: Final[dict[bool, Any]] = {False: grpc.stream_unary_rpc_method_handler, True: grpc.stream_stream_rpc_method_handler}
 
 
 class GrpcGuard:
+    """Wraps the handlers of the gRPC listener with authentication, authorization, quotas and the audit log."""
+
     def __init__(self, guard: AccessGuard) -> None:
         self._guard = guard
 
     def guarded(self, path: str, handler: MethodHandler, open_calls: CallLimiter) -> MethodHandler:
-        """The same method, /service/name, begun only by who may, and counted among these.
+        """Wraps a method, /service/name, so that only permitted calls begin, counted in `open_calls`.
 
-            who is it, and may it? ─▶ counted ─▶ its message ─▶ may it still? ─▶ begun
+          authenticate, authorize ─▶ count ─▶ read the message ─▶ authorize again ─▶ begin
 
-        A message is read once it is known who sends it: gRPC's own unary methods wait for it first, and a stranger who never sends
-        it would hold a call of the door for ever. It may come long after its head, and what held then may hold no longer.
+        The message is read after authentication. gRPC's own unary methods read it first, so an unauthenticated client that never
+        sends
+        its message would hold a call of the listener without bound. Permissions may change before the message comes.
         """
         needs = GRPC_CALLS[path]
         guard = self._guard
@@ -65,7 +68,7 @@ class GrpcGuard:
                 checked.failure = checked.failure or CANCELLED
                 raise
             finally:
-                if begun:  # else nothing was asked for: too large, or its client hung up before it was there
+                if begun:  # else the request was too large, or its client disconnected before it came
                     guard.ended(checked, checked.failure)
 
         async def taken_up(checked: AuthorizedCall, request: Any, context: Context) -> Any:
@@ -111,7 +114,7 @@ class _Metered:
         return getattr(self._context, name)
 
     async def read(self) -> Any:
-        if not self._first:  # the first came with the request, which was counted when it began
+        if not self._first:  # the first message came with the request, which was counted at its beginning
             await self._flow.until_it_may_send()
         self._first = False
         message = await self._context.read()

@@ -1,6 +1,6 @@
-"""grpc.health.v1: the broker's readiness, for probes and load balancers. It asks the broker, and remembers nothing.
+"""Serves grpc.health.v1 with the broker's readiness, for probes and load balancers. It asks the broker and stores nothing.
 
-Anybody may ask: `anonymous_streams.py` bounds how many do at a time. Source:
+No credentials are required; anonymous_streams.py bounds the open calls. Source:
 https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
@@ -23,10 +23,12 @@ WATCH_INTERVAL_S: Final = 1.0
 
 
 class HealthService:
+    """Answers health checks and watches with the broker's readiness."""
+
     def __init__(
         self, broker: BrokerApi, waits: InterruptibleWaits, services: frozenset[str], watches: AnonymousStreamLimiter
     ) -> None:
-        """`services` are those that may be asked for, beside the empty name of the whole."""
+        """`services` lists the service names that may be queried, beside the empty name of the whole server."""
         self._broker = broker
         self._waits = waits
         self._services = services | {""}
@@ -43,7 +45,8 @@ class HealthService:
         return HealthCheckResponse(status=self._status(request.service)).SerializeToString()
 
     async def watch(self, context: Context) -> None:
-        """The status, and each change of it, a stop too. A service that is not known is told as such, and the stream goes on."""
+        """Sends the status and each change of it, including the broker's stop. An unknown service is reported as such and stays
+        watched."""
         told: object = None
         try:
             async with self._waits.until_stop(), self._watches.place(context):

@@ -1,10 +1,13 @@
-"""How many calls of the gRPC door are open, and the refusal of one too many.
+"""Counts the open calls of the gRPC listener and refuses those beyond the limit.
 
-gRPC's own bound says "Concurrent RPC limit exceeded" without details, with the status of a message that is too large. Here a call
-too many is throttled: RESOURCE_EXHAUSTED with ErrorInfo (THROTTLED, nothing was written) and RetryInfo. Invariant: at most
-`calls_max` calls of the counted methods are open: each until its client has taken the answer; one that is ended while it writes
-to a client that takes nothing is held by gRPC for longer. Health and reflection are not counted, so that a broker with many clients
-still tells its probes how it is; anonymous_streams.py bounds these.
+gRPC's own bound answers "Concurrent RPC limit exceeded" without details, with the status of a message that is too large. This
+limiter
+throttles instead: RESOURCE_EXHAUSTED with ErrorInfo (THROTTLED, nothing was written) and RetryInfo.
+
+Invariant: at most `calls_max` counted calls are open, each until its client has read the answer. gRPC holds a call for longer if it
+ends while it writes to a client that reads nothing. Health and reflection are not counted, so a broker with many clients still
+answers
+its probes; anonymous_streams.py bounds these.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from gateway.grpc.calls import Context, MethodHandler, ended
 from gateway.net.host_check import HostCheck
 from metadata.errors import Throttled
 
-# By whether requests, and whether answers are streams, as calls.py makes them.
+# Makers of handlers, by whether requests and whether answers are streams, as in calls.py.
 HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
@@ -26,15 +29,18 @@ HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
 
 
 class CallLimiter:
+    """Counts open calls, and refuses a call beyond `calls_max` with Throttled."""
+
     def __init__(self, calls_max: int, *, setting: str = "grpc_streams_max", pages: HostCheck | None = None) -> None:
-        """`setting` is the one that says how many. `pages` refuses calls that a page of another site makes through a browser."""
+        """`setting` names the setting that sets the limit. `pages` refuses calls that a page of another site makes through a
+        browser."""
         self._pages = pages
         self._calls_max = calls_max
         self._setting = setting
         self._open = 0
 
     def counted(self, handler: MethodHandler) -> MethodHandler:
-        """The same method, each call of which is counted, or refused."""
+        """Wraps a method so that each of its calls is counted or refused."""
         behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
 
         async def call(request: Any, context: Context) -> Any:
@@ -48,7 +54,7 @@ class CallLimiter:
         return counted
 
     def take(self, context: Context) -> None:
-        """Counts this call until it has ended. Throttled where it is one too many; Denied as HostCheck.check."""
+        """Counts this call until it ends. Raises Throttled at the limit, and Denied as HostCheck.check does."""
         if self._pages is not None:
             _check_page(self._pages, context)
         if self._open >= self._calls_max:
@@ -65,6 +71,6 @@ class CallLimiter:
 
 def _check_page(pages: HostCheck, context: Context) -> None:
     metadata = context.invocation_metadata() or ()
-    if any(name == "origin" for name, _ in metadata):  # which no client of gRPC sends
+    if any(name == "origin" for name, _ in metadata):  # gRPC clients do not send an Origin
         values = ((name, value if isinstance(value, bytes) else value.encode()) for name, value in metadata)
         pages.check("POST", [(name.encode(), value) for name, value in values])

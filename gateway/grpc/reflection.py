@@ -1,6 +1,6 @@
-"""grpc.reflection.v1alpha: which services and messages there are, told to anybody, by the library's own answers.
+"""Serves grpc.reflection.v1alpha: lists the services and messages to every client, by the library's own answers.
 
-A stream of it has a place among those that `anonymous_streams.py` bounds, which the library's own service would not take.
+Each stream takes a place that anonymous_streams.py bounds; the library's own service would not.
 Source: https://github.com/grpc/grpc/blob/master/doc/server-reflection.md
 """
 
@@ -20,6 +20,8 @@ SERVICE: Final[str] = reflection.SERVICE_NAME
 
 
 class ReflectionService:
+    """Answers reflection queries from the descriptors of the broker's services."""
+
     def __init__(self, services: Iterable[str], waits: InterruptibleWaits, watches: AnonymousStreamLimiter) -> None:
         self._library = reflection.ReflectionServicer((*services, SERVICE))
         self._waits = waits
@@ -29,7 +31,7 @@ class ReflectionService:
         return {"ServerReflectionInfo": stream(self.info)}
 
     async def info(self, context: Context) -> None:
-        """An answer to each question, until the client is done."""
+        """Answers each query of the stream until the client ends it."""
         async with self._waits.until_stop(), self._watches.place(context):
             while isinstance(message := await context.read(), bytes):
                 question = parse_message(ServerReflectionRequest, message)

@@ -1,15 +1,19 @@
-"""The gRPC door: its services, its limits, its beginning and its end.
+"""Runs the gRPC listener: its services, its limits, its start and its stop.
 
-    Log · Topics · Cluster · Groups · Access (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
+  Log · Topics · Cluster · Groups · Access (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
 
-Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are throttled; those of
-consumer groups are counted apart, and of these the ones that wait for other members, so that none keeps out the others; streams of
-health and reflection, which are open to all, have places of their own (anonymous_streams.py). A connection that has reached its age
-(which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end, so that clients find new brokers.
-Clients may ping as often as every five seconds to keep a connection open. Connections have a bound, and HANDSHAKE_TIMEOUT_S for TLS
-and the first frame of HTTP/2; the head of a call may have HEAD_BYTES_MAX.
+Limits:
+- A message may be as long as a request, and an answer as long as a fetch.
+- Open calls are bounded, and calls beyond the limit are throttled. Calls of consumer groups are counted apart, and among these the
+calls that wait for other members, so that no kind excludes the others. Health and reflection have places of their own
+(anonymous_streams.py).
+- A connection that reaches its age (which gRPC spreads by 10 % each way) is asked to close. Its streams have the grace to end, so
+that
+clients find new brokers. Clients may ping every five seconds to keep a connection open.
+- Connections are bounded, and have HANDSHAKE_TIMEOUT_S for TLS and the first frame of HTTP/2; the head of a call has
+HEAD_BYTES_MAX.
 
-What is noted of each call of the gRPC door at its beginning and its end: see telemetry/request_context.py.
+telemetry/request_context.py lists what is recorded of each call at its beginning and its end.
 """
 
 from __future__ import annotations
@@ -46,26 +50,28 @@ from metadata.errors import InvalidArgument
 if TYPE_CHECKING:
     from gateway.net.tls.identity import TlsReloader
 
-# A request may be this much longer than its records; what is more is refused by gRPC before it is read whole.
+# Room in a request beside its records; gRPC refuses a larger message before it has read it whole.
 MESSAGE_SLACK_BYTES = 1 << 20
 # The log bounds answers; a single batch may be larger than fetch_bytes_max.
 ANSWER_BYTES_MAX = 1 << 30
-# What each stream may send while nobody reads from it. gRPC keeps up to eight times as much for it, in the buffers it came in.
+# Bytes that each stream may send ahead of its reader. gRPC keeps up to eight times as much, in the buffers they came in.
 LOOKAHEAD_BYTES = 16 << 10
-# For TLS and the first frame of HTTP/2; gRPC's own default is two minutes.
+# Time for TLS and the first frame of HTTP/2; gRPC's own default is two minutes.
 HANDSHAKE_TIMEOUT_S = 10
-# The metadata of a call. Beyond it gRPC refuses the call, RESOURCE_EXHAUSTED; credentials of all kinds have room in it.
+# Largest metadata of a call; credentials of all kinds fit. Beyond it gRPC refuses the call with RESOURCE_EXHAUSTED.
 HEAD_BYTES_MAX = 16 << 10
-# Calls of health and reflection, which anybody may open.
+# Places for calls of health and reflection, which need no credentials.
 WATCHES_MAX = 500
-# Beside those that are counted: for health and reflection, what fifty addresses leave untaken of them (anonymous_streams.py), and
-# calls that are just being refused. More are refused by gRPC itself.
+# Calls beside the counted ones: health and reflection, what fifty addresses leave untaken of them (anonymous_streams.py), and calls
+# that are being refused. gRPC itself refuses more.
 SPARE_CALLS = 6 * WATCHES_MAX
 
 SERVICES = frozenset({log.SERVICE, services_admin.TOPICS, services_admin.CLUSTER, groups_router.SERVICE, access.SERVICE})
 
 
 class GrpcServer:
+    """Owns the gRPC server of a broker: builds its services, opens its port and stops it in order."""
+
     def __init__(self, broker: BrokerApi, tls: TlsReloader | None = None, *, allowed_hosts: Collection[str] = ()) -> None:
         """`allowed_hosts`: see net/host_check.py."""
         self._allowed_hosts = allowed_hosts
@@ -76,7 +82,7 @@ class GrpcServer:
         self.producers = ProducerStreams()
 
     async def start(self, port: ReservedPort) -> str:
-        """Listens there, and answers with the address. InvalidArgument where it can't be opened."""
+        """Listens on the port and returns its address. Raises InvalidArgument if the port cannot be opened."""
         server = grpc.aio.server(
             options=_options(self._broker.settings),
             maximum_concurrent_rpcs=_calls_max(self._broker.settings),
@@ -143,13 +149,17 @@ class GrpcServer:
 
 
 def _calls_max(settings: GatewaySettings) -> int:
-    """Beyond this gRPC itself refuses."""
+    """Returns the total of calls beyond which gRPC itself refuses."""
     return 2 * settings.grpc_streams_max + settings.grpc_group_waits_max + SPARE_CALLS
 
 
 def _connection_calls_max(settings: GatewaySettings) -> int:
-    """Of one connection; its client keeps back what is more. A proxy, or another broker, may send the calls of all its clients over
-    one: so all that is counted fits, and is throttled here rather than kept back there. What is left is no single connection's."""
+    """Returns the largest number of concurrent calls of one connection; its client holds back the rest.
+
+    A proxy or another broker may send the calls of all its clients over one connection. All counted calls fit, so they are
+    throttled here
+    rather than held back there.
+    """
     return _calls_max(settings) - SPARE_CALLS + WATCHES_MAX
 
 
@@ -177,14 +187,14 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a short message could become a long one; batches are compressed
-        ("grpc.http2.bdp_probe", 0),  # it lets each connection hold megabytes that nobody has admitted
+        ("grpc.http2.bdp_probe", 0),  # it lets each connection hold megabytes that no budget has admitted
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.so_reuseport", 0),  # a second broker on the same port must fail, not share it
     ]
 
 
 def observed(handler: MethodHandler, traffic: Traffic, tracing: Tracer | None, method: str) -> MethodHandler:
-    """The same method. Its calls have an id (`x-request-id` of the metadata), and count as a client's or as another broker's."""
+    """Wraps a method: gives its calls an id (`x-request-id` of the metadata) and counts them as a client's or another broker's."""
     behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
 
     async def call(request: Any, context: Context) -> Any:

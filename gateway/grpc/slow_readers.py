@@ -1,11 +1,12 @@
-"""Answers that gRPC is sending: whether their readers take them, and the end of the connection where one does not.
+"""Watches the answers that gRPC is sending, and ends the connection of a client that reads too slowly.
 
-    handed to gRPC ─▶ taken in time: done
-                   └▶ overdue, and others wait for room: its connection is shut down ─▶ gRPC ends the calls on it: done
+  handed to gRPC ─▶ read in time: done
+                 └▶ overdue, and others wait for room: the connection is shut down ─▶ gRPC ends its calls: done
 
-gRPC tells when a call is done, not how far it is, and has no way for a server to end one call whose reader takes nothing: even its
-status would wait behind the answer. So the connection goes, found by its two addresses among the open files of the process, and
-only when somebody waits for the room: other calls of that client lose it, too, and are told that nobody is there (UNAVAILABLE).
+gRPC reports when a call is done but not its progress, and a server cannot end one call whose client reads nothing: even its status
+would wait behind the answer. The connection is therefore shut down, found by its two addresses among the open files of the process,
+and
+only when another answer waits for the room. Other calls of that client fail, too, with UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from urllib.parse import unquote
 from gateway.net.addresses import host_and_port
 from gateway.records.response_budget import BYTES_PER_SECOND_MIN, ResponseBudget
 
-# Of this process, on Linux and macOS; elsewhere nothing is cut off.
+# Open files of this process, on Linux and macOS; elsewhere nothing is cut off.
 OPEN_FILES: Final = "/dev/fd"
 LOOKS_IN_A_PAUSE: Final = 4
-# How a socket of both families, as gRPC opens them, names the peer that gRPC itself calls ipv4.
+# Prefix by which a socket of both families, as gRPC opens them, names a peer that gRPC itself calls ipv4.
 _MAPPED_IPV4: Final = "::ffff:"
 
 log = logging.getLogger(__name__)
 
 
 class ResponseProgress:
-    """Of one answer, by identity."""
+    """Records by when the client must have read one answer; compared by identity."""
 
     __slots__ = ("overdue_s", "peer")
 
     def __init__(self, peer: str, overdue_s: float) -> None:
+        # The peer as gRPC names it.
         self.peer = peer
-        """As gRPC names it."""
         self.overdue_s = overdue_s
 
 
 class SlowReaderGuard:
-    """Of one door. Looks at them now and then, while there are any."""
+    """Checks the answers of one listener at intervals, and cuts off overdue readers when others wait for room."""
 
     def __init__(self, room: ResponseBudget, *, pause_s: float) -> None:
         self._room = room
@@ -52,7 +53,7 @@ class SlowReaderGuard:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, peer: str, *, local_address: str, size_bytes: int) -> ResponseProgress:
-        """An answer is handed to gRPC, for a peer as gRPC names it, of the door at HOST:PORT."""
+        """Records an answer that is handed to gRPC. `peer` is named as by gRPC; `local_address` is the listener's HOST:PORT."""
         now_s = asyncio.get_running_loop().time()
         delivery = ResponseProgress(peer, now_s + self._pause_s + size_bytes / BYTES_PER_SECOND_MIN)
         self._under_way.add(delivery)
@@ -74,12 +75,12 @@ class SlowReaderGuard:
         overdue = {delivery.peer for delivery in self._under_way if delivery.overdue_s <= now_s}
         if overdue and self._room.readers_waiting:
             cut = cut_off(overdue, local_address)
-            log.info("%d connections took their answers too slowly while others waited for room: cut off", cut)
+            log.info("slow readers cut off connections=%d: other answers waited for room", cut)
         self._look_later(local_address)
 
 
 def cut_off(peers: Collection[str], local_address: str) -> int:
-    """Shuts the TCP connections of these peers to our HOST:PORT down; how many it found."""
+    """Shuts down the TCP connections of these peers to `local_address` (HOST:PORT); returns how many it found."""
     ends = {(host, port, host_and_port(local_address)[1]) for host, port in filter(None, map(_address_of, peers))}
     if not ends or not os.path.isdir(OPEN_FILES):
         return 0
@@ -87,7 +88,7 @@ def cut_off(peers: Collection[str], local_address: str) -> int:
 
 
 def _address_of(peer: str) -> tuple[str, int] | None:
-    """ipv4:127.0.0.1:4711, ipv6:%5B::1%5D:4711; None for what has no address, as unix:…"""
+    """Parses a peer as ipv4:127.0.0.1:4711 or ipv6:%5B::1%5D:4711; returns None for one without an IP address, such as unix:…."""
     family, _, address = unquote(peer).partition(":")
     if family not in {"ipv4", "ipv6"}:
         return None
@@ -96,11 +97,12 @@ def _address_of(peer: str) -> tuple[str, int] | None:
 
 
 def _shut_down(number: int, ends: Collection[tuple[str, int, int]]) -> bool:
-    """Whether this open file is a connection from one of (host, port) to our port; it is shut down then, for gRPC to close."""
+    """Shuts down an open file if it is a connection from one of (host, port) to our port, for gRPC to close. Returns whether it
+    did."""
     try:
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             return False
-        connection = socket.socket(fileno=os.dup(number))  # a copy, so that what is looked at stays what it is
+        connection = socket.socket(fileno=os.dup(number))  # a copy keeps the file open while it is examined
     except OSError:
         return False  # closed meanwhile
     with connection:
@@ -112,5 +114,5 @@ def _shut_down(number: int, ends: Collection[tuple[str, int, int]]) -> bool:
                 return False
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return False  # nobody is connected: a listener, or closed meanwhile
+            return False  # not connected: a listener, or closed meanwhile
     return True

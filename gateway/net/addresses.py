@@ -1,4 +1,4 @@
-"""Parses HOST:PORT, and says why a listener can't be opened there. Pure."""
+"""Parses HOST:PORT, and explains why a listener cannot open there. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PORT_MAX: Final = 65_535
 
 
 def host_and_port(address: str, *, name: str = "") -> tuple[str, int]:
-    """Of HOST:PORT. InvalidArgument for anything else. `name`: of the setting that says so, where IPv6 has to stand in brackets."""
+    """Splits HOST:PORT; raises InvalidArgument for anything else. With `name`, the setting's name, IPv6 must stand in brackets."""
     host, _, port = address.rpartition(":")
     is_host = bool(host) and host.isprintable() and not any(sign in host for sign in "/@ ")
     if name and ":" in host and not host.startswith("["):
@@ -27,7 +27,7 @@ def host_and_port(address: str, *, name: str = "") -> tuple[str, int]:
 
 
 def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> TidelogError:
-    """What to raise where a door ("HTTP", "gRPC") can't be opened: Unavailable for a port that is taken, else InvalidArgument."""
+    """Returns the error of a listener ("HTTP", "gRPC") that cannot open: Unavailable if the port is taken, else InvalidArgument."""
     flag = f"--{door.lower()} HOST:PORT"
     if error.errno == errno.EADDRINUSE:
         return Unavailable(

@@ -1,10 +1,10 @@
-"""How many connections a door has open, and what becomes of one too many. Pure.
+"""Bounds the open connections of a listener, and decides how one above the bound ends. Pure.
 
-    below both bounds                     it is taken
-    above one of them                     it is told so, and closed: at most TOLD_MAX at once
-    above it, with TOLD_MAX being told    it is closed without a word
+  below both bounds                          it is accepted
+  above one of them                          it receives the refusal and is closed: at most TOLD_MAX at a time
+  above it, with TOLD_MAX being refused      it is closed without an answer
 
-Invariant: no more than connections_max + TOLD_MAX are open, those in a TLS handshake included; every place is given back once.
+Invariant: no more than connections_max + TOLD_MAX are open, including those in a TLS handshake; every slot is given back once.
 """
 
 from __future__ import annotations
@@ -18,35 +18,37 @@ TOLD_MAX: Final = 64
 
 
 class ConnectionSlot:
-    """Of one connection, from its acceptance to its end."""
+    """Holds the place of one connection from its acceptance to its end."""
 
     __slots__ = ("_open", "host", "refusal")
 
     def __init__(self, open_connections: ConnectionLimiter, host: str, refusal: Throttled | None) -> None:
         self._open: ConnectionLimiter | None = open_connections
         self.host = host
+        # The error that the connection receives instead of any answer.
         self.refusal = refusal
-        """What the connection is told, in place of any answer."""
 
     def give_back(self) -> None:
-        """Again, it does nothing."""
+        """Gives the slot back; repeated calls do nothing."""
         if self._open is not None:
             self._open.ended(self)
             self._open = None
 
 
 class ConnectionLimiter:
+    """Counts open connections in total and by address, and gives each a slot or a refusal."""
+
     def __init__(self, connections_max: int, per_address_max: int) -> None:
         self._connections_max = connections_max
         self._per_address_max = per_address_max
         self._by_host: Counter[str] = Counter()
         self.count = 0
         self.told = 0
+        # Connections refused since the start.
         self.refused_count = 0
-        """Connections that were not taken, since the start."""
 
     def take(self, host: str) -> ConnectionSlot | None:
-        """A place for one more from this address; None where it is to be closed without a word."""
+        """Returns a slot for one more connection from this address; None if it is to be closed without an answer."""
         refusal = self._refusal(host)
         if refusal is None:
             self.count += 1

@@ -34,7 +34,7 @@ _AUTHORITY: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/?#\\\s]+))(?:
 
 
 class HostCheck:
-    """The check of one listener."""
+    """Checks the Host and Origin of requests at one listener."""
 
     def __init__(
         self, *, allowed: Iterable[str], is_loopback: bool, is_tls: bool = False, asks_for_credentials: bool = False
@@ -56,7 +56,7 @@ class HostCheck:
             elif name == b"origin":
                 origins.append(value)
             elif name == b"authorization" and self._asks_for_credentials and not _is_basic(value):
-                return  # these are checked, and no browser adds them for a page of another site
+                return  # these credentials are checked, and no browser adds them for a page of another site
         if self._checks_host:
             for host in hosts:
                 if host not in self._known:
@@ -80,11 +80,11 @@ class HostCheck:
         text = origin.decode("latin-1").strip().lower()
         authority = text.partition("://")[2]
         if authority and [authority] == [host.decode("latin-1").strip().lower() for host in hosts]:
-            return  # the page came from here, as far as the browser knows; Host is checked where that could be a trick
+            return  # the browser says that the page came from here; Host is checked where that could be forged
         if not self._names_this(_host_of(authority)):
             raise Denied(
-                f"a page of {text[:_SHOWN_CHARACTERS]!r} may not change anything here without an API key or a token",
-                hint="Where the page is meant to: add its host to allowed_hosts, or let it show a key (Authorization: Bearer).",
+                f"a page of {text[:_SHOWN_CHARACTERS]!r} may not change anything on this broker without an API key or a token",
+                hint="If the page is trusted, add its host to allowed_hosts, or let it send a key (Authorization: Bearer).",
             )
 
     def _names_this(self, host: str) -> bool:
@@ -92,12 +92,12 @@ class HostCheck:
 
 
 def _is_basic(authorization: bytes) -> bool:
-    """Whether a browser may have added this by itself, as it does with what was typed into its login window (RFC 7617)."""
+    """Returns whether a browser may have added these credentials by itself, from its login window (RFC 7617)."""
     return authorization.lstrip()[:5].lower() == b"basic"
 
 
 def is_loopback_name(host: str) -> bool:
-    """Whether a host, in lower case and without brackets, is an address of the loopback, localhost, or below it (RFC 6761)."""
+    """Returns whether a host, in lower case and without brackets, is a loopback address, localhost, or below it (RFC 6761)."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -107,7 +107,7 @@ def is_loopback_name(host: str) -> bool:
 
 
 def _host_of(authority: str) -> str:
-    """The host of HOST, HOST:PORT or [IPv6]:PORT; empty for what is none of these."""
+    """Returns the host of HOST, HOST:PORT or [IPv6]:PORT; empty for anything else."""
     found = _AUTHORITY.fullmatch(authority.strip())
     return _plain(found[1] or found[2]) if found is not None else ""
 

@@ -1,12 +1,12 @@
-"""The ports of the doors, taken before anything is written: a start that is refused for one leaves nothing behind.
+"""Reserves the ports of the listeners before the broker writes anything, so that a refused start leaves nothing behind.
 
-    take_port ─▶ bound, and silent ─▶ … bucket, metadata, cluster id … ─▶ a door listens there
-                    ├▶ who connects meanwhile is refused, as where nobody is: neither a probe nor a balancer takes it for a broker
-                    └▶ who wants it meanwhile is refused, however long the start waits for the bucket or the metadata
+  take_port ─▶ bound, not listening ─▶ … bucket, metadata, cluster id … ─▶ a listener opens there
+                 ├▶ clients that connect meanwhile are refused, so no probe or balancer takes the port for a ready broker
+                 └▶ processes that bind meanwhile are refused, however long the start waits for the bucket or the metadata
 
-gRPC can't be handed a socket: what held its port is closed in the step in which gRPC binds. Invariant: a port that is taken, by who
-listens or by who is still starting, is told before the bucket or the metadata are opened, but where two processes take it within
-the same moment.
+gRPC cannot be handed a socket: the socket that reserves its port is closed in the same step in which gRPC binds. Invariant: a port
+that
+another process holds is reported before the bucket or the metadata are opened, unless two processes take it at the same moment.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any, Final, NamedTuple
 from gateway.net.addresses import cannot_listen, host_and_port
 
 BACKLOG: Final = 2048
-# What an address is refused with that the host's name has and this machine has not: ::1 of localhost, where IPv6 is off.
+# Errors of an address that the host's name has and this machine has not: ::1 of localhost, if IPv6 is off.
 ABSENT: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
 class ReservedPort:
-    """One port, on each address of its host. Its owner closes it, unless a door listens there."""
+    """Reserves one port on each address of its host. Its owner closes it, unless a listener opens there."""
 
     def __init__(self, host: str, sockets: list[socket.socket], *, door: str) -> None:
+        # HOST:PORT, with the port that was chosen for port 0.
         self.address = f"{host}:{sockets[0].getsockname()[1]}"
-        """HOST:PORT, with the port that was chosen where any was asked for."""
         self._door = door
         self._sockets = sockets
 
     def listen(self) -> list[socket.socket]:
-        """The sockets, which are the caller's from now on. Raises as take_port."""
+        """Starts to listen, and returns the sockets, which the caller then owns. Raises as take_port."""
         try:
             for each in self._sockets:
-                _share(each, True)  # Linux looks at the port again, and who was there a moment ago leaves traces
+                _share(each, True)  # Linux checks the port again, and earlier connections leave traces
                 each.listen(BACKLOG)
         except OSError as error:
             self.close()
@@ -47,14 +47,14 @@ class ReservedPort:
         return sockets
 
     def close(self) -> None:
-        """Lets it go, unless it was handed over."""
+        """Closes the sockets, unless they were handed over."""
         for each in self._sockets:
             each.close()
         self._sockets = []
 
 
 class Ports(NamedTuple):
-    """Of a broker."""
+    """Holds the reserved ports of a broker's two listeners."""
 
     http: ReservedPort
     grpc: ReservedPort
@@ -82,10 +82,10 @@ async def reserve_ports(*, http: str, grpc: str, kafka: Iterable[str] = ()) -> P
 
 
 async def take_port(address: str, *, door: str) -> ReservedPort:
-    """Of HOST:PORT; port 0 takes a free one. `door`: "HTTP" or "gRPC", for who is told of it; gRPC's [::] is IPv4's port, too.
+    """Reserves HOST:PORT; port 0 takes a free one. The second argument names the listener, "HTTP" or "gRPC", in errors.
 
-    Of a host's addresses, those that this machine does not have are left out where it has another one.
-    Unavailable where the port is taken; InvalidArgument where it can't be opened for another reason.
+    gRPC's [::] includes IPv4. Addresses of the host that this machine lacks are skipped if it has another.
+    Raises Unavailable if the port is taken, and InvalidArgument if it cannot be opened for another reason.
     """
     host, port = host_and_port(address, name=door.lower())
     try:
@@ -95,7 +95,7 @@ async def take_port(address: str, *, door: str) -> ReservedPort:
 
 
 async def _bound(host: str, port: int, *, both_families: bool) -> list[socket.socket]:
-    """One for each address of the host that can be had; port 0 takes a free one, the same for all. Raises OSError.
+    """Binds one socket for each available address of the host; port 0 takes one free port for all. Raises OSError.
 
     `both_families`: `::` stands for IPv4 as well, as gRPC takes it.
     """
@@ -126,12 +126,12 @@ def _bound_to(address: Any, family: int, kind: int, protocol: int, *, both_famil
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both_families)
         bound.bind(address)
-        _share(bound, False)  # else another could bind it as well, until one of them listens
+        _share(bound, False)  # else another process could bind it as well, until one of them listens
         bound.setblocking(False)
         opened.pop_all()
     return bound
 
 
 def _share(bound: socket.socket, shared: bool) -> None:
-    """Whether the port may be had beside connections that have ended, and on Linux beside sockets that do not listen."""
+    """Sets whether the port may be bound beside ended connections, and on Linux beside sockets that do not listen."""
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)

@@ -1,10 +1,11 @@
-"""A broker as a process: what it opens before there is a broker, in which order, and how it ends.
+"""Runs a broker as a process: opens what it needs in order, and closes it at the end.
 
-    start   certificates, ports, keys ─▶ directory ─▶ disk ─▶ metadata ─▶ bucket: whose? ─▶ proof ─▶ cluster id ─▶ gateway/broker.py
-    stop    gateway/broker.py ─▶ stores close
+  start   certificates, ports, keys ─▶ directory ─▶ disk ─▶ metadata ─▶ bucket: whose? ─▶ proof ─▶ cluster id ─▶ gateway/broker.py
+  stop    gateway/broker.py ─▶ stores close
 
-Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; a start that is refused has signed no
-bucket, and made no cluster.
+Invariant: no listener answers before the bucket has proved that it keeps create-only PUTs. A refused start has signed no bucket,
+and
+made no cluster.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def run_broker(settings: BrokerSettings, *, loaded: Callable[[], None] = lambda: None) -> AsyncIterator[Broker]:
-    """A broker that serves: entered when both doors are open, left when everything is flushed, sealed and closed.
+    """Runs a broker that serves: entered when both listeners are open, left when everything is flushed, sealed and closed.
 
     `loaded`: as in Broker.run.
 
-    Raises Rejected, Denied or Unavailable when it can't start, before anything but its own directory was written.
+    Raises Rejected, Denied or Unavailable if it cannot start, before anything but its own directory was written.
     """
     async with AsyncExitStack() as parts:
         tls = tls_files(settings)
@@ -65,7 +66,7 @@ async def run_broker(settings: BrokerSettings, *, loaded: Callable[[], None] = l
             bucket_url, metadata_path = settings.bucket or f"file://{directory.bucket_path}", directory.metadata_path
         disk = _disk_tier(settings)
         metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
-        # A cluster that has led has a bucket: one that is missing was mistyped, or is not mounted.
+        # A cluster that has led has a bucket: a missing one was mistyped, or is not mounted.
         has_led = await metadata.get(layout.next_session) is not None
         clock = StoreClock(wall_clock_ms)
         bucket = InstrumentedObjectStore(await open_store(bucket_url, settings.s3, make_directory=not has_led, clock=clock))
@@ -139,14 +140,15 @@ def kafka_listeners(settings: BrokerSettings) -> tuple[ListenerConfig, ...]:
 
 
 def _view_age_s_max(settings: BrokerSettings) -> float | None:
-    """How old the view of keys and rights may be. None where the metadata are in this process, whose watches never lag."""
+    """Returns how old the view of keys and rights may be, in seconds; None if the metadata are in this process, whose watches never
+    lag."""
     if not settings.metadata.etcd:
         return None
     return (settings.access.access_max_age_ms or settings.membership.session_timeout_ms) / 1000
 
 
 def tls_files(settings: BrokerSettings) -> TlsReloader | None:
-    """As they lie there; None where TLS is off. Raises as TlsFiles."""
+    """Loads the certificate; returns None if TLS is off. Raises as TlsReloader."""
     if not settings.tls.is_on:
         return None
     from gateway.net.tls.identity import TlsReloader  # with cryptography, which nothing else here needs
@@ -155,7 +157,7 @@ def tls_files(settings: BrokerSettings) -> TlsReloader | None:
 
 
 async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracer | None:
-    """None where it is off. InvalidArgument where OpenTelemetry is not installed."""
+    """Starts tracing; returns None if it is off. Raises InvalidArgument if OpenTelemetry is not installed."""
     if not settings.observability.otlp_endpoint:
         return None
     from gateway.telemetry.otlp import OtlpTracer  # here, since it takes a third of a second that others can save
@@ -166,7 +168,7 @@ async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracer | 
 
 
 def _disk_tier(settings: BrokerSettings) -> DiskCache | None:
-    """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
+    """Opens the disk cache in a folder of this broker, since others may share the data_dir. Raises Unavailable if it cannot."""
     bytes_max = settings.segments.disk_cache_bytes_max
     if not bytes_max:
         return None

@@ -1,9 +1,12 @@
-"""The door of a compactor, for probes and Prometheus alone: /livez, /readyz, /startupz, /metrics.
+"""Serves the compactor's probes and Prometheus over HTTP: /livez, /readyz, /startupz, /metrics.
 
-It tells nothing of records, topics or partitions, and so it asks nobody who he is. A compactor is live while its event loop turns.
-It is ready once it has read the bucket, and until it has failed to for UNREADY_S: that takes it out of no load balancer, there is
-none, but an update of the Deployment stops before it has replaced compactors that work by such that can't. While there is no
-cluster yet it waits, and counts as started: whoever started it must not take it for one that hangs.
+Its answers name no records, topics or partitions, so it requires no credentials. A compactor is live while its event loop runs. It
+is
+ready once it has read the bucket, and until reads have failed for UNREADY_S. It has no load balancer, but an update of the
+Deployment
+then stops before it replaces working compactors by failing ones. While it waits for a cluster, it counts as started, so that it is
+not
+taken for a process that hangs.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ UNREADY_S: Final = 60.0
 
 
 class CompactorHttp:
+    """Answers the probes of a compactor, and exposes its metrics."""
+
     def __init__(self, metrics: MetricsRegistry, now_ms: Callable[[], int], *, allowed_hosts: Collection[str] = ()) -> None:
         """`allowed_hosts`: see net/host_check.py."""
         self._allowed_hosts = allowed_hosts
@@ -35,15 +40,16 @@ class CompactorHttp:
         self._runner: web.AppRunner | None = None
 
     def waits(self, what_for: str) -> None:
-        """It can't begin yet."""
+        """Notes that the compactor cannot begin yet, and why."""
         self._waits_for = what_for
 
     def works(self, state: CompactionState) -> None:
-        """From now on this is told."""
+        """Notes that the compactor works; probes report this state from now on."""
         self._state, self._waits_for = state, ""
 
     async def start(self, address: str) -> str:
-        """Opens HOST:PORT (port 0: a free one) and answers where it is. Unavailable where the port is taken, InvalidArgument."""
+        """Opens HOST:PORT (port 0: a free one) and returns its address. Raises Unavailable if the port is taken, InvalidArgument
+        otherwise."""
         host, port = host_and_port(address, name="http")
         hosts = HostCheck(allowed=self._allowed_hosts, is_loopback=is_loopback(address))
         app = web.Application(client_max_size=1024, middlewares=[_checking(hosts)])
@@ -99,6 +105,6 @@ def _checking(hosts: HostCheck) -> Middleware:
 
 
 def _answer(unwell: str | None, reason: str = "") -> web.Response:
-    """As a broker's: gateway/readiness.py."""
+    """Makes an answer in the form of a broker's probes (gateway/readiness.py)."""
     told = {"status": "ok"} if unwell is None else {"status": unwell, "reason": reason}
     return web.json_response(told, status=200 if unwell is None else 503, headers={"cache-control": "no-store"})

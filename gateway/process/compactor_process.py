@@ -1,7 +1,7 @@
-"""A compactor as a process of its own: `tidelog compact`. It needs the bucket and the metadata, and no broker.
+"""Runs a compactor as a process of its own, `tidelog compact`. It needs the bucket and the metadata, and no broker.
 
-    door ─▶ open metadata and bucket ─▶ are they of one cluster, and not being restored? ─▶ topics ─▶ compaction/service.py
-                                           └▶ of none yet: wait for the first broker
+  listener ─▶ open metadata and bucket ─▶ one cluster, and not being restored? ─▶ topics ─▶ compaction/service.py
+                                           └▶ no cluster yet: wait for the first broker
 
 Invariant: it works on no bucket whose cluster is not that of the metadata: to those, every topic there would be unknown.
 """
@@ -45,13 +45,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Between looks for a cluster, while there is none.
+# Pause between two checks for a cluster, while there is none.
 CLUSTER_LOOK_S: Final = 1.0
 
 
 class RunningCompactor(NamedTuple):
+    """Holds a compactor that is ready to run, with its HTTP listener."""
+
     service: CompactionService
-    # For probes and Prometheus; not open yet, where none was asked for.
+    # Serves probes and Prometheus; it is open only if an address was given.
     door: CompactorHttp
 
 
@@ -59,11 +61,11 @@ class RunningCompactor(NamedTuple):
 async def run_compactor(
     settings: BrokerSettings, *, told: Callable[[str], None], http: str = "", waits: bool = False
 ) -> AsyncIterator[RunningCompactor]:
-    """A compactor that is ready to run; left, everything is closed. Raises Rejected, Denied, Unavailable, Corrupt.
+    """Prepares a compactor, and closes everything when left. Raises Rejected, Denied, Unavailable, Corrupt.
 
-    `http`: where its door opens, before anything else does. `waits`: where no broker has ever run, for the first one.
+    `http` is the address of its listener, which opens first. With `waits` it waits for the first broker if none has ever run.
 
-    The body is ended by Rejected where the metadata are not those any more with which it began.
+    Rejected ends the body once the metadata are no longer those with which it began.
     """
     async with AsyncExitStack() as parts:
         metrics = MetricsRegistry()
@@ -136,7 +138,7 @@ async def run_compactor(
 
 
 async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: KeyLayout) -> str | None:
-    """To which both belong; None where no broker has led on either yet. Rejected where they don't go together."""
+    """Returns the cluster to which both belong; None if no broker has led on either yet. Raises Rejected if they do not match."""
     await check_not_restoring(metadata, layout)
     has_led = await metadata.get(layout.next_session) is not None  # asked first: a broker signs its bucket before that
     record, identity = await read_cluster_record(bucket), await metadata.get(layout.cluster_id)
@@ -153,13 +155,13 @@ async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMeta
 
 
 async def _first_cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: KeyLayout) -> str:
-    """As soon as a broker has made one. What can't be reached meanwhile is asked again."""
+    """Waits until a broker has made a cluster, and returns it. Unreachable stores are asked again."""
     while True:
         await asyncio.sleep(CLUSTER_LOOK_S)
         try:
             cluster = await _cluster(bucket, metadata, layout)
         except Unavailable as error:
-            log.info("whether there is a cluster by now is not known: %s", error)
+            log.info("cluster check failed: %s; retrying", error)
         else:
             if cluster is not None:
                 return cluster

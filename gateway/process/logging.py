@@ -1,15 +1,17 @@
-"""How a process writes its log: for people, or as JSON, one object a line.
+"""Configures the log of a process: as text, or as JSON, one object a line.
 
-    {"time": "2026-05-04T10:11:12.345Z", "level": "warning", "event": "the bucket takes no writes: …",
-     "logger": "segments.object_store.health_tracking", "broker_id": "b1", "request_id": "…", "principal": "svc-billing",
-     "trace_id": "…"}
+  {"time": "2026-05-04T10:11:12.345Z", "level": "warning", "event": "the bucket takes no writes: …",
+   "logger": "segments.object_store.health_tracking", "broker_id": "b1", "request_id": "…", "principal": "svc-billing",
+   "trace_id": "…"}
 
-`event` is the line as people read it. What is known of the call that wrote it stands beside it (telemetry/request_context.py), and
-of the partitions and errors that it names. A line of code that knows more gives it as `extra`; only the names in NAMES are taken
-over. Invariant: no payload, and no secret: lines are made of our own words, a Secret shows nothing of itself, and what comes from a
-client is cut where it is quoted.
+`event` is the text line. Beside it stand the ids of the call that wrote it (telemetry/request_context.py), and of the partitions
+and
+errors that it names. Code adds more by `extra`; only the names in NAMES are used.
 
-An own formatter of thirty lines over the standard library: structlog is another way to write every line of a program, and
+Invariant: no payload, and no secret. Lines are made of constant texts, a Secret does not show its value, and quoted client input is
+cut.
+
+The formatter has thirty lines over the standard library: structlog would change how every line of the program is written, and
 python-json-logger would only save the loop below.
 """
 
@@ -30,9 +32,9 @@ from gateway.telemetry.settings import TelemetrySettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 
-# Beside time, level, event and logger, and who writes it.
+# Fields beside time, level, event and logger, and the constant ones.
 NAMES: Final = ("request_id", "principal", "topic", "topic_id", "partition", "epoch", "session", "code", "trace_id")
-# Details of errors, and what they are called here.
+# Details of errors, and the fields that carry them.
 _OF_ERRORS: Final = {
     "topic": "topic",
     "topic_id": "topic_id",
@@ -46,8 +48,10 @@ _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class JsonFormatter(logging.Formatter):
+    """Formats each log record as one JSON object."""
+
     def __init__(self, **always: str) -> None:
-        """`always`: stands in each line, such as the broker's id."""
+        """`always` holds fields of each line, such as the broker's id."""
         super().__init__()
         self._always = always
 
@@ -68,12 +72,12 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         try:
             return _encode(line).decode()
-        except UnicodeEncodeError:  # half of a surrogate pair, such as names of files have that are not UTF-8
+        except UnicodeEncodeError:  # half of a surrogate pair, as in names of files that are not UTF-8
             return json.dumps(line, default=str)
 
 
 def _of_argument(argument: object) -> Mapping[str, Any]:
-    """What a line that names a partition, or an error, tells in fields as well."""
+    """Returns the fields of a partition or an error that a line names."""
     if isinstance(argument, TopicPartition):
         return {"topic_id": argument.topic_id, "partition": argument.partition}
     if isinstance(argument, TidelogError):
@@ -83,7 +87,7 @@ def _of_argument(argument: object) -> Mapping[str, Any]:
 
 
 def _of_the_call() -> Mapping[str, Any]:
-    """What is known of the call that this task answers."""
+    """Returns the fields of the call that this task answers."""
     call = current_call()
     if call is None:
         return {}
@@ -100,7 +104,7 @@ def _of_the_call() -> Mapping[str, Any]:
 def configure_logging(
     settings: TelemetrySettings, *, level: str = "info", text: str = TEXT, stream: TextIO | None = None, **always: str
 ) -> None:
-    """On stderr, unless `stream` says otherwise. `level` and `text`: of the command, where the settings say nothing else."""
+    """Configures the log on stderr, or on `stream`. `level` and `text` are the command's defaults; the settings override them."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(**always) if settings.log_format == "json" else logging.Formatter(text))
     logging.basicConfig(handlers=[handler], level=(settings.log_level or level).upper())

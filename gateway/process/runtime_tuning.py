@@ -1,29 +1,28 @@
-"""What becomes of memory that was freed: the process keeps up to 64 MiB of it for the next buffers, and threads share what they
-keep. glibc only; a no-op elsewhere.
+"""Tunes malloc, garbage collection and the limit of open files, and reads the memory limit.
 
-    segments come and go, megabyte by megabyte ─▶ glibc would give each back to the kernel, and take it anew, page by page
-
-Measured on produce of 1 MiB batches: 15 % less time in the kernel, an eighth more MB/s. It costs what it keeps, up to the bound.
-
-By default each thread keeps as much for itself. Beside fifty readers of history, the broker took 390 MiB for what it counted as
-160; where the threads share one arena, and Arrow gives back its own, 250.
-
+malloc (glibc only; a no-op elsewhere): the process keeps up to 64 MiB of freed memory for the next buffers. Segments allocate and
+free
+megabytes at a time, which glibc would return to the kernel and fetch again page by page. On produce of 1 MiB batches this saves 15
+% of
+the time in the kernel, and adds an eighth to the MB/s (measured). Threads share one arena: with an arena each, a broker with fifty
+readers of history took 390 MiB for buffers of 160 MiB; with a shared one, and Arrow returning its own, 250 MiB.
 Source: mallopt(3), M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
 
-When Python looks for cycles among its objects: seldom, and never again among those that a broker has loaded by its start.
+Garbage collection: rare, and never again among the objects that a broker has loaded by its start.
 
-    look_seldom ─▶ what it needs is loaded ─▶ freeze_startup_objects ─▶ its first session ─▶ only what came since is looked through
+  raise_gc_thresholds ─▶ modules are loaded ─▶ freeze_startup_objects ─▶ its first session ─▶ only later objects are scanned
 
-What is loaded stays, and records make few cycles. To look as often as Python does by default took an eighth of the start's
-CPU, and a fifth of the time of a JSON produce. Sessions come and go: the log of one is a cycle with pools of up to 128 MiB, so none
-has begun when the rest is spared. Nothing is collected at the end of the start: of 75,000 objects some hundred are garbage then
-(measured), and to find them takes 50 ms, in which nobody is served.
+Loaded objects stay, and records make few cycles. Python's default interval took an eighth of the start's CPU, and a fifth of the
+time of
+a JSON produce. The log of a session is a cycle with pools of up to 128 MiB, so no session has begun at the freeze. Nothing is
+collected
+at the end of the start: of 75,000 objects some hundred are garbage (measured), and a collection takes 50 ms in which no call is
+served.
 
-How many files a broker may have open: each connection is one, and the usual limit of a process (1,024) is that of a shell.
+Open files: each connection is one, and the usual limit (1,024) is that of a shell. The soft limit is raised to the hard one, which
+needs no privilege. Source: getrlimit(2), RLIMIT_NOFILE
 
-The soft limit is raised to the hard one, which needs no right. Source: getrlimit(2), RLIMIT_NOFILE
-
-How much memory the process may take. Source: cgroups(7), memory.max of cgroup v2
+Memory limit. Source: cgroups(7), memory.max of cgroup v2
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from typing import Final
 from gateway.settings import GatewaySettings
 
 KEPT_BYTES_MAX: Final = 64 << 20
-# A buffer from this size on is taken from the kernel for itself, and given back. The most that glibc allows.
+# Size from which a buffer is mapped by itself, and unmapped when freed. The most that glibc allows.
 MAPPED_BYTES_MIN: Final = 32 << 20
 
-# One for the event loop, and one for all other threads.
+# One arena for the event loop, and one for all other threads.
 ARENAS_MAX: Final = 2
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -64,7 +63,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int:
 
 
 def configure_malloc() -> bool:
-    """For the whole process, from now on. Whether the C library could be told."""
+    """Configures malloc for the whole process. Returns whether the C library accepted the values."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
@@ -73,7 +72,8 @@ def configure_malloc() -> bool:
     return all(mallopt(parameter, value) for parameter, value in chosen.items())
 
 
-# Of gc.set_threshold(): allocations between looks at the youngest objects, and how many of these make one at older ones.
+# Arguments of gc.set_threshold(): allocations between scans of the youngest objects, and how many of these lead to one of older
+# ones.
 THRESHOLDS: Final = (50_000, 20, 100)
 
 
@@ -85,20 +85,20 @@ def freeze_startup_objects() -> None:
     gc.freeze()
 
 
-# For the bucket, etcd, other brokers, and files.
+# Files for the bucket, etcd, other brokers, and logs.
 SPARE: Final = 1_000
 
 log = logging.getLogger(__name__)
 
 
 def raise_file_limit(settings: GatewaySettings, *, is_reached_from_elsewhere: bool) -> int:
-    """For the whole process. How many there may be; where clients could come to need more, the log says so. Not of a broker that
-    only this machine reaches: who tries it has no use for that."""
+    """Raises the process's limit of open files, and returns it. Logs if clients could need more, unless only this machine reaches
+    the broker: a trial needs no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    except (ValueError, OSError):  # some systems take no more than a bound of their own
+    except (ValueError, OSError):  # some systems accept only a bound of their own
         pass
     needed = settings.http_connections_max + settings.grpc_connections_max + SPARE
     if is_reached_from_elsewhere and soft != resource.RLIM_INFINITY and soft < needed:

@@ -1,7 +1,7 @@
-"""Encodes and decodes what members of consumer groups ask of their coordinator, and its answers. Pure.
+"""Encodes and decodes the calls of group members to their coordinator, and its answers. Pure.
 
 All that call a coordinator (the SDK, a broker that forwards a call) and the coordinator itself use this module. A message names a
-topic and the id of the life that is meant; values hold the id. Whoever decides checks what a client sends.
+topic and the id of its creation; values hold the id. The coordinator checks what a client sends.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def committed_offset(topic: str, at: TopicPartition, committed: CommittedOffset)
 
 
 def offset_to_commit(told: groups_pb2.CommittedOffset) -> CommittedOffset:
-    """Without its time, which the coordinator sets."""
+    """Returns the offset without its time, which the coordinator sets."""
     leader_epoch = told.leader_epoch if told.HasField("leader_epoch") else -1
     return CommittedOffset(offset=told.offset, leader_epoch=leader_epoch, metadata=told.metadata, committed_at_ms=0)
 
@@ -101,7 +101,7 @@ def topic_partitions(partitions: Collection[TopicPartitionName]) -> list[groups_
 
 
 def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | TidelogError | None) -> groups_pb2.FetchedOffset:
-    """`committed` is None where nothing was, and an error where it can't be read."""
+    """Makes the answer for one partition. `committed` is None without a commit, and an error if it cannot be read."""
     told = groups_pb2.FetchedOffset(topic=topic, topic_id=at.topic_id, partition=at.partition, leader_epoch=-1)
     if isinstance(committed, TidelogError):
         told.error.CopyFrom(to_status(committed))
@@ -125,7 +125,7 @@ def offset_fetched(told: groups_pb2.FetchedOffset, *, address: str = "") -> Comm
 
 
 def fetched_offsets(told: Iterable[groups_pb2.FetchedOffset]) -> StoredOffsets:
-    """Those that are committed, and those that can't be read."""
+    """Returns the committed offsets, and the errors of unreadable ones."""
     committed, damaged = dict[TopicPartition, CommittedOffset](), dict[TopicPartition, TidelogError]()
     for each in told:
         at, found = TopicPartition(TopicId(each.topic_id), Partition(each.partition)), offset_fetched(each)
@@ -140,7 +140,7 @@ def fetched_offsets(told: Iterable[groups_pb2.FetchedOffset]) -> StoredOffsets:
 
 
 def statuses(errors: Iterable[TidelogError | None]) -> list[Status]:
-    """Code 0 where there is none."""
+    """Returns a Status for each error; code 0 without an error."""
     return [status(error) for error in errors]
 
 
@@ -149,7 +149,7 @@ def status(error: TidelogError | None) -> Status:
 
 
 def errors_of(told: Sequence[Status], asked: int, *, address: str = "") -> list[TidelogError | None]:
-    """Raises Unavailable unless there is one for each that was asked. `address` is as in `from_status`."""
+    """Returns the errors. Raises Unavailable unless there is one Status for each request. `address` is as in `from_status`."""
     if len(told) != asked:
         details = {"address": address} if address else {}
         where = f"{address}: " if address else ""

@@ -1,8 +1,8 @@
-"""Changes of topics, waited for until they are served: a produce right after a topic was made finds its leaders.
+"""Changes topics and waits until the change is served, so that a produce right after a creation finds its leaders.
 
-    create, alter, delete ─▶ the registry (metadata/topics/registry.py) ─▶ told here by the watch ─▶ led, or let go ─▶ answered
+  create, alter, delete ─▶ the registry (metadata/topics/registry.py) ─▶ this broker's watch ─▶ led, or released ─▶ answered
 
-What is changed stays changed where the wait takes too long.
+A change remains in force if the wait takes too long.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class TopicAdmin:
+    """Creates, alters and deletes topics, and waits until the change is in force."""
+
     def __init__(
         self, topics: TopicRegistry, cache: TopicCache, leadership: SessionManager, *, ready_s: float, leader_wait_s: float
     ) -> None:
-        """`ready_s`: how long a change may take to be served; `leader_wait_s`: to be let go of, which may take a seal."""
+        """`ready_s` bounds the wait for a change to be served; `leader_wait_s` that for leaders to release a topic, which may take
+        a seal."""
         self._topics = topics
         self._cache = cache
         self._leadership = leadership
@@ -72,7 +75,7 @@ class TopicAdmin:
     async def delete(self, name: str, *, topic_id: TopicId | None = None, validate_only: bool = False) -> Topic:
         """Deletes a topic, and returns when no broker acknowledges anything for it any more. `topic_id`: only this life of it.
 
-        A leader that can't be asked is waited for until its session is sealed. OutcomeUnknown where that takes too long.
+        It waits for a leader that does not answer until its session is sealed. Raises OutcomeUnknown if that takes too long.
         """
         note_validate_only(validate_only)
         topic = await self._topics.delete(name, topic_id=topic_id, validate_only=validate_only)
@@ -80,14 +83,18 @@ class TopicAdmin:
             await self._cache.wait_for(topic.revision, timeout_s=self._ready_s)
             if not await self._leadership.let_go(topic, timeout_s=self._leader_wait_s):
                 raise OutcomeUnknown(
-                    f"topic {name} is deleted; whether its leaders have heard of it is not known after {self._leader_wait_s:g} s",
+                    f"topic {name} is deleted; its leaders did not confirm it within {self._leader_wait_s:g} s",
                     hint="They may acknowledge records for it until then. Make a topic of the same name a little later.",
                 )
         return topic
 
     async def _served(self, topic: Topic) -> Topic:
-        """The change is made. Where it takes too long to take effect here, requests for it are told to retry."""
+        """Waits until the change is served here. After the time limit, requests for it are refused as retryable."""
         await self._cache.wait_for(topic.revision, timeout_s=self._ready_s)
         if not await self._leadership.led(topic, timeout_s=self._ready_s):
-            log.warning("topic %s is not served yet after %s s", topic.name, self._ready_s)
+            log.warning(
+                "topic not served topic=%s waited_s=%s: some partitions have no leader yet; clients retry",
+                topic.name,
+                self._ready_s,
+            )
         return topic

@@ -1,7 +1,7 @@
-"""What the doors tell of topics and their partitions, whoever leads them: from what this broker has been told by watches.
+"""Describes topics and their partitions to every listener, from this broker's watches, whichever broker leads them.
 
-So it is told while the metadata store is away, too. Who leads is answered at once where that is all that is asked, as by clients
-which look for the leaders; the bounds of a partition are its leader's to tell, and are waited for up to BOUNDS_WAIT_S.
+It therefore works without the metadata store. Leaders are answered at once if only they are asked for, as by clients that look for
+leaders. Only a partition's leader knows its bounds; they are awaited for up to BOUNDS_WAIT_S.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ class DescribedLog(TopicLookup, Protocol):
 
 
 class PartitionDescription(NamedTuple):
+    """Describes one partition: its bounds, its leader, and the leader's addresses."""
+
     partition: int
-    # -1 where there is an error, as is the next.
+    # -1 if there is an error; the same holds for high_watermark.
     log_start_offset: int
     high_watermark: int
-    # -1 where nobody leads.
+    # -1 without a leader.
     leader_epoch: int
-    # Broker id; empty where nobody leads.
+    # Broker id; empty without a leader.
     leader: str
-    # Empty where nobody leads, as the next.
+    # Empty without a leader, as is the next.
     leader_http_address: str
     leader_grpc_address: str
-    # Why there are no bounds: damage, no leader, no answer.
+    # Why the bounds are missing: damage, no leader, or no answer.
     error: TidelogError | None
 
 
 async def described_topic(broker: TopicLookup, name: str) -> Topic:
-    """NotAuthorized, UnknownTopic (with the nearest name), InvalidName, Corrupt; Unavailable where nobody knows of such a topic."""
+    """Returns the topic. Raises NotAuthorized, UnknownTopic (with the nearest name), InvalidName, Corrupt, and Unavailable if the
+    topic is not known here and the metadata store does not answer."""
     check_topic(name)
     try:
         return broker.topic_cache.get(name)
@@ -66,8 +69,8 @@ async def described_topic(broker: TopicLookup, name: str) -> Topic:
 
 
 async def fresh_topic(broker: DescribedLog, name: str) -> Topic:
-    """As described_topic, with what was changed through another broker before the call. Where the metadata store does not answer,
-    the topic is told as this broker knows it."""
+    """Returns the topic as described_topic does, with changes made through other brokers before the call. Without an answer of the
+    metadata store it returns this broker's view."""
     topic = await described_topic(broker, name)
     with suppress(Unavailable):
         await broker.topic_cache.catch_up(name, timeout_s=LOOK_UP_S)
@@ -76,14 +79,15 @@ async def fresh_topic(broker: DescribedLog, name: str) -> Topic:
 
 
 def listed_topics(broker: TopicLookup, *, page_size: int, page_token: str) -> TopicPage:
-    """As Topics.list, of those that the caller may see; of a topic whose value can't be read any more what was read before."""
+    """Lists a page of the topics that the caller may see, as Topics.list; a topic with an unreadable value keeps its last readable
+    one."""
     return page_of(
         (topic for topic in broker.topic_cache.topics() if may_see_topic(topic.name)), page_size=page_size, page_token=page_token
     )
 
 
 def partition_leaders(broker: DescribedLog, topic: Topic) -> list[PartitionDescription]:
-    """Of all partitions, without what only their leaders could tell: so nobody is waited for."""
+    """Returns all partitions with their leaders, without bounds and without waiting."""
     return [
         PartitionDescription(partition, -1, -1, *_leader(broker, partition_of(topic, partition)), None)
         for partition in range(topic.partition_count)
@@ -93,7 +97,7 @@ def partition_leaders(broker: DescribedLog, topic: Topic) -> list[PartitionDescr
 async def partition_states(
     broker: DescribedLog, topic: Topic, partitions: Sequence[int] | None = None
 ) -> list[PartitionDescription]:
-    """Of all partitions, or of these. UnknownPartition for one that the topic does not have."""
+    """Returns all partitions, or the given ones, with bounds. Raises UnknownPartition for one that the topic does not have."""
     numbers = range(topic.partition_count) if partitions is None else partitions
     asked = [partition_of(topic, number) for number in numbers]
     found = await broker.cluster_log.bounds_of(asked, wait_s=BOUNDS_WAIT_S)
@@ -110,7 +114,7 @@ def _state(broker: DescribedLog, topic: Topic, partition: TopicPartition, bounds
 
 
 def _leader(broker: DescribedLog, partition: TopicPartition) -> tuple[int, str, str, str]:
-    """Epoch, id and addresses."""
+    """Returns the leader's epoch, id and addresses."""
     leader = broker.leader(partition)
     if leader is None:
         return -1, "", "", ""

@@ -1,7 +1,8 @@
-"""Partitions as clients name them, by the topic's name and, where they like, its id: which ones of the store they are.
+"""Resolves partitions that clients name by the topic's name, and optionally its id.
 
-Invariant: a partition that is called unknown was unknown to the metadata store as well, as long as that answers: it may have been
-made at another broker this moment.
+Invariant: a partition is called unknown only if the metadata store does not know it either, provided that the store answers:
+another
+broker may have created it a moment ago.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 
-# For a partition that is just handed over, and for a leader that does not answer.
+# Wait for a partition that is being handed over, and for a leader that does not answer.
 BOUNDS_WAIT_S: Final = 1.0
-# For a topic that is not known here: it may have been made at another broker this moment.
+# Wait for a topic that is not known here: another broker may have created it a moment ago.
 LOOK_UP_S: Final = 1.0
 
-# Topics of one request that are looked up in the metadata store; what else is not known here is called unknown.
+# Topics of one request that are looked up in the metadata store; further ones that are not known here are called unknown.
 LOOK_UPS_MAX: Final = 16
 
 
@@ -40,20 +41,25 @@ class TopicLookup(Protocol):
 
 
 class NamedPartition(NamedTuple):
+    """Names a partition as a request does."""
+
     topic: str
     partition: int
-    # Of this life of the topic; empty: whichever is there.
+    # Id of this creation of the topic; empty matches any.
     topic_id: str = ""
 
 
 class NamedTopic(NamedTuple):
+    """Names a topic as a request does."""
+
     topic: str
-    # As above.
+    # Id of this creation of the topic; empty matches any.
     topic_id: str = ""
 
 
 async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
-    """Each, or why not: NotAuthorized, InvalidName, UnknownTopic (also of another life), UnknownPartition, Unavailable, Corrupt."""
+    """Returns each partition, or its error: NotAuthorized, InvalidName, UnknownTopic (also for a mismatched id), UnknownPartition,
+    Unavailable, Corrupt."""
     turns = LoopYielder()
     found: list[TopicPartition | TidelogError] = []
     for name in named:
@@ -70,7 +76,7 @@ async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition
 
 
 async def topics_named(broker: TopicLookup, named: Sequence[NamedTopic]) -> list[Topic | TidelogError]:
-    """Each, or why not."""
+    """Returns each topic, or its error."""
     found = [_topic(broker, name) for name in named]
     missing = [name.topic for name, topic in zip(named, found, strict=True) if isinstance(topic, NotFound)]
     if not missing:
@@ -80,8 +86,10 @@ async def topics_named(broker: TopicLookup, named: Sequence[NamedTopic]) -> list
 
 
 async def topic_heard_of(broker: TopicLookup, name: str) -> Topic:
-    """Returns the topic as it is in the metadata store, once this broker's view has it, too: for what a client has learnt at
-    another broker. Raises UnknownTopic; Unavailable where the store does not answer, or this broker does not hear of it in time.
+    """Returns the topic from the metadata store once this broker's view has it, for a topic that a client learned of at another
+    broker.
+
+    Raises UnknownTopic; Unavailable if the store does not answer, or this broker's view does not follow in time.
     """
     check_topic(name)
     try:
@@ -96,8 +104,8 @@ async def topic_heard_of(broker: TopicLookup, name: str) -> Topic:
 
 
 async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:
-    """Waits a moment for topics that this broker's view does not have, or not with all of these partitions. Returns by topic why it
-    still does not: the topic is gone, it may not be read, or this broker does not hear of it at the moment (Unavailable)."""
+    """Waits a moment for topics that this broker's view lacks, or lacks some of these partitions of. Returns by topic why it still
+    does: the topic is gone, may not be read, or the view lags (Unavailable)."""
     last: dict[str, int] = {}
     for name, number in partitions:
         last[name] = max(number, last.get(name, 0))
@@ -163,12 +171,13 @@ async def _fresh(broker: TopicLookup, name: str) -> Topic | TidelogError:
 
 
 def check_topic_id(topic: Topic, topic_id: str) -> None:
-    """UnknownTopic where another life of the topic is meant: its offsets mean nothing in this one. Empty: whichever is there."""
+    """Raises UnknownTopic if the id is of another creation of the topic, whose offsets do not apply to this one. An empty id
+    matches any."""
     if topic_id and topic_id != topic.id:
         asked_id = topic_id[: len(topic.id)]
         raise UnknownTopic(
-            f"topic {topic.name} was deleted and made again: its id is {topic.id}, and {asked_id} was asked for",
-            hint="Offsets of the old topic mean nothing in the new one: read it anew, from the earliest offset.",
+            f"topic {topic.name} was deleted and recreated: its id is {topic.id}, and the request names {asked_id}",
+            hint="Offsets of the old topic do not apply to the new one: read it again from the earliest offset.",
             topic=topic.name,
             topic_id=asked_id,
             new_topic_id=topic.id,
@@ -176,7 +185,7 @@ def check_topic_id(topic: Topic, topic_id: str) -> None:
 
 
 def partition_of(topic: Topic, partition: int) -> TopicPartition:
-    """UnknownPartition unless the topic has it."""
+    """Returns the partition; raises UnknownPartition if the topic does not have it."""
     if not 0 <= partition < topic.partition_count:
         raise UnknownPartition(
             f"topic {topic.name} has the partitions 0 to {topic.partition_count - 1}; {partition} was asked for",
@@ -188,7 +197,7 @@ def partition_of(topic: Topic, partition: int) -> TopicPartition:
 
 
 def named(error: TidelogError, topic: Topic) -> TidelogError:
-    """The error with the topic's name in place of its id: the log knows ids, people know names. Keys of objects keep theirs."""
+    """Replaces the topic's id by its name in the error's message, but not in keys of objects."""
     error.message = re.sub(f"(?<!/){topic.id}", topic.name, error.message)
     return error
 

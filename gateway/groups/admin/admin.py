@@ -1,7 +1,8 @@
-"""What operators ask of the consumer groups of the whole cluster: any broker lists them, and asks the coordinator for the rest.
+"""Answers operators' calls on the consumer groups of the whole cluster: any broker lists groups, and asks the coordinator for the
+rest.
 
-list_groups                                   from the metadata store, by pages, as the groups were stored last
-describe · delete · delete_offsets · seek     here ─▶ local_admin.py      elsewhere ─▶ one hop (GroupRouter.forward)
+  list_groups                                   from the metadata store, by pages, as the groups were stored last
+  describe · delete · delete_offsets · seek     here ─▶ local_admin.py      elsewhere ─▶ one hop (GroupRouter.forward)
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from metadata.page_token import checked_page_size, name_in, token_after
 from metadata.store.interface import KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 
-# Records that are read for one page, where most of them are not of the states that were asked for.
+# Largest number of records read for one page, if most are not in the requested states.
 SCANNED_MAX: Final = 2_000
-# For a coordinator that asks leaders, which may look on the bucket.
+# Timeout of a coordinator that asks leaders, which may read from the bucket.
 ANSWER_S: Final = 30.0
-# Listed as the state of a group whose record can't be read; whoever calls for it is told why.
+# Listed as the state of a group with an unreadable record; calls for the group receive the cause.
 DAMAGED: Final = "Damaged"
 _STATES: Final = {phase.value.lower(): phase.value for phase in GroupPhase}
 _Request = TypeVar(
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupRoutes(Protocol):
-    """What groups/router.py's GroupRouter offers."""
+    """Offers the routes of groups/router.py's GroupRouter."""
 
     def coordinator(self, name: str) -> BrokerRegistration: ...
 
@@ -56,12 +57,14 @@ class GroupRoutes(Protocol):
 
 
 class GroupAdmin:
+    """Lists groups from the metadata store, and routes the other operators' calls to the coordinator."""
+
     def __init__(self, store: MetadataStore, layout: KeyLayout, routes: GroupRoutes, here: LocalGroupAdmin) -> None:
         self._store = store
         self._layout = layout
         self._routes = routes
+        # Carries out calls that another broker has forwarded.
         self.here = here
-        """For what another broker has forwarded."""
 
     async def list_groups(self, request: groups_pb2.ListGroupsRequest) -> groups_pb2.ListGroupsResponse:
         """Returns groups in the order of their keys, of the states that are named or of all, that the caller may see. A page may be
@@ -107,13 +110,13 @@ class GroupAdmin:
         return await self._at_coordinator("DeleteGroup", request, groups_pb2.DeleteGroupResponse, self.here.delete)
 
     async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest) -> groups_pb2.DeleteOffsetsResponse:
-        """As LocalGroupAdmin.delete_offsets."""
+        """Deletes committed offsets, as LocalGroupAdmin.delete_offsets."""
         note_validate_only(request.validate_only)
         _check_topics(request.topics)
         return await self._at_coordinator("DeleteOffsets", request, groups_pb2.DeleteOffsetsResponse, self.here.delete_offsets)
 
     async def seek(self, request: groups_pb2.SeekGroupRequest) -> groups_pb2.SeekGroupResponse:
-        """As LocalGroupAdmin.seek; the answer names the topics that the caller may see."""
+        """Moves committed offsets, as LocalGroupAdmin.seek; the answer names only topics that the caller may see."""
         note_validate_only(request.validate_only)
         seek_to(request)
         _check_topics(request.topics)
@@ -147,7 +150,7 @@ def _check_topics(topics: Iterable[groups_pb2.TopicPartitions]) -> None:
 
 
 class _ListedRecord(msgspec.Struct, frozen=True):
-    """What a list tells of a metadata/groups/record.py's record: members are counted, not read."""
+    """Decodes the listed fields of a group's record (metadata/groups/record.py); members are counted, not read."""
 
     phase: str
     protocol_type: str = ""
@@ -158,7 +161,7 @@ def _read(kept: KeyValue) -> _ListedRecord:
     try:
         return msgspec.json.decode(kept.value, type=_ListedRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.error("%s holds no consumer group: %s", kept.key, error)
+        log.error("group record corrupt key=%s: %s; listed as damaged", kept.key, error)
         return _ListedRecord(DAMAGED)
 
 

@@ -32,7 +32,7 @@ def hide_topics(group: groups_pb2.GroupDescription, may_see: Callable[[str], boo
 
 
 def _hide_from_member(member: groups_pb2.GroupMember, may_see: Callable[[str], bool]) -> None:
-    """Leaves the member as it is where nothing is hidden, and empties what cannot be read."""
+    """Hides topics from one member; a member without hidden topics stays as it is, and unreadable fields are emptied."""
     try:
         wanted = decode_subscription(member.metadata)
         if not all(map(may_see, (*wanted.topics, *wanted.owned))):
@@ -59,7 +59,7 @@ def sum_lags(group: groups_pb2.GroupDescription) -> None:
 
 
 def assigned_partitions(protocol_type: str, assignment: bytes) -> dict[str, list[int]]:
-    """By topic; none where the assignment is not in the form of Kafka's consumers."""
+    """Returns the assigned partitions by topic; none if the assignment is not in the form of Kafka's consumers."""
     if protocol_type != PROTOCOL_TYPE:
         return {}
     try:

@@ -1,12 +1,13 @@
-"""How far a group is behind: in records, and in seconds, the age of the first record that it has not read yet.
+"""Computes how far a group is behind: in records, and in seconds, the age of the first unread record.
 
-    committed ─▶ lag_records = high watermark − committed          below the log start: counted from the log start
-    none      ─▶ counted from the log start, too                   nothing says that anything was read
-    lag_seconds = now − the time of the first unread record        never below 0, as clocks differ
+  committed ─▶ lag_records = high watermark − committed          below the log start: counted from the log start
+  none      ─▶ counted from the log start, too                   nothing shows that anything was read
+  lag_seconds = now − the time of the first unread record        never below 0, as clocks differ
 
-What has no commit counts wholly, since a group that fails at its first record shall be seen. Who begins at `latest` commits where
-it began, or shows as behind until it has. The seconds are told by the record's timestamp: of one that was made long before it was
-appended, they tell when it was made.
+A partition without a commit counts wholly, so that a group that fails at its first record is seen. A reader that begins at `latest`
+commits its start, or shows as behind until it has. The seconds depend on the record's timestamp: if a record was made long before
+it
+was appended, they count from then.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from segments.read.log_reader import FetchResult
 from segments.records.batch_kernel import RecordTuple
 
 READS_AT_ONCE: Final = 16
-# For one record, which may lie on the bucket.
+# Timeout of one record read, which may go to the bucket.
 READ_TIMEOUT_S: Final = 5.0
-# For all that is read for one answer.
+# Timeout of all record reads of one answer.
 READS_TIMEOUT_S: Final = 10.0
 # A partition, and an offset in it.
 Place = tuple[TopicPartition, int]
-# Bytes that are asked for: an answer holds a whole batch at least.
+# Bytes to ask for: an answer holds a whole batch at least.
 FIRST_BATCH: Final = 1
 
 
@@ -52,12 +53,12 @@ def first_unread(committed: int | None, bounds: Bounds) -> int:
 
 
 def lag_seconds(timestamp_ms: int | None, *, now_ms: int) -> float:
-    """`timestamp_ms`: of the first unread record; None where there is none."""
+    """Returns the age of a record in seconds. `timestamp_ms` is the first unread record's; None without one."""
     return 0.0 if timestamp_ms is None else max(0, now_ms - timestamp_ms) / 1000
 
 
 def first_timestamp_ms(fetched: FetchResult, offset: int, *, decompressed_bytes_max: int) -> int | None:
-    """Of the first record from `offset` on; None where the answer holds none. Raises Corrupt."""
+    """Returns the timestamp of the first record from `offset` on; None if the answer holds none. Raises Corrupt."""
     found: list[int] = []
 
     def look(records: list[RecordTuple]) -> bytes:
@@ -71,14 +72,14 @@ def first_timestamp_ms(fetched: FetchResult, offset: int, *, decompressed_bytes_
 UNREAD: Final = Unavailable("the age of the first unread record was not found in time", hint="Ask again, or ask less often.")
 
 
-# Partitions that are asked for at a time: ten times as many would hold the event loop for a tenth of a second.
+# Partitions of one question: ten times as many would hold the event loop for a tenth of a second.
 PART: Final = 1_000
-# Leaders of the later parts have so long, whatever those before took.
+# Least time for the leaders of later parts, however long earlier ones took.
 LATER_PART_S: Final = 0.2
 
 
 async def bounds_by_parts(log: LogService, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:
-    """As `log.bounds_of`, with turns for others between the parts. What nobody leads is waited for as if it were one question."""
+    """Returns bounds as `log.bounds_of`, yielding between the parts. All parts share the wait for partitions without a leader."""
     clock, found = asyncio.get_running_loop().time, list[Bounds | TidelogError]()
     ends_s = clock() + BOUNDS_WAIT_S
     for start in range(0, len(partitions), PART):
@@ -89,7 +90,7 @@ async def bounds_by_parts(log: LogService, partitions: Sequence[TopicPartition])
 
 
 class KnownTopics(Protocol):
-    """What metadata/topics/cache.py's TopicCache tells."""
+    """Offers the topics of metadata/topics/cache.py's TopicCache."""
 
     def get(self, name: str) -> Topic: ...
 
@@ -97,10 +98,10 @@ class KnownTopics(Protocol):
 
 
 class GroupLag:
-    """Asks the leaders."""
+    """Computes lags from the bounds and records that leaders return."""
 
     def __init__(self, log: LogService, topics: KnownTopics, *, now_ms: Callable[[], int]) -> None:
-        """`log`: of the whole cluster. `now_ms`: milliseconds since 1970."""
+        """`log` serves the whole cluster. `now_ms` returns milliseconds since 1970."""
         self._log = log
         self._topics = topics
         self._now_ms = now_ms
@@ -108,7 +109,7 @@ class GroupLag:
         self._threads = BoundedExecutor()
 
     def topic_of(self, partition: TopicPartition) -> Topic | None:
-        """None where the topic was deleted, or has no such partition."""
+        """Returns the partition's topic; None if the topic was deleted, or has no such partition."""
         try:
             topic = self._topics.by_id(partition.topic_id)
         except UnknownTopic:
@@ -116,7 +117,8 @@ class GroupLag:
         return topic if 0 <= partition.partition < topic.partition_count else None
 
     async def lags(self, stored: StoredOffsets, owners: Mapping[TopicPartition, str]) -> list[groups_pb2.PartitionLag]:
-        """Of all partitions that were committed or are owned, by topic and number; those of deleted topics are left out."""
+        """Returns the lags of all partitions that were committed or are owned, by topic and number, except those of
+        deleted topics."""
         committed, damaged = stored
         asked = list({*committed, *damaged, *owners})
         topics = {at: topic for at, topic in zip(asked, await map_yielding(self.topic_of, asked), strict=True) if topic is not None}
@@ -161,8 +163,8 @@ class GroupLag:
         return await map_yielding(lambda row: told(*row), zip(places, found, strict=True))
 
     async def timestamps(self, places: Collection[Place]) -> dict[Place, int | TidelogError | None]:
-        """Of the first record from each place on, None where there is none. A few are read at a time; those that were not read in
-        time are left out."""
+        """Returns the timestamp of the first record from each place on, None without one. A few are read at a time; those not read
+        in time are left out."""
         found: dict[Place, int | TidelogError | None] = {}
         waiting = iter(places)
 

@@ -1,9 +1,10 @@
-"""What operators ask of a group, carried out at its coordinator: describe it, delete it or its offsets, move its offsets.
+"""Carries out operators' calls at the group's coordinator: describes it, deletes it or its offsets, moves its offsets.
 
-    seek    committed offsets, ends of the logs ─▶ seek.py says where to ─▶ committed by hand, which only an empty group takes
+  seek    committed offsets, ends of the logs ─▶ seek.py computes the targets ─▶ committed by hand, on an empty group only
 
-Invariants: `validate_only` writes nothing; a seek that can't be told of one partition moves none. At most 128 offsets are written
-at one instant: of a longer seek that fails half way, each partition says whether it was moved.
+Invariants: `validate_only` writes nothing. A seek whose target is unknown for one partition moves none. At most 128 offsets are
+written
+at one instant: if a longer seek fails half-way, each partition says whether it was moved.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from metadata.topics.topic import Topic
 from segments.partition.partition_log import Bounds
 
 LOOK_UPS_AT_ONCE: Final = 16
-# For the offset of one timestamp, which may be looked for on the bucket.
+# Timeout of one look-up of an offset by timestamp, which may go to the bucket.
 LOOK_UP_TIMEOUT_S: Final = 10.0
-# How it is told what a damaged value held, when it is deleted.
+# Reported as the former value of a damaged offset that is deleted.
 UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
-# Stands in the answer of a partition that can't be moved.
+# Stands in the answer of a partition that cannot be moved.
 NOWHERE: Final = SeekResult(-1)
 
 
@@ -60,7 +61,7 @@ class LocalGroupAdmin:
         broker_id: str,
         now_ms: Callable[[], int],
     ) -> None:
-        """`log`: of the whole cluster. `look_up` asks the metadata store for a topic that is not among `topics`."""
+        """`log` serves the whole cluster. `look_up` asks the metadata store for a topic that is not among `topics`."""
         self._coordinator = coordinator
         self._log = log
         self._topics = topics
@@ -69,7 +70,7 @@ class LocalGroupAdmin:
         self.lag = GroupLag(log, topics, now_ms=now_ms)
 
     async def describe(self, request: groups_pb2.DescribeGroupRequest) -> groups_pb2.GroupDescription:
-        """Raises UnknownGroup, and what keeps this broker from coordinating it."""
+        """Describes the group. Raises UnknownGroup, and what keeps this broker from coordinating it."""
         group = await self._coordinator.describe(request.group)
         found = groups_pb2.GroupDescription(
             group=request.group,
@@ -103,7 +104,7 @@ class LocalGroupAdmin:
         name = request.group
         if not request.topics:
             raise InvalidArgument(
-                "no topic is named", hint="Name those whose offsets shall go, or delete the group.", field="topics"
+                "no topic is named", hint="Name the topics whose offsets to delete, or delete the group.", field="topics"
             )
         names = {each.topic for each in request.topics}
         check_unsubscribed(name, await self._coordinator.describe(name), names)
@@ -116,10 +117,10 @@ class LocalGroupAdmin:
         return groups_pb2.DeleteOffsetsResponse(deleted=deleted)
 
     async def seek(self, request: groups_pb2.SeekGroupRequest) -> groups_pb2.SeekGroupResponse:
-        """Returns what moves where. With `validate_only` each partition says why it can't be moved; else the first such error is
-        raised.
+        """Moves committed offsets and returns each move. With `validate_only` each partition has its own error; else the first one
+        is raised.
 
-        Of no topics, all that the group has committed. A group that never was is made by a seek that names topics.
+        Without topics, all that the group has committed moves. A seek that names topics creates a missing group.
         """
         name, to = request.group, seek_to(request)
         check_seek(to)
@@ -158,7 +159,7 @@ class LocalGroupAdmin:
         committed: Mapping[TopicPartition, CommittedOffset],
         damaged: Mapping[TopicPartition, TidelogError],
     ) -> tuple[dict[TopicPartition, SeekResult], dict[TopicPartition, TidelogError]]:
-        """Where each partition would be moved, or why it can't be."""
+        """Returns the target of each partition, or its error."""
         bounds = dict(zip(chosen, await bounds_by_parts(self._log, list(chosen)), strict=True))
         sought, errors = dict[TopicPartition, SeekResult](), dict[TopicPartition, TidelogError]()
 
@@ -198,12 +199,13 @@ class LocalGroupAdmin:
         return None if found is None else int(found.offset)
 
     async def _chosen(self, topics: Iterable[groups_pb2.TopicPartitions]) -> dict[TopicPartition, Topic]:
-        """UnknownTopic, also of another life of the topic; UnknownPartition; Unavailable where nobody knows."""
+        """Returns the named partitions. Raises UnknownTopic, also for a mismatched id, UnknownPartition, and Unavailable if the
+        metadata store does not answer."""
         found: dict[TopicPartition, Topic] = {}
         for asked in topics:
             try:
                 found |= _partitions_of(self._topics.get(asked.topic), asked)
-            except NotFound:  # as far as is known here: it may have been made, or have grown, at another broker this moment
+            except NotFound:  # unknown to this broker's view: another broker may have just created or extended it
                 found |= _partitions_of(await self._looked_up(asked.topic), asked)
         return found
 
@@ -227,7 +229,7 @@ def _partitions_of(topic: Topic, asked: groups_pb2.TopicPartitions) -> dict[Topi
 
 
 def owners(group: Group, topics: KnownTopics) -> dict[TopicPartition, str]:
-    """The member that each partition is assigned to, as far as assignments are in the form of Kafka's consumers."""
+    """Returns the member that each partition is assigned to, for assignments in the form of Kafka's consumers."""
     found: dict[TopicPartition, str] = {}
     for member in group.members.values():
         for name, numbers in assigned_partitions(group.protocol_type, member.assignment).items():

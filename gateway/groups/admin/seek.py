@@ -1,14 +1,14 @@
-"""Where the committed offsets of a group are moved to: earliest, latest, a time, an offset, or so many records on. Pure.
+"""Computes where a group's committed offsets move: earliest, latest, a time, an offset, or a number of records on. Pure.
 
-    earliest   the log start           timestamp_ms   the first record of that time or later, else the high watermark
-    latest     the high watermark      offset, shift  what was asked for, brought within the log
+  earliest   the log start           timestamp_ms   the first record of that time or later, else the high watermark
+  latest     the high watermark      offset, shift  the requested offset, brought within the log
 
-What does not lie in the log is told beside where the group is moved to: a place beyond the end is more often a slip than a wish.
+A requested place outside the log is reported beside the target: it is more often a mistake than intended.
 
-    BEYOND_END        an offset behind the high watermark       BEFORE_START   one before the log start: those records are gone
-    NO_RECORD_SINCE   a time after that of all records
+  BEYOND_END        an offset behind the high watermark       BEFORE_START   one before the log start: those records are gone
+  NO_RECORD_SINCE   a time after that of all records
 
-Invariant: what a group is moved to lies within the log, so that nobody begins out of range.
+Invariant: each target lies within the log, so that no reader begins out of range.
 """
 
 from __future__ import annotations
@@ -23,41 +23,43 @@ from segments.partition.partition_log import Bounds
 BEYOND_END: Final = "BEYOND_END"
 BEFORE_START: Final = "BEFORE_START"
 NO_RECORD_SINCE: Final = "NO_RECORD_SINCE"
-# What fits on the wire.
+# The range of 64-bit offsets on the wire.
 _OFFSETS: Final = -(2**63), 2**63 - 1
 
 
 class SeekTo(NamedTuple):
-    """Where the committed offsets of a group are moved."""
+    """Says where a group's committed offsets move."""
 
     kind: Literal["earliest", "latest", "timestamp_ms", "offset", "shift"]
-    # A time, an offset, or records on from what is committed (below 0: back).
+    # A time, an offset, or a number of records from the committed offset on (below 0: back).
     value: int = 0
 
 
 class SeekResult(NamedTuple):
-    """Where one partition is moved."""
+    """Says where one partition moves."""
 
-    # Within the log.
+    # Target offset, within the log.
     after: int
-    # Why it is not what was asked for; empty where it is.
+    # Why it differs from the request; empty if it does not.
     reason: str = ""
-    # The offset that was asked for then; None of a time.
+    # The requested offset in that case; None for a time.
     asked: int | None = None
 
 
 def seek_to(request: groups_pb2.SeekGroupRequest) -> SeekTo:
-    """Raises InvalidArgument where the request does not say where to."""
+    """Returns the requested target. Raises InvalidArgument if the request names none."""
     kind = request.WhichOneof("to")
     if kind is None or (kind in {"earliest", "latest"} and not getattr(request, kind)):
         raise InvalidArgument(
-            "nothing says where to", hint="Give one of earliest (true), latest (true), timestamp_ms, offset and shift.", field="to"
+            "the request names no target",
+            hint="Give one of earliest (true), latest (true), timestamp_ms, offset and shift.",
+            field="to",
         )
     return SeekTo(kind) if kind in {"earliest", "latest"} else SeekTo(kind, getattr(request, kind))
 
 
 def check_seek(to: SeekTo) -> None:
-    """Raises InvalidArgument for what no log could answer."""
+    """Raises InvalidArgument for a target that no log has."""
     if to.kind == "offset" and to.value < 0:
         raise InvalidArgument(
             f"there is no offset {to.value}", hint="Seek to an offset of 0 or more, or by a shift.", field="offset"
@@ -71,7 +73,8 @@ def check_seek(to: SeekTo) -> None:
 def seek_target(
     to: SeekTo, partition: TopicPartition, *, bounds: Bounds, committed: int | None, of_timestamp: int | None = None
 ) -> SeekResult:
-    """`of_timestamp`: offset of the first record of the time that was asked for, where there is one.
+    """Computes the target of one partition. `of_timestamp` is the offset of the first record of the requested time, if there is
+    one.
 
     Raises InvalidArgument for a shift of a partition without a committed offset.
     """
@@ -88,7 +91,7 @@ def seek_target(
         case "shift":
             asked = (committed or 0) + to.value
         case "timestamp_ms" if of_timestamp is not None:
-            # Looked for after the bounds were read, in a log that goes on: one beyond their end is in it by now.
+            # Found after the bounds were read: in a growing log it may lie beyond their end.
             return SeekResult(max(int(bounds.log_start_offset), of_timestamp))
         case _:
             return SeekResult(int(bounds.high_watermark), NO_RECORD_SINCE if to.kind == "timestamp_ms" else "")

@@ -1,14 +1,15 @@
-"""What goes to the client of one Consume stream, and when: one message at a time, what is told of the group before records.
+"""Decides what is written to the client of one Consume stream, and when: one message at a time, group events before records.
 
-    told ─────────▶ written first, in order
-    credit left ──▶ look at what is placed, until there are records ─▶ ask for room ─▶ fetch, open ─▶ write, hold the room
-    nothing came ─▶ progress
+  messages queued ─▶ written first, in order
+  credit left ─────▶ look at placed partitions until there are records ─▶ ask for room ─▶ fetch, open ─▶ write, hold the room
+  nothing came ────▶ progress
 
-A look waits for records and holds none; whatever else there is to do ends it. What was begun to be delivered is written before
-what is told next: so records of a partition never come behind the word that it was revoked.
+A look waits for records and holds none; any other work ends it. A delivery that has begun is written before the next message, so
+records of a partition never follow its revocation.
 
-Invariants: no records without credit; at most one answer of a stream is in memory; records go out only of partitions that are
-owned by the clock, too, at the moment of writing, and positions move then.
+Invariants: no records without credit. At most one answer of a stream is in memory. Records are sent only of partitions that are
+owned
+at the moment of writing, also by the clock, and positions move then.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from segments.read.log_reader import FetchResult
 
 # Partitions that are looked at in one step, and read for one answer: more would hold the event loop for long.
 PART: Final = 1_000
-# A look ends when progress is due, but not before this: what comes from the bucket, or another broker, may take so long.
+# Least duration of a look: a read from the bucket or another broker may take this long. Otherwise a look ends when progress is due.
 LOOK_S_LEAST: Final = 1.0
-# Before a look that found nobody to ask is made again.
+# Pause before a look that found no leader is repeated.
 PAUSE_S: Final = 0.05
 
 _Found = TypeVar("_Found")
@@ -47,28 +48,28 @@ _NOTHING: Final[frozenset[TopicPartitionName]] = frozenset()
 
 
 class Ownership(Protocol):
-    """Whose the partitions are that a stream reads: the client's alone, or a member's of a group."""
+    """Says which partitions a stream reads: all of a client that reads alone, or a group member's."""
 
     def owns(self, name: TopicPartitionName) -> bool: ...
 
     async def committed(self) -> StoredOffsets:
-        """By the group."""
+        """Returns the offsets that the group has committed."""
         ...
 
     async def keep(self, ends: Mapping[ConsumedPartition, int]) -> Collection[ConsumedPartition]:
-        """Remembers that these begin there, at the ends of their logs. Answers those of which it did."""
+        """Commits that these partitions begin at the ends of their logs. Returns those for which it did."""
         ...
 
     def waits(self) -> None:
-        """The client waits for records."""
+        """Notes that the client waits for records."""
         ...
 
     def took(self) -> None:
-        """It was handed some, or has said something."""
+        """Notes that the client was handed records or has sent a message."""
         ...
 
     def failed(self, error: TidelogError) -> None:
-        """A partition can't be read any more, as the client is told."""
+        """Notes that a partition cannot be read any more; the client receives the error."""
         ...
 
 
@@ -79,15 +80,15 @@ class _Told(NamedTuple):
 
 
 class _There(NamedTuple):
-    """That there are records."""
+    """Names the partitions that have records to deliver."""
 
-    # The first has some.
+    # The first has records.
     partitions: Sequence[ConsumedPartition]
     bytes_seen: int
 
 
 class DeliveryLoop:
-    """Its owner runs `run()` as a task."""
+    """Writes group events, records within credit, and progress to one stream. Its owner runs `run()` as a task."""
 
     def __init__(
         self,
@@ -99,26 +100,27 @@ class DeliveryLoop:
         *,
         used_up: Callable[[], None],
     ) -> None:
-        """`used_up` is called where there is no credit left, and there will be none."""
+        """`used_up` is called when no credit is left and none can come."""
         self._broker = broker
         self._fetch = fetch
         self._context = context
         self._terms = terms
         self._partitions = partitions
         self._used_up = used_up
+        # Set by the owner before it calls run().
         self.ownership: Ownership
-        """Set by who owns this, before it runs."""
         self.credit_bytes = 0
+        # The client has closed its side of the stream.
         self.is_closed = False
-        """The client sends nothing more."""
+        # Set while every queued message is written.
         self.drained = asyncio.Event()
-        """All that was told is written."""
         self._outbox: deque[_Told] = deque()
+        # Failed partitions that the client has not received yet.
         self._failed: list[tuple[ConsumedPartition, TidelogError]] = []
-        """That the client was not told of yet."""
         self._is_ending = self._is_finishing = False
         self._wait: asyncio.Timeout | None = None
         self._written_s = 0.0
+        # Run by the owner as a task.
         self.placing = StartOffsets(
             broker,
             terms,
@@ -128,11 +130,10 @@ class DeliveryLoop:
             refused=self._refused,
             placed=self._wake,
         )
-        """Run by who owns this."""
+        # Deliveries left that hold one partition each, to find the damaged one among several.
         self._singly = 0
-        """So many deliveries are of one partition each: one of several was damaged, and it is to be found which."""
 
-    # ── what its owner tells ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by its owner ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def tell(
         self,
@@ -146,13 +147,13 @@ class DeliveryLoop:
         self.changed()
 
     def withdraw_assignments(self) -> frozenset[TopicPartitionName]:
-        """What was told of them and is not written yet. Answers the partitions that the client has not heard to be its own."""
+        """Removes the unwritten messages about assignments. Returns the partitions that the client has not received as assigned."""
         withdrawn = [told for told in self._outbox if told.of_assignment]
         self._outbox = deque(told for told in self._outbox if not told.of_assignment)
         return _NOTHING.union(*(told.assigned for told in withdrawn))
 
     def changed(self) -> None:
-        """There is something to do, perhaps something to be placed: a look ends."""
+        """Ends the current look: there is work to do, perhaps a partition to place."""
         self.placing.wanted.set()
         self._wake()
 
@@ -161,12 +162,12 @@ class DeliveryLoop:
             self._wait.reschedule(asyncio.get_running_loop().time())
 
     def end(self) -> None:
-        """No records any more, but what is told is written."""
+        """Stops delivering records; queued messages are still written."""
         self._is_ending = True
         self.changed()
 
     def finish(self) -> None:
-        """run() returns once all that was told is written."""
+        """Makes run() return once all queued messages are written."""
         self._is_finishing = True
         self.changed()
 
@@ -189,7 +190,7 @@ class DeliveryLoop:
                 await self._write(wire.progress(self._partitions.progress()).SerializeToString())
 
     async def _pushed(self, due_s: float) -> bool:
-        """Whether records were; waits for them until then, where there is credit."""
+        """Delivers records if there is credit, waiting until `due_s` at most. Returns whether it did."""
         if self.credit_bytes <= 0 or self._is_ending:
             if self.is_closed and not self._is_ending:
                 self._used_up()
@@ -201,7 +202,7 @@ class DeliveryLoop:
         return there is not None and await self._deliver(there)
 
     async def _undisturbed(self, work: Coroutine[Any, Any, _Found], until_s: float) -> _Found | None:
-        """What it finds; None where there is something else to do, or it is time."""
+        """Returns the result of the work; None if other work came up or the time passed."""
         try:
             async with asyncio.timeout_at(until_s) as self._wait:
                 return await work
@@ -213,13 +214,13 @@ class DeliveryLoop:
             self._wait = None
 
     async def _write(self, message: bytes) -> None:
-        await write_wholly(self._context, message)  # so that a slow client, too, is told why its stream ends
+        await write_wholly(self._context, message)  # a slow client must receive the status of its stream, too
         self._written_s = asyncio.get_running_loop().time()
 
     # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _look(self, until_s: float) -> _There | None:
-        """Waits for records until then, unless something has to be told before."""
+        """Waits for records until `until_s`, unless a message must be written before."""
         readable = self._partitions.readable()
         clock = asyncio.get_running_loop().time
         if not readable:
@@ -265,14 +266,14 @@ class DeliveryLoop:
         return [FetchTarget(each.partition, each.offset, bytes_max, places_bytes_min=places_bytes_min) for each in partitions]
 
     def _refused(self, consumed: ConsumedPartition, error: TidelogError) -> bool:
-        """Whether that is final; then the client is told, and the partition is not read any more."""
+        """Returns whether the error is final; then the client receives it and the partition is not read any more."""
         if may_succeed_elsewhere(error) or error.retryable:
             return False
         self.fail(consumed, error)
         return True
 
     def fail(self, consumed: ConsumedPartition, error: TidelogError) -> None:
-        """It is not read any more, and the client is told when it is the turn of that."""
+        """Stops reading a partition, and queues the error for the client."""
         error = error.with_traceback(None)
         error.message = error.message.replace(consumed.topic_id, consumed.topic)
         consumed.error = error
@@ -289,7 +290,7 @@ class DeliveryLoop:
     # ── deliver ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _deliver(self, there: _There) -> bool:
-        """Whether records went out."""
+        """Delivers records. Returns whether any went out."""
         log = self._broker.cluster_log
         partitions = there.partitions[:1] if self._singly else there.partitions
         terms = FetchOptions(min(self._terms.bytes_max, self.credit_bytes), 0, 0, self._terms.structured)
@@ -313,7 +314,7 @@ class DeliveryLoop:
                 return False
             del answers, read  # the batches that it was made from
             if not all(self._partitions.holds(each) and self.ownership.owns(each.name) for each in laid.partitions):
-                await asyncio.sleep(PAUSE_S)  # where that is so by the clock alone, it is about to be told
+                await asyncio.sleep(PAUSE_S)  # ownership ended by the clock alone: the message about it follows
                 return False
             for each, offset in laid.passed:
                 each.offset = offset
@@ -330,7 +331,7 @@ class DeliveryLoop:
         return True
 
     async def _send(self, message: bytes) -> None:
-        self.ownership.took()  # a client that takes nothing is away from here on
+        self.ownership.took()  # a client that reads nothing counts as away from here on
         taken = self._fetch.under_way(self._context, len(message))
         try:
             await self._write(message)
@@ -353,12 +354,12 @@ class _Laid:
         self.partitions = partitions
         self.positions: list[Position] = []
         self.high_watermarks: dict[ConsumedPartition, int] = {}
+        # The partitions of which no record is delivered, with the offset that reading has passed.
         self.passed: list[tuple[ConsumedPartition, int]] = []
-        """Where there was nothing to deliver up to an offset."""
         self._delivery_id = delivery_id
 
     def encode(self, answers: Sequence[PartitionResponse]) -> bytes:
-        """May run in a thread: nothing of the stream is changed here."""
+        """Encodes the delivery. May run in a thread: it changes nothing of the stream."""
         for each, answer in zip(self.partitions, answers, strict=True):
             next_offset = answer.partition.next_offset
             if answer.size_bytes:

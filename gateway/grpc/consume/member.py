@@ -1,15 +1,16 @@
 """Reads the partitions of a group's member for a Consume stream. The broker runs the member (metadata/group_member/member.py).
 
-    assigned ─▶ told, and read from what is committed
-    revoked ──▶ nothing more is read; told ─┬─▶ the client commits, and lets go ─▶ others may have them
-                                            └─▶ it does not, in time ─▶ told that these are lost; the others stay its own
-    lost ─────▶ nothing more is read, at once; told, if the client had heard that they were its own
+  assigned ─▶ reported to the client, and read from the committed offsets
+  revoked ──▶ reading stops; reported ─┬─▶ the client commits and releases ─▶ other members may own them
+                                       └─▶ the client does not release in time ─▶ reported as lost; the others stay its own
+  lost ─────▶ reading stops at once; reported if the client had received the assignment
 
-The client need not know of coordinators, generations and heartbeats. It takes part by what it does: a credit, a commit, any message
-says that it works; waiting for records is no idleness.
+The client need not know of coordinators, generations and heartbeats. Any credit, commit or other message shows that it works, and
+waiting for records does not count as idle.
 
-Invariants: a commit names the member's present generation and only partitions that are held; `revoked` returns when the client has
-let go, or can't say so any more.
+Invariants: a commit names the member's present generation, and only held partitions. `revoked` returns once the client has released
+the
+partitions, or no longer can.
 """
 
 from __future__ import annotations
@@ -44,17 +45,18 @@ from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined,
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicPartition
 
-# So long a commit waits for the end of a rebalance.
+# Longest wait of a commit for the end of a rebalance.
 COMMIT_S: Final = 15.0
 PAUSE_S: Final = 0.05
-# So long a client may commit and let go where the broker stops.
+# Time in which a client may commit and release partitions when the broker stops.
 RELEASE_AT_STOP_S: Final = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class GroupMemberConsumer:
-    """Its owner runs `run()` as a task."""
+    """Runs a group member for one Consume stream, and keeps the stream's partitions equal to the member's. Its owner runs `run()`
+    as a task."""
 
     def __init__(
         self, broker: BrokerApi, terms: ConsumeOptions, partitions: ConsumedPartitions, pusher: DeliveryLoop, *, client_host: str
@@ -66,23 +68,24 @@ class GroupMemberConsumer:
         self._pusher = pusher
         self._instance_id = InstanceId(terms.member.instance_id)
         self._member = GroupMember(_FromClient(broker.groups, client_host), self, terms.member, group=terms.group)
+        # Partitions that the client considers its own once it has read all queued messages.
         self._announced: frozenset[TopicPartitionName] = frozenset()
-        """What the client holds to be its own, once it has read all that was told."""
         self._revocation_id = 0
         self._released_id = 0
         self._let_go = asyncio.Event()
+        # Longest wait for a client that is asked to release partitions; None: as long as the group waits.
         self._release_s: float | None = None
-        """For how long a client that is asked to let go is waited for; None: as long as the group waits."""
         self._release: asyncio.Timeout | None = None
 
     # ── its life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Raises what no trying again can mend, as GroupMember.run()."""
+        """Runs the member. Raises the errors that retries cannot resolve, as GroupMember.run() does."""
         await self._member.run()
 
     def stop(self, *, release_s: float) -> None:
-        """Leaves, once the client has let go, or after this time. Whoever has nothing more to say is not asked."""
+        """Leaves the group once the client has released its partitions, or after `release_s`. A client that has closed its side is
+        not asked."""
         self.waits_no_longer_than(release_s)
         self._member.stop()
 
@@ -92,7 +95,7 @@ class GroupMemberConsumer:
             self._release.reschedule(asyncio.get_running_loop().time() + release_s)
 
     async def leave(self, *, asked: bool) -> None:
-        """Where it has not left yet. A static member leaves only where its client asked for it."""
+        """Leaves the group, unless that has happened. A static member leaves only if its client asked for it."""
         if asked or not self._instance_id:
             await self._member.leave()
 
@@ -105,7 +108,8 @@ class GroupMemberConsumer:
         return await self._broker.groups.offsets(self._terms.group)
 
     async def keep(self, ends: Mapping[ConsumedPartition, int]) -> Collection[ConsumedPartition]:
-        """As committed by the group: or whoever reads these next, without a commit, would begin where the logs end by then."""
+        """Commits where the logs end, so that the next reader of a partition that this one never commits begins there, not at a
+        later end."""
         offsets = {each: CommittedOffset(offset=offset, committed_at_ms=0) for each, offset in ends.items()}
         refused = await self._committed(offsets)
         return ends.keys() - refused.keys()
@@ -117,7 +121,7 @@ class GroupMemberConsumer:
         self._member.polled()
 
     def failed(self, error: TidelogError) -> None:
-        log.info("group %s: %s", self._terms.group, error)
+        log.info("partition failed group=%s: %s; its records are no longer delivered", self._terms.group, error)
 
     # ── RebalanceListener ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -125,7 +129,7 @@ class GroupMemberConsumer:
         return self._counts(self._terms.topics)
 
     async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Of those that are not known here, the metadata store is asked."""
+        """Returns the partition counts of topics; asks the metadata store for topics that this broker does not know."""
         counts = self._counts(topics)
         missing = [NamedTopic(name) for name in topics if name not in counts]
         for topic in await topics_named(self._broker, missing):
@@ -158,7 +162,8 @@ class GroupMemberConsumer:
         self._pusher.changed()
 
     async def _ask_to_let_go(self, partitions: frozenset[TopicPartitionName]) -> None:
-        """Returns when the client has, or its time is over: the group would wait for ever for one that says nothing."""
+        """Returns once the client has released the partitions or its time is over; a silent client must not block the group without
+        bound."""
         self._revocation_id += 1
         within_s = self._rebalance_s if self._release_s is None else self._release_s
         self._pusher.tell(wire.revoked(partitions, self._revocation_id, within_s), of_assignment=True)
@@ -170,7 +175,11 @@ class GroupMemberConsumer:
         except TimeoutError:
             if self._release is None or not self._release.expired():
                 raise
-            log.info("group %s: %d partitions go on without their client having let go", self._terms.group, len(partitions))
+            log.info(
+                "partitions not released group=%s partitions=%d: the client did not answer in time; they go to other members",
+                self._terms.group,
+                len(partitions),
+            )
             if self._release_s is None:
                 self._pusher.tell(wire.lost(partitions))
         finally:
@@ -178,7 +187,7 @@ class GroupMemberConsumer:
 
     @property
     def _rebalance_s(self) -> float:
-        """At least so long from now on the group waits for this member: it began to when a heartbeat was answered, or before."""
+        """The least time that the group still waits for this member: the wait began when a heartbeat was answered, or before."""
         return max(0.0, 0.9 * self._terms.member.rebalance_timeout_ms - 2 * self._terms.member.beat_ms) / 1000
 
     def _take(self, partitions: Collection[TopicPartitionName]) -> None:
@@ -188,7 +197,7 @@ class GroupMemberConsumer:
                 self._check_topic(name)  # another member, as the leader, may have assigned it
                 topic = self._broker.topic_cache.get(name)
             except TidelogError:
-                continue  # it was deleted a moment ago: the group will hear of it; or this client may not read it
+                continue  # the topic was deleted a moment ago, and the group will learn of it; or this client may not read it
             taken.append(ConsumedPartition(name, topic.id, number, Start(StartKind.COMMITTED)))
         self._partitions.drop([each.name for each in taken])
         self._partitions.take(taken)
@@ -204,11 +213,12 @@ class GroupMemberConsumer:
         return counts
 
     def topic_changed(self, name: str) -> None:
-        """Of a topic that was made again, nothing is committed. Of new partitions the member hears by itself."""
+        """Takes the partitions of a topic that was recreated; it has no committed offsets. The member learns of added partitions by
+        itself."""
         try:
             topic = self._broker.topic_cache.get(name)
         except TidelogError:
-            return  # where it is gone, the group will hear of it
+            return  # the group learns of the deletion by itself
         of_before = {
             each.name for each in self._partitions if each.topic == name and each.topic_id != topic.id and not each.is_stopped
         }
@@ -220,7 +230,7 @@ class GroupMemberConsumer:
     def released(self, revocation_id: int) -> None:
         if revocation_id > self._revocation_id:
             raise InvalidArgument(
-                f"revocation {revocation_id} is to be let go of; {self._revocation_id} is the last that was told",
+                f"revocation {revocation_id} is unknown; the last of this stream is {self._revocation_id}",
                 hint="Name the revocation_id of a message `revoked` of this stream.",
                 field="released",
             )
@@ -228,7 +238,8 @@ class GroupMemberConsumer:
         self._let_go.set()
 
     async def commit(self, commit: log_pb2.ConsumeCommit) -> None:
-        """Tells the outcome, and returns when that is written: who does not read can't send commits without end."""
+        """Commits, queues the outcome for the client, and returns once it is written: a client that does not read cannot commit
+        without bound."""
         if commit.up_to_delivery_id:
             positions = self._partitions.due(commit.up_to_delivery_id)
             offsets = {each.consumed: _offset_of(each) for each in positions}
@@ -258,7 +269,7 @@ class GroupMemberConsumer:
         return [(name, told.offset, errors.get(name)) for told in commit.offsets for name in [(told.topic, told.partition)]]
 
     async def _committed(self, offsets: Mapping[ConsumedPartition, CommittedOffset]) -> dict[ConsumedPartition, TidelogError]:
-        """Why what was not committed was not. Waits for the end of a rebalance; commits of unknown outcome are repeated."""
+        """Returns why offsets were not committed. Waits for the end of a rebalance, and repeats commits of unknown outcome."""
         clock = asyncio.get_running_loop().time
         ends_s = clock() + COMMIT_S
         while True:
@@ -287,7 +298,7 @@ class GroupMemberConsumer:
 
 
 class _FromClient:
-    """A member's calls, with the address that its client has."""
+    """Adds the client's address to a member's calls."""
 
     def __init__(self, calls: CoordinatorClient, client_host: str) -> None:
         self._calls = calls
@@ -312,5 +323,6 @@ def _offset_of(position: Position) -> CommittedOffset:
 
 def _not_owned(name: TopicPartitionName) -> StaleMember:
     return StaleMember(
-        f"partition {name[1]} of topic {name[0]} is not this stream's", hint="Whoever has it goes on at what was committed last."
+        f"partition {name[1]} of topic {name[0]} is not this stream's",
+        hint="Its present owner continues from the last committed offset.",
     )

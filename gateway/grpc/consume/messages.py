@@ -1,7 +1,8 @@
-"""What the client of a Consume stream asks and is told, in protobuf's words and in ours. Pure.
+"""Translates the messages of a Consume stream between protobuf and the package's values. Pure.
 
-Checked here is what can be judged from the message alone; each refusal names its field. What a group refuses (session timeouts out
-of bounds, say) its coordinator tells.
+Checks what can be judged from the message alone; each refusal names its field. The coordinator checks what depends on the group,
+such
+as the bounds of session timeouts.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from metadata.model import check_client_rack
 HEARTBEAT_MS: Final = 5_000
 HEARTBEAT_MS_LEAST: Final = 100
 HEARTBEAT_MS_MOST: Final = 60_000
-# In one commit, and partitions in one message that pauses or resumes.
+# Largest number of offsets in one commit, and of partitions in one message that pauses or resumes.
 OFFSETS_MAX: Final = 10_000
-# Of one message of a client: its own words, and no records.
+# Largest size of a client's message; it carries no records.
 MESSAGE_BYTES_MAX: Final = 4 << 20
 
 _OF_MEMBERS: Final = ("instance_id", "client_id", "session_timeout_ms", "max_poll_interval_ms", "assignors")
@@ -39,19 +40,21 @@ _RESETS: Final = {
 
 
 class NamedStart(NamedTuple):
-    """Of one partition that is read from a place of its own."""
+    """Names the offset or time at which one partition is read."""
 
     topic: str
     partition: int
     topic_id: str
     offset: int | None
-    # Where there is no offset.
+    # Used if there is no offset.
     start: Start
 
 
 class ConsumeOptions(NamedTuple):
+    """Holds the checked configuration of one Consume stream."""
+
     topics: tuple[str, ...]
-    # Empty: alone.
+    # Empty for a stream without a group.
     group: str
     member: MemberSettings
     starts: tuple[NamedStart, ...]
@@ -67,7 +70,7 @@ class ConsumeOptions(NamedTuple):
 
 def terms_of(start: log_pb2.ConsumeStart, settings: GatewaySettings) -> ConsumeOptions:
     if not start.topics and not start.starts:
-        raise InvalidArgument("no topic is named", hint="Name what is read.", field="start.topics")
+        raise InvalidArgument("no topic is named", hint="Name at least one topic to read.", field="start.topics")
     _check_once([(topic,) for topic in start.topics], "start.topics")
     if start.auto_offset_reset not in _RESETS:
         raise InvalidArgument(f"auto_offset_reset {start.auto_offset_reset} is not known", field="start.auto_offset_reset")
@@ -83,13 +86,13 @@ def terms_of(start: log_pb2.ConsumeStart, settings: GatewaySettings) -> ConsumeO
         check_group_name(start.group)
         if start.starts:
             raise InvalidArgument(
-                "a member of a group begins at what the group has committed",
-                hint="Leave starts out, or read alone; operators move a group: tidelog group seek.",
+                "a member of a group begins at the committed offsets of the group",
+                hint="Omit starts, or omit group; operators move a group by `tidelog group seek`.",
                 field="start.starts",
             )
     for field in _OF_MEMBERS:
         if not start.group and getattr(start, field):
-            raise InvalidArgument(f"{field} is of members of a group, and no group is named", field=f"start.{field}")
+            raise InvalidArgument(f"{field} applies to members of a group, and no group is named", field=f"start.{field}")
     starts = tuple(_named_start(each, f"start.starts[{at}]") for at, each in enumerate(start.starts))
     _check_once([(each.topic, each.partition) for each in starts], "start.starts")
     return ConsumeOptions(
@@ -115,7 +118,7 @@ def _member(start: log_pb2.ConsumeStart) -> MemberSettings:
             instance_id=start.instance_id,
             client_id=start.client_id or default.client_id,
         )
-    except InvalidArgument as error:  # of numbers, 0 is the default, and none is below it
+    except InvalidArgument as error:  # 0 stands for the default, and no default lies below it
         error.details["field"] = f"start.{error.details.get('field', 'assignors')}"
         raise
 
@@ -146,7 +149,7 @@ def _check_once(names: Sequence[tuple[object, ...]], field: str) -> None:
 
 
 def check_request(request: log_pb2.ConsumeRequest, *, first: bool, in_group: bool) -> None:
-    """What no message of a client may say."""
+    """Raises InvalidArgument for a message that no client may send."""
     if request.HasField("start") != first:
         raise InvalidArgument(
             "the first message carries no start" if first else "start came again, behind the first message",
@@ -182,7 +185,7 @@ def _check_commit(commit: log_pb2.ConsumeCommit) -> None:
     _check_once([(each.topic, each.partition) for each in commit.offsets], "commit.offsets")
 
 
-# ── told ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def assigned(partitions: Iterable[TopicPartitionName], member_id: str, generation: int) -> log_pb2.ConsumeResponse:
@@ -202,7 +205,7 @@ def lost(partitions: Iterable[TopicPartitionName]) -> log_pb2.ConsumeResponse:
 
 
 def committed(commit_id: int, results: Iterable[tuple[TopicPartitionName, int, TidelogError | None]]) -> log_pb2.ConsumeResponse:
-    """Each with its offset, and why it is not committed."""
+    """Makes the outcome of a commit: each partition with its offset, and the error if it is not committed."""
     outcome = log_pb2.CommitOutcome(commit_id=commit_id)
     for (topic, partition), offset, error in results:
         result = outcome.results.add(topic=topic, partition=partition, offset=offset)

@@ -1,14 +1,16 @@
-"""What one Consume stream reads: where it is in each partition, what of that its client may still commit. Pure.
+"""Keeps the partitions of one Consume stream: where each is read, and what the client may still commit. Pure.
 
-    take ─▶ to be placed ─▶ placed ─▶ delivered, again and again ─▶ (stop: nothing more is read) ─▶ drop
-                ▲              └▶ gone from the log, or its topic was made again: placed anew
-                └── where nobody can tell at the moment
+  take ─▶ to be placed ─▶ placed ─▶ delivered, again and again ─▶ (stop: reading ends) ─▶ drop
+             ▲              └▶ its offset is gone, or its topic was recreated: placed again
+             └── while no broker can say where it begins
 
-A partition is an object of one life: what was delivered of it before it was dropped does not count when it is taken again.
+A ConsumedPartition lives from take to drop. Deliveries before a drop do not count after the partition is taken again.
 
-Invariants: records of a partition are delivered in order, each once in a life; a commit of all up to a delivery names nothing that
-was delivered later, and only partitions that are held. Memory is bounded however little a client commits: old deliveries are
-remembered in pairs, then, and a commit up to the first of a pair is one of what came before it.
+Invariants: records of a partition are delivered in order, each once between take and drop. A commit up to a delivery names only
+held
+partitions and nothing delivered later. Memory is bounded however little a client commits: old deliveries are then kept in pairs,
+and a
+commit up to the first of a pair commits only what came before the pair.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicId, TopicPartition
 
-# Uncommitted ones that are remembered one by one.
+# Uncommitted deliveries that are kept one by one.
 DELIVERIES_MAX: Final = 2_048
 UNKNOWN: Final = -1
 
@@ -32,7 +34,7 @@ UNKNOWN: Final = -1
 class StartKind(Enum):
     """Says where a partition begins."""
 
-    # Where nothing is committed, as the policy of the stream says.
+    # The committed offset; without one, as the stream's policy says.
     COMMITTED = auto()
     EARLIEST = auto()
     LATEST = auto()
@@ -40,6 +42,8 @@ class StartKind(Enum):
 
 
 class Start(NamedTuple):
+    """Names where a partition begins, by kind, and by time for a start at a timestamp."""
+
     whence: StartKind
     timestamp_ms: int = 0
 
@@ -57,16 +61,16 @@ class ConsumedPartition:
     topic_id: TopicId
     number: int
     start: Start
-    # Of the next record to be delivered; UNKNOWN until it is placed.
+    # Offset of the next record to deliver; UNKNOWN until the partition is placed.
     offset: int = UNKNOWN
-    # As it was seen last.
+    # High watermark of the last answer.
     high_watermark: int = UNKNOWN
-    # Why it is not read any more.
+    # Why the partition is not read any more.
     error: TidelogError | None = None
     is_paused: bool = False
-    # It is being given up: what was delivered may still be committed.
+    # The partition is being released: its deliveries may still be committed.
     is_stopped: bool = False
-    # Offset and high watermark that the client was told last.
+    # Offset and high watermark that the client received last.
     told: tuple[int, int] = (UNKNOWN, UNKNOWN)
 
     @property
@@ -103,13 +107,15 @@ class Position(NamedTuple):
 
 
 class ConsumedPartitions:
+    """Holds the partitions of one stream in their reading order, with the deliveries that the client may still commit."""
+
     def __init__(self) -> None:
+        # In the order in which they are read.
         self._held: dict[TopicPartitionName, ConsumedPartition] = {}
-        """In the order of their turns."""
+        # Deliveries that may still be committed, in order, each with its id.
         self._deliveries: deque[tuple[int, Sequence[Position]]] = deque()
-        """Those that may still be committed, in order, each with its id."""
+        # Positions named by a commit that is not done yet.
         self._due: dict[ConsumedPartition, Position] = {}
-        """That a commit has named, and that is not committed yet."""
         self.last_delivery_id = 0
 
     def __len__(self) -> int:
@@ -127,13 +133,13 @@ class ConsumedPartitions:
         self._held.update((each.name, each) for each in partitions)
 
     def stop(self, names: Collection[TopicPartitionName]) -> None:
-        """Nothing more of these is read."""
+        """Stops reading these partitions."""
         for name in names:
             if (consumed := self._held.get(name)) is not None:
                 consumed.is_stopped = True
 
     def drop(self, names: Collection[TopicPartitionName]) -> None:
-        """Nothing of these can be committed any more."""
+        """Drops these partitions; their deliveries cannot be committed any more."""
         for name in names:
             if (consumed := self._held.pop(name, None)) is not None:
                 self._due.pop(consumed, None)
@@ -142,7 +148,7 @@ class ConsumedPartitions:
         return self._held.get(consumed.name) is consumed
 
     def pause(self, name: TopicPartitionName, *, paused: bool) -> None:
-        """What is not held is passed over: it may have gone a moment ago. What is resumed is read again, whatever was wrong."""
+        """Pauses or resumes a partition; ignores one that is no longer held. A resume clears its error."""
         if (consumed := self._held.get(name)) is not None:
             consumed.is_paused = paused
             consumed.error = consumed.error if paused else None
@@ -151,13 +157,13 @@ class ConsumedPartitions:
         return [each for each in self._held.values() if each.is_read and not each.is_placed]
 
     def readable(self) -> list[ConsumedPartition]:
-        """In turn: those that were read longest ago come first."""
+        """Returns the partitions to read, those read longest ago first."""
         return [each for each in self._held.values() if each.is_read and each.is_placed]
 
     # ── deliveries, and what of them is committed ───────────────────────────────────────────────────────────────────────
 
     def delivered(self, positions: Sequence[Position], *, remembered: bool) -> int:
-        """Its id. `remembered`: the client may commit it."""
+        """Records a delivery and returns its id. `remembered`: the client may commit it."""
         self.last_delivery_id += 1
         for consumed, next_offset, _ in positions:
             consumed.offset = next_offset
@@ -170,10 +176,10 @@ class ConsumedPartitions:
         return self.last_delivery_id
 
     def due(self, delivery_id: int) -> list[Position]:
-        """All that was delivered up to there and is not committed yet. InvalidArgument for one that was not made."""
+        """Returns the uncommitted positions up to a delivery. Raises InvalidArgument for a delivery that was not made."""
         if delivery_id > self.last_delivery_id:
             raise InvalidArgument(
-                f"delivery {delivery_id} is to be committed; {self.last_delivery_id} is the last that was made",
+                f"delivery {delivery_id} is unknown; the last of this stream is {self.last_delivery_id}",
                 hint="Name the delivery_id of data that came on this stream.",
                 field="commit.up_to_delivery_id",
             )
@@ -187,10 +193,10 @@ class ConsumedPartitions:
             if self._due.get(position.consumed) is position:
                 del self._due[position.consumed]
 
-    # ── what is told where nothing comes ────────────────────────────────────────────────────────────────────────────────
+    # ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def progress(self) -> list[ConsumedPartition]:
-        """Those of which something is different from what was told last; it is told by that."""
+        """Returns the partitions that moved since the client last received them, and marks them as received."""
         moved = [each for each in self._held.values() if each.is_seen and each.told != (each.offset, each.high_watermark)]
         for each in moved:
             each.told = each.offset, each.high_watermark
@@ -198,7 +204,7 @@ class ConsumedPartitions:
 
 
 def _in_pairs(deliveries: Iterable[tuple[int, Sequence[Position]]]) -> Iterable[tuple[int, Sequence[Position]]]:
-    """Two at a time, under the later id."""
+    """Merges deliveries two at a time, under the later id."""
     earlier: Sequence[Position] | None = None
     delivery_id = 0
     for delivery_id, positions in deliveries:

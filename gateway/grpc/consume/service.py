@@ -1,15 +1,15 @@
-"""Consume over gRPC: one stream reads topics, alone or as a member of a group, for clients that have no SDK.
+"""Serves Consume over gRPC: one stream reads topics, alone or as a member of a group, for clients that have no SDK.
 
-    read ──▶ commits, credits, pauses, what was let go of        one reader, in order: messages.py checks
-    run ───▶ the member of the group                             member.py; alone: standalone.py
-    write ─▶ what is told, records within credits, progress      one writer: delivery.py
+  read ──▶ commits, credits, pauses, releases                  one reader, in order: messages.py checks
+  run ───▶ the member of the group                             member.py; alone: standalone.py
+  write ─▶ group events, records within credits, progress      one writer: delivery.py
 
-    ends    the client leaves, or has no more to say and no credits · it is gone · the broker stops · its connection is old
-            (grpc/connection_ages.py) · nothing can be read, or joined
-            └▶ the member gives up what it owns, and leaves ─▶ what was told is written ─▶ the status of the stream
+  ends    the client leaves, or has closed its side and has no credit · it is gone · the broker stops · its connection is old
+          (grpc/connection_ages.py) · nothing can be read, or joined
+            └▶ the member releases what it owns, and leaves ─▶ queued messages are written ─▶ the status of the stream
 
-Invariants: a client stops only itself, and leaves nothing behind: no task, no room, and no member but a static one; what a commit
-was answered for is committed.
+Invariants: a client stops only its own stream, and leaves behind no task, no room, and no member but a static one. A commit whose
+outcome was sent is committed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from metadata.groups.model import shown
 from metadata.topics.topic import Topic
 
 NOTHING_SAID: Final = "the stream ended before its first message"
-# So long a client may commit and let go where its connection has reached its age; at most half of the grace.
+# Time in which a client may commit and release partitions when its connection reaches its age; at most half of the grace.
 RELEASE_AT_AGE_S_MAX: Final = 10.0
 
 
 class GrpcConsume:
+    """Serves the call Consume: checks its first message, finds its topics, and runs the stream."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, fetch: GrpcFetch) -> None:
         self._broker = broker
         self._waits = waits
@@ -71,7 +73,7 @@ class GrpcConsume:
                 self._ages.ended(peer)
 
     async def _topics(self, terms: ConsumeOptions) -> dict[str, Topic]:
-        """All that are named. UnknownTopic and so on with the field."""
+        """Returns all named topics. Raises UnknownTopic and the like, with the field."""
         fields = {each.topic: f"start.starts[{at}].topic" for at, each in enumerate(terms.starts)}
         fields |= {name: f"start.topics[{at}]" for at, name in enumerate(terms.topics)}
         found = await topics_named(self._broker, [NamedTopic(name) for name in fields])
@@ -81,11 +83,12 @@ class GrpcConsume:
                 topic.details["field"] = field
                 raise topic
             topics[name] = topic
-        # What was looked up in the metadata store is read by this broker's view: until that has it, the topic would pass for gone.
+        # The metadata store was asked, but the stream reads this broker's view: until it has the topics, they would pass for
+        # deleted.
         revision = max(topic.revision for topic in topics.values())
         if not await self._broker.topic_cache.wait_for(revision, timeout_s=LOOK_UP_S):
-            raise Unavailable("this broker has not heard yet of all topics that are named", hint="Retry with back-off.")
-        # As they are now: the stream hears only of what changes from here on, and a topic may have grown while others were awaited.
+            raise Unavailable("this broker's view does not have all named topics yet", hint="Retry with back-off.")
+        # Returned as they are now: the stream learns only of later changes, and a topic may have grown while others were awaited.
         return {name: self._now(name, fields[name]) for name in topics}
 
     def _now(self, name: str, field: str) -> Topic:
@@ -120,19 +123,19 @@ class _Stream:
         else:
             self._ownership = StandaloneConsumer(broker, terms, topics, self._partitions, self._pusher, ended=self._end)
         self._pusher.ownership = self._ownership
+        # The stream ended because its connection is old.
         self.has_aged = False
-        """It ended because its connection is old."""
         self._ending = asyncio.Event()
+        # The error that the stream ends with.
         self._why: TidelogError | None = None
-        """It ends with an error."""
+        # How long the client may still commit once the stream ends, in seconds.
         self._release_s = 0.0
-        """For how long its client may still commit, once it ends."""
         self._release_at_age_s = min(RELEASE_AT_AGE_S_MAX, broker.settings.grpc_connection_age_grace_ms / 2000)
+        # The client asked to leave.
         self._is_leaving = False
-        """Its client asked for it."""
 
     async def run(self, first: log_pb2.ConsumeRequest, *, until_s: float) -> None:
-        """Until then at the latest, by the loop's clock. Raises what ends the stream, but for its client."""
+        """Runs the stream until `until_s` at the latest, by the loop's clock. Raises the error that ends it, if any."""
         unsubscribe = self._broker.topic_cache.subscribe(self._topic_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -177,17 +180,17 @@ class _Stream:
             self._end(error.with_traceback(None))
 
     def _end_of_age(self) -> None:
-        """Before gRPC cuts it, so that its client may commit what it has processed."""
+        """Ends the stream before gRPC cuts its connection, so that its client may commit what it has processed."""
         self._release_s = 0.0 if self._pusher.is_closed else self._release_at_age_s
         self.has_aged = True
-        self._end(Unavailable("the connection has reached its age", hint="Open the stream again; it reads on where it was."))
+        self._end(Unavailable("the connection has reached its age", hint="Open the stream again; it continues where it was."))
 
     def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
         changed = new if new is not None else old
         if changed is not None and changed.name in self._topics:
             self._ownership.topic_changed(changed.name)
 
-    # ── what the client says ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── messages of the client ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _read(self, first: log_pb2.ConsumeRequest) -> None:
         await self._heed(first)

@@ -1,7 +1,8 @@
-"""Whose partitions a Consume stream reads without a group: all that it named are its own, from its beginning to its end.
+"""Reads the partitions of a Consume stream without a group: the stream owns all that it named, from its beginning to its end.
 
-Partitions that are added to a topic later are read from their beginning. Where a topic is deleted, or deleted and made again, that
-is told in the places of its partitions; a stream that has nothing left to read ends with it.
+Partitions that are added to a topic later are read from their beginning. If a topic is deleted, or deleted and recreated, each of
+its
+partitions reports that error; a stream that has nothing left to read ends with it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from metadata.topics.topic import Topic
 
 
 class StandaloneConsumer:
+    """Owns every named partition of a stream without a group, and follows changes of its topics."""
+
     def __init__(
         self,
         broker: BrokerApi,
@@ -32,8 +35,8 @@ class StandaloneConsumer:
         *,
         ended: Callable[[TidelogError], None],
     ) -> None:
-        """`topics`: all that are named, as they were found; InvalidArgument, UnknownTopic, UnknownPartition where that does not
-        hold together. `ended` is called when there is nothing left to read."""
+        """`topics` are all named topics, as they were found. Raises InvalidArgument, UnknownTopic or UnknownPartition if the
+        request does not fit them. `ended` is called when nothing is left to read."""
         self._broker = broker
         self._terms = terms
         self._partitions = partitions
@@ -75,7 +78,7 @@ class StandaloneConsumer:
         return True
 
     async def committed(self) -> StoredOffsets:
-        raise AssertionError("who reads alone has committed nothing")
+        raise AssertionError("a stream without a group has no committed offsets")
 
     async def keep(self, ends: Mapping[ConsumedPartition, int]) -> Collection[ConsumedPartition]:
         return ends
@@ -99,7 +102,7 @@ class StandaloneConsumer:
             self._gone(name, error)
             return
         except TidelogError:
-            return  # it is damaged, or not known at the moment: what was read before stays in use
+            return  # it is damaged, or not known at the moment: the earlier description stays in use
         held = [each for each in self._partitions if each.topic == name]
         if any(each.topic_id != topic.id for each in held):
             self._gone(name, UnknownTopic(f"topic {name} was deleted and made again", topic=name))

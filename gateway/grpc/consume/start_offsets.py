@@ -1,9 +1,9 @@
 """Finds where the partitions of a Consume stream begin: as metadata/group_member/start_offsets.py decides, or at a timestamp.
 
-    groups/start_offsets.py: committed, earliest, latest ─▶ of those that nobody leads again a little later
-    latest, of a group ─▶ committed before it is read: else what comes while no stream is open would be skipped
+  groups/start_offsets.py: committed, earliest, latest ─▶ partitions without a leader are tried again a little later
+  latest, of a group ─▶ committed before it is read: else records that come while no stream is open would be skipped
 
-It runs beside the reading, so a partition that can't be placed at the moment, and a coordinator that is slow, delay no other.
+It runs beside the reading, so a partition that cannot be placed at the moment, or a slow coordinator, delays no other partition.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from metadata.errors import TidelogError
 from metadata.group_member.start_offsets import StartPolicy, StartRules
 from metadata.groups.offsets import StoredOffsets
 
-# Before it is asked again.
+# Pause before the coordinator is asked again.
 AGAIN_S: Final = 0.5
-# By timestamp: each may read from the bucket, or ask another broker.
+# Look-ups by timestamp at a time; each may read from the bucket, or ask another broker.
 LOOK_UPS_AT_ONCE: Final = 16
 
 log = logging.getLogger(__name__)
 
 
 class StartOffsets:
-    """Its owner runs `run()` as a task."""
+    """Places the partitions of one stream that have no offset yet. Its owner runs `run()` as a task."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class StartOffsets:
         refused: Callable[[ConsumedPartition, TidelogError], bool],
         placed: Callable[[], None],
     ) -> None:
-        """`keep` remembers where partitions begin that begin at the end of their logs, and answers those of which it did. `refused`
-        judges what a partition met, and gives it up where that is final; `placed` is called when some may be read."""
+        """`keep` commits where partitions begin at the end of their logs, and returns those for which it did. `refused` judges the
+        error of a partition, and gives the partition up if the error is final; `placed` is called when some may be read."""
         self._broker = broker
         self._terms = terms
         self._partitions = partitions
@@ -54,11 +54,11 @@ class StartOffsets:
         self._keep = keep
         self._refused = refused
         self._placed = placed
+        # Set when partitions may have to be placed.
         self.wanted = asyncio.Event()
-        """There may be some to be placed."""
 
     async def run(self) -> None:
-        """Raises what the coordinator says that no asking again can mend."""
+        """Places partitions as they come. Raises an error of the coordinator that retries cannot resolve."""
         while True:
             await self.wanted.wait()
             self.wanted.clear()
@@ -100,7 +100,7 @@ class StartOffsets:
             else:
                 each.offset = start.offset
                 if start.moved:
-                    log.warning("%s; reading goes on at %d", start.moved, start.offset)
+                    log.warning("start offset moved: %s; reading continues at offset %d", start.moved, start.offset)
         for each in await self._keep(ends) if ends else ():
             each.offset = ends[each]
 

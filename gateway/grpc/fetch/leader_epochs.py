@@ -1,8 +1,8 @@
-"""The leader epochs that readers name, as they come in at the doors. Pure.
+"""Reads the leader epochs that clients name in requests. Pure.
 
-segments/partition/partition_log.py compares them with the epoch of the leader that is asked.
+segments/partition/partition_log.py compares them with the epoch of the leader.
 
-Invariant: a question that names no epoch is told apart from one that names epoch 0, or nonsense.
+Invariant: a request without an epoch differs from one with epoch 0, and from one with an invalid epoch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from metadata.errors import InvalidArgument
 
 
 def current_epoch_of(question: log_pb2.FetchPartition | log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> int | None:
-    """The epoch of the leader that the reader knows; None where it names none."""
+    """Returns the leader epoch that the reader knows; None if it names none."""
     if not question.HasField("current_leader_epoch"):
         return None
     return checked_epoch(
@@ -21,7 +21,7 @@ def current_epoch_of(question: log_pb2.FetchPartition | log_pb2.OffsetQuery | lo
 
 
 def checked_epoch(number: int, *, field: str, hint: str = "") -> int:
-    """InvalidArgument for what is no leader epoch."""
+    """Returns the epoch; raises InvalidArgument for a negative number."""
     if number < 0:
         raise InvalidArgument(f"{field} is {number}; leader epochs count from 0", hint=hint, field=field)
     return number

@@ -22,11 +22,13 @@ from segments.records.batch_kernel import RecordTuple
 
 
 class PartitionResponse(NamedTuple):
-    # Everything but the batches or records, and the leader epoch.
+    """Holds what one partition contributes to a FetchResponse."""
+
+    # All fields but the batches or records, and the leader epoch.
     partition: log_pb2.FetchedPartition
-    # Batches as they are stored, or what `encode_records` gave.
+    # Stored batches, or the result of `encode_records`.
     pieces: Sequence[Buffer] = ()
-    # Of the pieces in all.
+    # Size of all pieces.
     size_bytes: int = 0
     structured: bool = False
     leader_epoch: int = 0
@@ -37,7 +39,7 @@ def encode_fetch_response(partitions: Iterable[PartitionResponse]) -> bytes:
 
 
 def encode_consumed_data(partitions: Iterable[PartitionResponse], delivery_id: int) -> bytes:
-    """The ConsumeResponse that carries it."""
+    """Encodes a ConsumeResponse that carries the data."""
     message = _encoded(partitions)
     message.append(b"\x10" + _varint(delivery_id))
     return b"".join([b"\x0a" + _varint(sum(map(len, message))), *message])
@@ -56,7 +58,7 @@ def _encoded(partitions: Iterable[PartitionResponse]) -> list[Buffer]:
 
 
 def encode_records(records: Iterable[RecordTuple], partition: int) -> bytes:
-    """The field `records` of a FetchedPartition, tags and all: such slices may stand one behind the other."""
+    """Encodes records as the field `records` of a FetchedPartition, with tags; such slices may be concatenated."""
     told = log_pb2.FetchedPartition()
     for offset, timestamp_ms, key, value, headers in records:
         told.records.add(

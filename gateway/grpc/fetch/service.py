@@ -1,12 +1,12 @@
-"""Fetch over gRPC: a long poll over many partitions, as batches or as structured records.
+"""Serves Fetch over gRPC: a long poll over many partitions, answered with batches or structured records.
 
-    look: until there are records ─▶ ask for room ─▶ fetch, open ─▶ gRPC sends it ─▶ the call is done: give the room back
+  look: until there are records ─▶ ask for room ─▶ fetch, open ─▶ gRPC sends it ─▶ the call is done: give the room back
 
-Errors of one partition stand in its place, so that one topic that was deleted does not stop a reader of ten.
+The error of a partition stands in its place in the answer, so one deleted topic does not stop a reader of ten.
 
-A call is done when its reader has taken the last byte, or is gone; grpc/slow_readers.py sees to it that one of both happens.
+A call is done when its reader has taken the last byte, or is gone; grpc/slow_readers.py ensures that one of both happens.
 
-Invariant: a call holds room for its answer while that is on its way, and none while it waits for records.
+Invariant: a call holds room for its answer while the answer is on its way, and none while it waits for records.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from segments.partition.partition_log import check_epoch
 from segments.read.log_reader import FetchResult
 
 PARTITIONS_MAX: Final = 10_000
-# From these on, an answer is laid out and handed to gRPC in its own turn of the loop: that takes a millisecond for each MiB.
+# From this size on, an answer is encoded and handed to gRPC in its own turn of the loop: that takes a millisecond per MiB.
 LARGE_ANSWER_BYTES: Final = 128 << 10
-# Of an answer on its way: ours, and gRPC's own.
+# Copies of an answer on its way: ours, and gRPC's own.
 COPIES: Final = 2
 
 
@@ -54,12 +54,12 @@ class RequestedPartition(NamedTuple):
     request: log_pb2.FetchPartition
     topic: Topic | None
     target: FetchTarget | TidelogError
-    # Where to read it, in place of records.
+    # The broker to read from instead; the answer then has no records.
     preferred: BrokerRegistration | None = None
 
 
 class FetchOptions(NamedTuple):
-    """What a request asks for, within the broker's bounds."""
+    """Holds the terms of a request, within the broker's bounds."""
 
     bytes_max: int
     bytes_min: int
@@ -70,6 +70,8 @@ class FetchOptions(NamedTuple):
 
 
 class GrpcFetch:
+    """Serves Fetch within the memory budget of answers, and reports which answers are on their way."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
@@ -79,7 +81,7 @@ class GrpcFetch:
         self._deliveries = SlowReaderGuard(self.room, pause_s=broker.settings.answer_timeout_ms / 1000)
 
     def handler(self) -> MethodHandler:
-        """Of the call Fetch."""
+        """Makes the handler of the call Fetch."""
 
         async def call(message: bytes, context: Context) -> bytes:
             place = self.room.place()
@@ -98,12 +100,12 @@ class GrpcFetch:
         return grpc.unary_unary_rpc_method_handler(call)
 
     def under_way(self, context: Context, size_bytes: int) -> Callable[[], None]:
-        """So many bytes are handed to gRPC for this client; answers what to call once they were taken."""
+        """Records that an answer of `size_bytes` is handed to gRPC for this client. Returns a function to call once it is taken."""
         delivery = self._deliveries.begin(context.peer(), local_address=self._broker.grpc_address, size_bytes=size_bytes)
         return lambda: self._deliveries.end(delivery)
 
     async def _fetch(self, request: log_pb2.FetchRequest, place: Reservation, log: LogService, *, forwarded: bool = False) -> bytes:
-        """The FetchResponse; `place` then holds room for it, and none where it has no records."""
+        """Returns the FetchResponse; `place` then holds room for it, and none if it has no records."""
         began_s = asyncio.get_running_loop().time()
         terms = self._terms(request, forwarded)
         asked = [self._asked(partition, terms, log) for partition in request.partitions]
@@ -121,7 +123,8 @@ class GrpcFetch:
         log: LogService,
         encode: Callable[[Sequence[PartitionResponse]], bytes],
     ) -> bytes:
-        """The answers as one message, in the order of `asked`, as far as `place` has room; it holds what the message takes then.
+        """Encodes the answers as one message, in the order of `asked`, as far as `place` has room; `place` then holds the message's
+        size.
 
         `encode` may run in a thread.
         """
@@ -179,7 +182,7 @@ class GrpcFetch:
     async def _fetched(
         self, asked: Sequence[RequestedPartition], terms: FetchOptions, place: Reservation, log: LogService
     ) -> list[FetchResult | TidelogError]:
-        """An answer for each partition, as much as there is room for; `place` holds that room, and none where there is nothing."""
+        """Returns an answer for each partition, within the room that `place` gets; `place` holds none if there are no records."""
         loop = asyncio.get_running_loop()
         sent_on = [target for _, _, target, preferred in asked if preferred and isinstance(target, FetchTarget)]
         bounds = iter(await _bounds_alone(log, sent_on) if sent_on else ())
@@ -190,10 +193,10 @@ class GrpcFetch:
         bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, FetchResult))
         if bytes_there:
             errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
-            del answers  # who waits for room holds no records
+            del answers  # a call that waits for room holds no records
             readable = [target for target, error in zip(targets, errors, strict=True) if error is None]
             read = iter(await self.admitted(readable, bytes_there, terms, place, log, timeout_s=ends_s - loop.time()))
-            answers = [next(read) if error is None else error for error in errors]  # an error is told once
+            answers = [next(read) if error is None else error for error in errors]  # each error is reported once
         found = iter(answers)
         return [
             target if isinstance(target, TidelogError) else next(bounds if preferred else found)
@@ -210,7 +213,8 @@ class GrpcFetch:
         *,
         timeout_s: float,
     ) -> list[FetchResult | TidelogError]:
-        """What there is, as far as `place` gets room for it. `bytes_there`: so many were seen. Throttled without room in time."""
+        """Fetches as much as `place` gets room for. `bytes_there` is the size that a look found. Raises Throttled without room in
+        time."""
         one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
         await place.ask(
             room_for(terms.bytes_max) if terms.structured else COPIES * terms.bytes_max,
@@ -220,7 +224,8 @@ class GrpcFetch:
         return await log.fetch(targets, bytes_max=min(terms.bytes_max, place.bytes_held // COPIES), bytes_min=0)
 
     async def _look(self, targets: Sequence[FetchTarget], terms: FetchOptions, log: LogService) -> list[FetchResult | TidelogError]:
-        """What there is after the wait, or at a stop: of records the first batch, where that is enough to end the wait."""
+        """Returns the answers after the wait, or at a stop. If one batch is enough to end the wait, answers hold the first batch
+        only."""
         if terms.wait_ms and terms.bytes_min:
             bytes_max = terms.bytes_max if terms.bytes_min > 1 else 1
             try:
@@ -240,7 +245,7 @@ def _record_count(asked: Sequence[RequestedPartition], told: Sequence[PartitionR
 
 
 async def _bounds_alone(log: LogService, targets: Sequence[FetchTarget]) -> list[FetchResult | TidelogError]:
-    """Answers without records, as their leaders give them at once."""
+    """Returns answers without records, with the bounds that their leaders report at once."""
     found = await log.bounds_of([target.partition for target in targets], wait_s=BOUNDS_WAIT_S)
     answers: list[FetchResult | TidelogError] = []
     for target, bounds in zip(targets, found, strict=True):
@@ -268,7 +273,7 @@ def _told(
     bytes_max: int,
     decompressed_bytes_max: int,
 ) -> list[PartitionResponse]:
-    """The answers in the places of the request; opened, where that was asked for, as far as `bytes_max` reach."""
+    """Makes the answers in the order of the request; with structured records as far as `bytes_max` reaches."""
     told: list[PartitionResponse] = []
     records_max = RECORDS_MAX
     for (partition, topic, _, preferred), answer in zip(asked, answers, strict=True):

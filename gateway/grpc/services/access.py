@@ -1,4 +1,4 @@
-"""The service Access: API keys, ACLs and quotas in protobuf's words."""
+"""Serves Access over gRPC: API keys, ACLs and quotas."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ SERVICE: Final = "tidelog.v1.Access"
 
 
 class AccessService:
+    """Translates the calls of the service Access to the broker's access administration."""
+
     def __init__(self, broker: BrokerApi) -> None:
         self._access = broker.access
 
@@ -85,7 +87,7 @@ class AccessService:
 
 def _scope(asked: admin_pb2.Scope) -> Scope:
     words: Any = (asked.operation, asked.resource, asked.name or EVERY_NAME, asked.pattern or "literal")
-    return Scope(*words)  # check_scope looks at them
+    return Scope(*words)  # check_scope validates them
 
 
 def _asked_acl(asked: admin_pb2.Acl) -> Acl:
@@ -97,7 +99,7 @@ def _asked_acl(asked: admin_pb2.Acl) -> Acl:
         "name": asked.name or ("" if asked.resource != "cluster" else EVERY_NAME),
         "pattern": asked.pattern or "literal",
     }
-    return Acl(**words)  # check_acl looks at them
+    return Acl(**words)  # check_acl validates them
 
 
 def _key(key: ApiKey) -> admin_pb2.ApiKey:

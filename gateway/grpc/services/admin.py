@@ -1,4 +1,4 @@
-"""The services Topics and Cluster: what they ask of the broker, in protobuf's words."""
+"""Serves Topics and Cluster over gRPC."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ CLUSTER: Final = "tidelog.v1.Cluster"
 
 
 class TopicsService:
+    """Translates the calls of the service Topics to the broker's topics."""
+
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
@@ -86,7 +88,7 @@ class TopicsService:
                 settings |= given
             elif path.startswith("settings."):
                 name = path.removeprefix("settings.")
-                settings[name] = given.get(name)  # named and not given: back to the default
+                settings[name] = given.get(name)  # named but not given: reset to the default
             else:
                 raise InvalidArgument(
                     f"{path[:60]!r} can't be changed",
@@ -109,6 +111,8 @@ class TopicsService:
 
 
 class ClusterService:
+    """Translates the calls of the service Cluster: its brokers, drains and the explanation of an offset."""
+
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
@@ -152,13 +156,13 @@ class ClusterService:
         return admin_pb2.ExplainOffsetResponse(tier=found.tier, batch_crc32c=facts.pop("crc32c"), **facts)
 
     def _brokers(self) -> list[admin_pb2.Broker]:
-        """Each with the limits of this one: the brokers of a cluster have the same settings."""
+        """Lists the brokers, each with the limits of this one: the brokers of a cluster have the same settings."""
         limits = _limits(self._broker)
         return [admin_pb2.Broker(**told.without_kafka(), limits=limits) for told in self._broker.brokers()]
 
 
 def _limits(broker: BrokerApi) -> admin_pb2.BrokerLimits:
-    """Those of the log are known while there is a session."""
+    """Returns the limits of this broker; those of the log are known only during a session."""
     limits = admin_pb2.BrokerLimits(
         request_bytes_max=broker.settings.request_bytes_max, message_bytes_max=broker.settings.message_bytes_max
     )

@@ -1,4 +1,4 @@
-"""What operators ask of consumer groups over gRPC: the rest of the service Groups, whose members' part is groups.py."""
+"""Serves the operators' part of Groups over gRPC; groups.py serves the members' part."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gateway.proto import groups_pb2
 
 
 class GrpcGroupAdmin:
+    """Translates the operators' calls of the service Groups: listing, describing, deleting and seeking groups."""
+
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
@@ -45,7 +47,7 @@ class GrpcGroupAdmin:
         return await self._operations(forwarded).seek(request)
 
     def _operations(self, forwarded: bool) -> LocalGroupAdmin | GroupAdmin:
-        """What another broker has forwarded is not forwarded again."""
+        """Returns the group's operations; a call that another broker forwarded is carried out here."""
         operations = self._broker.group_operations
         return operations.here if forwarded else operations
 

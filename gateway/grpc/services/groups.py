@@ -1,10 +1,11 @@
-"""The service Groups, for members: what they ask of the group's coordinator, in protobuf's words.
+"""Serves the members' part of Groups over gRPC: calls to the group's coordinator.
 
-    from a client ─▶ forwarded to the coordinator, without the topics that the client may not name ─▶ its answer
-    forwarded, or coordinated here ─▶ groups/coordinator.py; NOT_COORDINATOR names who it is, as far as is known here
+  from a client ─▶ forwarded to the coordinator, without the topics that the client may not name ─▶ its answer
+  forwarded, or coordinated here ─▶ groups/coordinator.py; NOT_COORDINATOR names the coordinator if this broker knows it
 
-Joins and syncs wait for other members, for as long as their client does; a client that hangs up ends its wait at the coordinator,
-and a broker that stops ends all of them.
+Joins and syncs wait for other members as long as their client does. A client that disconnects ends its wait at the coordinator, and
+a
+broker that stops ends all of them.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ from metadata.groups.model import Generation, InstanceId, MemberId, shown
 from metadata.groups.offsets import CommittedOffset
 from metadata.model import TopicPartition
 
-# In one commit, and partitions named in one fetch.
+# Largest number of offsets in one commit, and of partitions in one fetch.
 OFFSETS_MAX: Final = 10_000
 LEAVING_MAX: Final = 1_000
-# These are counted apart from all others (grpc/server.py): a rebalance of many must not keep producers out.
+# Calls that are counted apart from all others (grpc/server.py): a rebalance of many members must not exclude producers.
 WAITING: Final = frozenset({"JoinGroup", "SyncGroup"})
 _Answer = TypeVar("_Answer", bound=Message)
 
 
 class GroupsService:
+    """Answers members' calls if this broker coordinates the group, and otherwise forwards them to the coordinator."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
@@ -124,7 +127,7 @@ class GroupsService:
         return groups_pb2.OffsetCommitResponse(errors=await map_yielding(wire.status, errors))
 
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
-        """Why each was refused, in order; None where it is committed."""
+        """Commits offsets. Returns the error of each, in order; None if it is committed."""
         named = await map_yielding(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
         places = await resolve_partitions(self._broker, named)
         asked = await map_yielding(wire.offset_to_commit, request.offsets)
@@ -138,7 +141,7 @@ class GroupsService:
         _check_count("topics", sum(max(1, len(topic.partitions)) for topic in request.topics), 0, OFFSETS_MAX)
         _check_whole_once(request.topics)
         if not is_forwarded(context):
-            request.of_unknown_topics = False  # a client is told only of topics that it may see
+            request.of_unknown_topics = False  # a client receives only topics that it may see
         check_group(request.group)
         refused = {} if is_forwarded(context) else _refused_topics(each.topic for each in request.topics)
         asked = groups_pb2.OffsetFetchRequest(group=request.group, of_unknown_topics=request.of_unknown_topics)
@@ -155,9 +158,9 @@ class GroupsService:
             return groups_pb2.OffsetFetchResponse(offsets=found)
 
         answer = groups_pb2.OffsetFetchResponse()
-        if asked.topics or not request.topics:  # to name none asks for all
+        if asked.topics or not request.topics:  # a request without topics asks for all
             answer = await self._answered(context, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, here)
-        if not is_forwarded(context) and not request.topics and is_guarded():  # the coordinator does not know who asks
+        if not is_forwarded(context) and not request.topics and is_guarded():  # the coordinator does not know the client's rights
             seen = [each for each in answer.offsets if may_see_topic(each.topic)]
             answer = groups_pb2.OffsetFetchResponse(offsets=seen)
         for each in request.topics:
@@ -170,8 +173,8 @@ class GroupsService:
     async def _all(
         self, committed: Mapping[TopicPartition, CommittedOffset | TidelogError], *, of_unknown_topics: bool
     ) -> list[groups_pb2.FetchedOffset]:
-        """Of topics that are there, as far as is known here, and that the caller may see. `of_unknown_topics`: also of others,
-        without their names, for a broker that may have heard of them."""
+        """Returns the offsets of topics that this broker knows and the caller may see. With `of_unknown_topics` also those of other
+        topics, without names, for a broker that may know them."""
         names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
         turns, found = LoopYielder(), list[groups_pb2.FetchedOffset]()
         for at, each in committed.items():
@@ -184,7 +187,7 @@ class GroupsService:
     async def _asked_for(
         self, asked: Sequence[groups_pb2.TopicPartitions], committed: Mapping[TopicPartition, CommittedOffset | TidelogError]
     ) -> list[groups_pb2.FetchedOffset]:
-        """Each partition that was named, also where nothing is committed; where none was, those of the topic with an offset."""
+        """Returns each named partition, also without a committed offset; for a topic without named ones, all with an offset."""
         topics = await topics_named(self._broker, [NamedTopic(each.topic, each.topic_id) for each in asked])
         numbers: dict[str, list[int]] = {}
         for at in sorted(committed):
@@ -211,7 +214,7 @@ class GroupsService:
         return found
 
     async def seen_brokers(self, _: groups_pb2.SeenBrokersRequest) -> Message:
-        """Asked by brokers that hear nothing of the metadata store."""
+        """Answers brokers that cannot reach the metadata store."""
         here = self._broker.groups.view.here
         return wire.seen_brokers(here.revisions, here.revision, here.proven_s_ago)
 
@@ -253,8 +256,8 @@ _Asked = (
 
 
 def _refused_topics(names: Iterable[str]) -> dict[str, TidelogError]:
-    """Those of the topics that the present call may not name, each with why. The broker that a client asks checks this, because the
-    coordinator lets every call pass that another broker forwards."""
+    """Returns the topics that the present call may not name, each with its error. The broker that a client asks checks this,
+    because the coordinator accepts every call that another broker forwards."""
     refused: dict[str, TidelogError] = {}
     if is_guarded():
         for name in dict.fromkeys(names):
@@ -275,13 +278,13 @@ def _check_count(field: str, count: int, least: int, most: int) -> None:
 
 
 def _check_whole_once(topics: Sequence[groups_pb2.TopicPartitions]) -> None:
-    """Or a short request would have an answer without end."""
+    """Refuses a topic that is named twice without partitions; otherwise a short request could have an answer without bound."""
     seen: set[tuple[str, str]] = set()
     for index, each in enumerate(topics):
         if each.partitions:
             continue
         if (whole := (each.topic, each.topic_id)) in seen:
-            raise InvalidArgument(f"all partitions of topic {shown(each.topic)} are asked for twice", field=f"topics[{index}]")
+            raise InvalidArgument(f"all partitions of topic {shown(each.topic)} are requested twice", field=f"topics[{index}]")
         seen.add(whole)
 
 

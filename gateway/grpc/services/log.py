@@ -1,4 +1,4 @@
-"""The service Log: its calls by name, and the short ones: producer ids, offsets, leader epochs, deleted records."""
+"""Serves Log over gRPC: its calls by name, and the short ones itself: producer ids, offsets, leader epochs, deleted records."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ LOOK_UPS_AT_ONCE: Final = 16
 
 
 class GrpcLogService:
+    """Lists the handlers of the service Log, and answers its short calls."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, producers: ProducerStreams) -> None:
         self._broker = broker
         self._produce = GrpcProduce(broker, waits, producers)
@@ -133,11 +135,15 @@ class GrpcLogService:
             return error
 
     async def find_written_once(self, request: log_pb2.FindWrittenOnceRequest) -> log_pb2.FindWrittenOnceResponse:
-        """Raises NotLeader or NoLeader where one of the partitions is not led here, or where this broker knows less of the topic
-        than the one that asks: then it can't tell what was written."""
+        """Finds the results of one-shot batches that may have been written.
+
+        Raises NotLeader or NoLeader if one of the partitions is not led here, or if this broker's view of the topic is older than
+        the caller's:
+        then it cannot tell what was written.
+        """
         if request.producer_id < ONE_SHOT or len(request.partitions) > QUERIES_MAX:
             raise InvalidArgument(
-                f"{request.producer_id} is a producer of many batches, or more than {QUERIES_MAX} partitions are asked for",
+                f"{request.producer_id} is not a one-shot producer, or more than {QUERIES_MAX} partitions are named",
                 field="producer_id",
             )
         if not request.partitions:
@@ -176,7 +182,7 @@ def _check_count(queries: int) -> None:
 def _in_its_epoch(
     log: LogService, partition: TopicPartition, query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError
 ) -> Bounds | TidelogError:
-    """What was answered, if its leader is the one that the reader knows. The answer tells the epoch that it was given in."""
+    """Returns the bounds if their leader's epoch is the one that the reader knows; else the error that check_epoch raises."""
     try:
         current = current_epoch_of(query)
         if current is not None and isinstance(bounds, Bounds):

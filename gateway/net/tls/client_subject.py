@@ -1,10 +1,11 @@
-"""Who a client certificate says that its connection is: the same words at both doors. Pure.
+"""Reads the subject of a verified client certificate, in the same form for both listeners. Pure.
 
-    HTTP   http/server.py notes the subject once per connection       ─▶ http_subject(scope)
-    gRPC   grpc's auth_context holds the certificate of each call     ─▶ grpc_subject(context)
+  HTTP   http/server.py stores the subject once per connection      ─▶ http_subject(scope)
+  gRPC   grpc's auth_context holds the certificate of each call     ─▶ grpc_subject(context)
 
-Invariant: only what TLS has verified against `tls_client_ca_file` is told: a certificate that fails it ends the handshake, and no
-call is ever made on such a connection. None: the client showed no certificate, was not asked for one, or there is no TLS.
+Invariant: only subjects that TLS has verified against `tls_client_ca_file` are returned: a certificate that fails ends the
+handshake,
+so such a connection makes no call. None: the client sent no certificate, was not asked for one, or there is no TLS.
 Source: RFC 4514 for the text of a subject
 """
 
@@ -18,40 +19,42 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-# In the `state` of an ASGI scope.
+# Key in the `state` of an ASGI scope.
 STATE_KEY: Final = "tls_subject"
-# Certificates whose subject is not parsed again at each call.
+# Certificates whose parsed subject is cached.
 REMEMBERED_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSubject:
+    """Names the subject of a verified client certificate."""
+
     # The whole name, the most specific part first: CN=billing,OU=payments,O=Example.
     subject: str
-    # Of several the first that is written; empty where there is none.
+    # The first if there are several; empty if there is none.
     common_name: str
 
 
 class AuthenticatedCall(Protocol):
-    """What is asked of a call's context."""
+    """Gives access to the authentication context of a gRPC call."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
 
 
 def http_subject(scope: MutableMapping[str, Any]) -> ClientSubject | None:
-    """The verified subject of the connection that an HTTP request came on."""
+    """Returns the verified subject of an HTTP request's connection."""
     found: ClientSubject | None = (scope.get("state") or {}).get(STATE_KEY)
     return found
 
 
 def grpc_subject(context: AuthenticatedCall) -> ClientSubject | None:
-    """The verified subject of the connection that a call came on."""
+    """Returns the verified subject of a gRPC call's connection."""
     for pem in context.auth_context().get("x509_pem_cert") or ():
         return subject_of_pem(pem)
     return None
 
 
-# cryptography is loaded with the first certificate: a broker without TLS starts without it
+# cryptography is imported with the first certificate, so a broker without TLS starts without it
 
 
 @lru_cache(maxsize=REMEMBERED_MAX)

@@ -1,11 +1,9 @@
-"""Whether other brokers will take this one's certificate where they require one of their clients: asked of OpenSSL, by a handshake
-with itself in memory, in which the broker is both.
+"""Loads certificates with their keys, and checks that other brokers would accept this broker's certificate as a client's.
 
-What is not judged is time: a certificate that has ended is told by its alert, and must not keep a broker from starting.
-
-A certificate and its private key as PEM files, those of a broker or of a client, given to a context of TLS.
-
-The authorities that this machine trusts, for gRPC, which by itself goes by those that it brings along.
+The check is a TLS handshake in memory in which the broker is both sides. Expiry does not count: an expired certificate raises an
+alert,
+and must not keep a broker from starting. The module also finds the system's trusted authorities for gRPC, which by default uses its
+own.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ from cryptography.x509 import Certificate
 from metadata.errors import InvalidArgument
 
 _NOT_YET_VALID: Final = 9
-# As OpenSSL counts what may be wrong with a certificate.
+# OpenSSL's verification error codes.
 _HAS_EXPIRED: Final = 10
-# Of the handshake: it takes two of each side.
+# Most steps of the handshake; it takes two of each side.
 _STEPS_MAX: Final = 8
 
 
 def check_usable_as_client(cert_file: Path, key_file: Path, authorities: Sequence[Certificate]) -> str:
-    """What a broker that goes by these authorities says of this one as its client; empty where it takes it.
+    """Returns why a broker that trusts these authorities would refuse this one as its client; empty if it would not.
 
-    Raises InvalidArgument where certificate and key do not fit together.
+    Raises InvalidArgument if certificate and key do not match.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_key_pair(server, cert_file, key_file, setting="tls_key_file")
     server.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in authorities))
     server.verify_mode = ssl.CERT_REQUIRED
-    server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does: an authority in the middle will do
+    server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does: an intermediate authority suffices
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     load_key_pair(client, cert_file, key_file, setting="tls_key_file")
@@ -44,7 +42,7 @@ def check_usable_as_client(cert_file: Path, key_file: Path, authorities: Sequenc
         _shake_hands(server, client)
     except ssl.SSLCertVerificationError as error:
         return "" if error.verify_code in {_NOT_YET_VALID, _HAS_EXPIRED} else error.verify_message
-    except ssl.SSLError as error:  # as of a key on a curve that TLS 1.3 does not know
+    except ssl.SSLError as error:  # for example a key on a curve that TLS 1.3 does not know
         return f"no handshake can be made with its key, where RSA or P-256 would do ({error.reason or error})"
     return ""
 
@@ -65,8 +63,8 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 
 
 def load_key_pair(context: ssl.SSLContext, cert_file: Path | str, key_file: Path | str, *, setting: str) -> None:
-    """`setting`: what named the key's file. Raises InvalidArgument where one can't be read, the two do not fit together, or
-    a password is wanted."""
+    """Loads a certificate with its key; `setting` is the setting that names the key's file. Raises InvalidArgument if one cannot be
+    read, they do not match, or the key has a password."""
     try:
         context.load_cert_chain(cert_file, key_file, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
@@ -78,7 +76,7 @@ def load_key_pair(context: ssl.SSLContext, cert_file: Path | str, key_file: Path
     except OSError as error:  # OpenSSL does not say which of the two
         raise InvalidArgument(
             f"{setting}: the certificate in {cert_file} and its key in {key_file} can't both be read ({error.strerror or error})",
-            hint="Look whether both files are there, and may be read.",
+            hint="Check that both files exist and are readable.",
         ) from None
 
 
@@ -90,7 +88,7 @@ BUNDLES: Final = (
 
 
 def system_authorities() -> bytes | None:
-    """PEM, by SSL_CERT_FILE where that is set, as for HTTP. None: no bundle is found, and those that gRPC brings along count."""
+    """Returns the system's authorities as PEM, from SSL_CERT_FILE if that is set. None: no bundle is found; gRPC's own apply."""
     for path in (ssl.get_default_verify_paths().cafile, *BUNDLES):
         try:
             if path:

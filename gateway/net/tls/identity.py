@@ -1,13 +1,16 @@
-"""This broker's certificate, and the authorities it goes by, as their files have them: read at the start, and looked at again.
+"""Loads this broker's certificate and its trusted authorities at the start, and reloads them when their files change.
 
-    files ──read──▶ whole? ─▶ no: an error in the log, and what was read before goes on
-    every            └▶ yes: new connections get it: HTTP by a new context, gRPC by its fetcher, other brokers by new channels
-    tls_reload_ms
+  files ──read──▶ valid? ─▶ no: an error in the log; the earlier identity stays in use
+  every            └▶ yes: new connections get it: HTTP by a new context, gRPC by its fetcher, other brokers by new channels
+  tls_reload_ms
 
-A certificate and a key are two files: who replaces them one after the other leaves a pair that does not fit together for a moment,
-and it is refused like any broken one until the other file has come. Invariants: nothing is given out that was not checked whole
-(the pair fits, each authority can be parsed, other brokers take it); a connection that stands is never touched; no key is ever
-shown.
+Certificate and key are two files. An operator who replaces them one after the other leaves a pair that does not match for a moment;
+it
+is refused like any broken pair until the other file comes.
+
+Invariants: an identity is used only after it was checked whole (the pair matches, each authority can be parsed, other brokers
+accept
+it). An open connection is never touched. No key is ever shown.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from gateway.net.tls.settings import TlsSettings
 from metadata.errors import InvalidArgument
 
 ALPN: Final = ["http/1.1"]
-# A bundle of all public authorities has a quarter of a MiB.
+# Largest size of a file; a bundle of all public authorities has a quarter of a MiB.
 FILE_BYTES_MAX: Final = 4 << 20
 
 log = logging.getLogger(__name__)
@@ -38,16 +41,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """What was read at one time, and fits together."""
+    """Holds certificates and key that were read at one time and match."""
 
     cert: bytes
     key: bytes
     client_ca: bytes | None
-    # None: the system's.
+    # None: the system's authorities.
     peer_ca: bytes | None
-    # Of the HTTP door.
+    # The context of the HTTP listener.
     context: ssl.SSLContext
-    # When the first of our certificates ends, in seconds since 1970.
+    # When the first of our certificates expires, in seconds since 1970.
     not_after_s: float
 
     def __repr__(self) -> str:
@@ -55,17 +58,19 @@ class TlsIdentity:
 
 
 class TlsReloader:
+    """Holds the broker's TLS identity, and reloads it when its files change."""
+
     def __init__(self, settings: TlsSettings, *, has_peers: bool = False) -> None:
-        """Reads the files. Raises InvalidArgument, saying which of them is wrong, and how. `has_peers`: other brokers must take
-        the certificate, where they require one."""
+        """Reads the files; raises InvalidArgument that names the wrong file and why. `has_peers`: if other brokers require client
+        certificates, they must accept this one."""
         self._settings = settings
         self._has_peers = has_peers
-        self._complaint = ""  # told once
+        self._complaint = ""  # the last logged reason; each is logged once
         self._changed: list[Callable[[], Awaitable[None]]] = []
         self.identity = read_identity(settings, has_peers=has_peers)
         _warn_of_readers(settings.tls_key_file)
+        # How often changed files were refused.
         self.refused_count = 0
-        """How often what the files held was refused."""
 
     @property
     def not_after_s(self) -> float:
@@ -73,11 +78,11 @@ class TlsReloader:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next connection at the HTTP door."""
+        """The context for the next connection of the HTTP listener."""
         return self.identity.context
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For the gRPC door. grpc asks before each handshake whether there are others by now, from a thread of its own."""
+        """Returns the credentials of the gRPC listener. grpc asks for newer ones before each handshake, in a thread of its own."""
         given = self.identity
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -94,7 +99,7 @@ class TlsReloader:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel to another broker: its certificate is checked, and ours is shown where it asks."""
+        """Returns credentials for a channel to another broker: its certificate is checked, and ours is sent if it asks."""
         now = self.identity
         return grpc.ssl_channel_credentials(
             root_certificates=now.peer_ca or system_authorities(), private_key=now.key, certificate_chain=now.cert
@@ -106,11 +111,11 @@ class TlsReloader:
 
     @property
     def peer_name(self) -> str:
-        """The name to check other brokers' certificates against; empty: the host of each."""
+        """The name that other brokers' certificates must hold; empty: the host of each."""
         return self._settings.tls_peer_name
 
     def subscribe(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Called after each change, by `run`."""
+        """Adds a callback that `run` awaits after each change."""
         self._changed.append(changed)
 
     async def run(self) -> None:
@@ -119,7 +124,7 @@ class TlsReloader:
             await self.look()
 
     async def look(self) -> bool:
-        """Whether the files hold something new, which holds from now on; returns when all who subscribed have taken it over."""
+        """Reloads changed files. Returns whether they changed, once all subscribers have adopted the new identity."""
         changed = await self._take_over()
         if changed:
             for told in self._changed:
@@ -132,20 +137,21 @@ class TlsReloader:
         except InvalidArgument as error:
             self._refused(error.message)
             return False
-        except Exception as error:  # noqa: BLE001  # whatever new files do to those who read them: what was read before goes on
+        # new files may break their readers in any way: the earlier identity stays in use
+        except Exception as error:  # noqa: BLE001
             self._refused(f"it can't be read: {type(error).__name__}: {error}", cause=error)
             return False
         self._complaint = ""
         if found is None:
             return False
         self.identity = found
-        log.info("a new certificate is in use; it ends %s", _day(found.not_after_s))
+        log.info("certificate reloaded expires=%s: new connections use it", _day(found.not_after_s))
         return True
 
     def _refused(self, why: str, *, cause: Exception | None = None) -> None:
         self.refused_count += 1
         if self._complaint != why:
-            log.error("the certificate that was read before stays in use: %s", why, exc_info=cause)
+            log.error("certificate reload refused: %s; the earlier one stays in use", why, exc_info=cause)
         self._complaint = why
 
     def _read_changed(self) -> TlsIdentity | None:
@@ -155,7 +161,7 @@ class TlsReloader:
 
 
 def read_identity(settings: TlsSettings, *, has_peers: bool = False) -> TlsIdentity:
-    """What the files hold. Raises InvalidArgument where that is not whole, or is being replaced at this moment."""
+    """Reads and checks the files. Raises InvalidArgument if they are invalid, or change during the reading."""
     parts = _read_all(settings)
     cert, key, client_ca, peer_ca = parts
     assert cert is not None
@@ -173,10 +179,10 @@ def read_identity(settings: TlsSettings, *, has_peers: bool = False) -> TlsIdent
 
 
 def _http_context(settings: TlsSettings, clients: Sequence[x509.Certificate]) -> ssl.SSLContext:
-    """`clients`: the authorities of their certificates."""
+    """Makes the context of the HTTP listener; `clients` are the authorities of client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # asked for by clients, it costs them nothing and us a handshake
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a renegotiation costs clients nothing and the broker a handshake
     context.set_alpn_protocols(ALPN)
     assert settings.tls_cert_file is not None
     assert settings.tls_key_file is not None
@@ -189,14 +195,14 @@ def _http_context(settings: TlsSettings, clients: Sequence[x509.Certificate]) ->
                 f"tls_client_ca_file: {settings.tls_client_ca_file} can't be used ({error.reason or error})",
                 hint="Name a PEM file of the authorities that sign clients' certificates.",
             ) from None
-        context.verify_mode = ssl.CERT_OPTIONAL  # http/server.py refuses who shows none, but for probes
-        context.options |= ssl.OP_NO_TICKET  # who comes back shows its certificate again: it may have ended meanwhile
+        context.verify_mode = ssl.CERT_OPTIONAL  # http/server.py refuses clients without a certificate, except probes
+        context.options |= ssl.OP_NO_TICKET  # a returning client sends its certificate again: it may have expired meanwhile
         context.num_tickets = 0
     return context
 
 
 def _check_as_client(settings: TlsSettings, authorities: Sequence[x509.Certificate]) -> None:
-    """Brokers are clients of each other, and have the same settings."""
+    """Checks the certificate as a client's: brokers are clients of each other, and have the same settings."""
     assert settings.tls_cert_file is not None
     assert settings.tls_key_file is not None
     why = check_usable_as_client(settings.tls_cert_file, settings.tls_key_file, authorities)
@@ -221,7 +227,7 @@ def _parts(identity: TlsIdentity) -> _Parts:
 
 
 def _read_all(settings: TlsSettings) -> _Parts:
-    """Certificate, key, authorities of clients, authorities of brokers."""
+    """Returns the certificate, key, authorities of clients, and authorities of brokers."""
     client_ca = _pem("tls_client_ca_file", settings.tls_client_ca_file)
     peer_ca = client_ca if settings.tls_peer_ca_file is None else _pem("tls_peer_ca_file", settings.tls_peer_ca_file)
     return _pem("tls_cert_file", settings.tls_cert_file), _pem("tls_key_file", settings.tls_key_file), client_ca, peer_ca
@@ -242,7 +248,9 @@ def _pem(name: str, path: Path | None) -> bytes | None:
 
 def _warn_of_readers(key: Path | None) -> None:
     if key is not None and key.stat().st_mode & stat.S_IROTH:
-        log.warning("tls_key_file: everybody on this machine may read %s, and so be this broker: chmod o-rwx it", key)
+        log.warning(
+            "tls_key_file is world-readable path=%s: every user of this machine can impersonate this broker; run chmod o-rwx", key
+        )
 
 
 def _parsed(name: str, path: Path | None, pem: bytes) -> list[x509.Certificate]:

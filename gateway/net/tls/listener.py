@@ -1,12 +1,13 @@
-"""Connections of TLS as they are accepted: each gets its place, a handshake with the certificate of the moment, and its protocol.
+"""Accepts TLS connections: each gets a slot, a handshake with the current certificate, and its protocol.
 
-    accept ─▶ a place (net/connection_limiter.py) ─▶ handshake, HANDSHAKE_TIMEOUT_S ─▶ the protocol's connection_made
-                 └▶ none: closed                 └▶ it failed: closed, its place given back
-                                                      └▶ it was plain HTTP: told so in plain HTTP
+  accept ─▶ a slot (net/connection_limiter.py) ─▶ handshake, HANDSHAKE_TIMEOUT_S ─▶ the protocol's connection_made
+              └▶ none: closed                       └▶ it failed: closed, its slot given back
+                                                         └▶ it was plain HTTP: answered in plain HTTP that TLS is required
 
-Here rather than in asyncio's own server, since that keeps one certificate for its life, and tells of nobody before the handshake
-has ended, which it may never do. Invariants: a handshake that does not end holds a place, and no longer than its time; what one
-connection meets touches no other; where the process has no more file descriptors, connections wait to be accepted.
+asyncio's own server keeps one certificate for its life, and reports a connection only after its handshake, which may never end.
+Invariants: a handshake that does not end holds a slot for its timeout at most. An error of one connection touches no other. When
+the
+process has no more file descriptors, connections wait to be accepted.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Final
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-# How long the other end has for its part of a polite end.
+# Time that the other end has to shut TLS down in order.
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-# Until it is tried again to accept.
+# Pause before accepting is tried again.
 NO_DESCRIPTORS_S: Final = 0.2
 _SPEAK_TLS: Final = b"This port speaks TLS: write https:// to it.\n"
 PLAIN_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class TlsListener:
+    """Accepts connections on its sockets and runs their TLS handshakes with the current certificate."""
+
     def __init__(
         self,
         sockets: list[socket.socket],
@@ -42,14 +45,14 @@ class TlsListener:
         protocol: Callable[[ConnectionSlot], asyncio.BaseProtocol],
         open_connections: ConnectionLimiter,
     ) -> None:
-        """`context` is asked before each handshake."""
+        """`context` is called before each handshake."""
         self._sockets = sockets
         self._context = context
         self._protocol = protocol
         self._open = open_connections
 
     async def run(self) -> None:
-        """Accepts until it is cancelled, which closes the sockets, and ends the handshakes that are under way."""
+        """Accepts until it is cancelled; then it closes the sockets and ends the open handshakes."""
         try:
             async with asyncio.TaskGroup() as handshakes:
                 for listener in self._sockets:
@@ -60,15 +63,15 @@ class TlsListener:
 
     async def _accept(self, listener: socket.socket, handshakes: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
-        complaint = ""  # told once
+        complaint = ""  # the last logged reason; each is logged once
         while True:
             try:
                 connection, address = await loop.sock_accept(listener)
-            except ConnectionError:  # it was gone again before it was accepted
+            except ConnectionError:  # the client disconnected before it was accepted
                 continue
             except OSError as error:
                 if complaint != (complaint := str(error.strerror)):
-                    log.error("no connection can be accepted: %s", complaint)
+                    log.error("accept failed: %s; retrying", complaint)
                 await asyncio.sleep(NO_DESCRIPTORS_S)
                 continue
             complaint = ""
@@ -95,11 +98,11 @@ class TlsListener:
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST" and spare is not None:
                 _tell(spare)
-            log.debug("a TLS handshake failed: %s", error.reason)
+            log.debug("TLS handshake failed: %s", error.reason)
         except OSError as error:  # a timeout as well
-            log.debug("a TLS handshake failed: %s", error)
+            log.debug("TLS handshake failed: %s", error)
         except Exception:
-            log.exception("a TLS handshake failed")
+            log.exception("TLS handshake failed; the connection is closed")
         finally:
             if spare is not None:
                 spare.close()
@@ -109,7 +112,7 @@ class TlsListener:
 
 
 def _tell(plain: socket.socket) -> None:
-    """What a client of plain HTTP can read. One that does not read it in its buffers is not waited for."""
+    """Sends a client of plain HTTP an answer that it can read, without waiting for a client that does not read it."""
     try:
         plain.setblocking(False)
         plain.send(PLAIN_HTTP)

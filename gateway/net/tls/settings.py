@@ -1,10 +1,11 @@
-"""Settings of TLS: who the doors say that they are, and which clients and brokers are believed. Pure; checked when they are made.
+"""Holds the settings of TLS: the listeners' certificates, and which clients and brokers are trusted. Pure; checked when they are
+made.
 
-    loopback        needs nothing
-    anywhere else   TLS, and clients that say who they are: by `authentication`, or by certificates (`tls_client_auth = required`);
-                    else the broker does not start, unless `insecure_listeners` says that it may
+  loopback        needs nothing
+  anywhere else   TLS and authenticated clients: by `authentication`, or by certificates (`tls_client_auth = required`);
+                  else the broker does not start, unless `insecure_listeners` permits it
 
-Invariant: a TlsSettings that was built has whole pairs, and names an authority where it asks clients for certificates.
+Invariant: a TlsSettings has whole pairs, and names an authority if it asks clients for certificates.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class TlsSettings:
         for name in ("tls_client_ca_file", "tls_peer_ca_file", "tls_peer_name"):
             if getattr(self, name) and not self.is_on:
                 raise InvalidArgument(
-                    f"{name} is set, and tls_cert_file is not: the doors speak no TLS", hint="Set tls_cert_file and tls_key_file."
+                    f"{name} is set, and tls_cert_file is not: the listeners speak no TLS",
+                    hint="Set tls_cert_file and tls_key_file.",
                 )
         if self.tls_client_auth != "off" and self.tls_client_ca_file is None:
             raise InvalidArgument(
@@ -69,7 +71,7 @@ class TlsSettings:
 
 
 def is_loopback(address: str) -> bool:
-    """Of HOST:PORT: whether only this machine reaches it. A name other than localhost may be anywhere."""
+    """Returns whether only this machine reaches HOST:PORT. Names other than localhost count as reachable from elsewhere."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ip_address(host).is_loopback

@@ -408,7 +408,7 @@ def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int 
         (seen(revision=89), "were set back from revision 90 to 89"),
         (seen(revision=1090, next_session=9), None),
         (seen(revision=1090, next_session=7), "were set back: they had given out session 7, and would do so again"),
-        (seen(written_at=91, revision=91), "were written anew, as a restore does"),
+        (seen(written_at=91, revision=91), "were written again, as a restore does"),
     ],
 )
 def test_metadata_that_are_not_those_of_before_are_told_apart(now: SeenClusterId, happened: str | None) -> None:
@@ -461,7 +461,7 @@ def test_a_broker_that_was_left_running_over_a_restore_ends() -> None:
         await store.store.transact([], [Put(LAYOUT.cluster_id, b"ours")])
         store.down = None
 
-    assert "written anew" in stays_until(restore).message
+    assert "written again" in stays_until(restore).message
 
 
 def test_a_broker_ends_when_another_etcd_answers_in_the_place_of_its_own() -> None:

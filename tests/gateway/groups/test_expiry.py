@@ -312,7 +312,7 @@ def test_a_damaged_group_is_told_and_does_not_hold_up_the_others(caplog: pytest.
         assert await kept.cluster.keys() == ["groups/a"]
 
     with_expiry(scenario)
-    assert "groups/a was not looked at" in caplog.text
+    assert "group not scanned key=/tidelog/groups/a" in caplog.text
 
 
 def test_while_the_store_is_away_nothing_ends_and_it_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -328,7 +328,7 @@ def test_while_the_store_is_away_nothing_ends_and_it_is_tried_again(caplog: pyte
         running.cancel()
 
     with_expiry(scenario)
-    assert "were not looked at" in caplog.text
+    assert "group scan failed" in caplog.text
 
 
 def test_groups_that_have_moved_here_are_looked_at_soon() -> None:

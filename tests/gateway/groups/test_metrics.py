@@ -415,4 +415,4 @@ def test_while_the_store_is_away_the_figures_of_known_groups_go_on(caplog: pytes
         running.cancel()
 
     watched(scenario)
-    assert "groups that were not read yet are not told" in caplog.text
+    assert "group reads failed" in caplog.text

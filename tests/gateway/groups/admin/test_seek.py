@@ -82,7 +82,7 @@ def test_a_request_says_where_to(request_: groups_pb2.SeekGroupRequest, to: Seek
 
 @pytest.mark.parametrize("request_", [groups_pb2.SeekGroupRequest(), groups_pb2.SeekGroupRequest(earliest=False)])
 def test_a_seek_to_nowhere_is_refused(request_: groups_pb2.SeekGroupRequest) -> None:
-    with pytest.raises(InvalidArgument, match="where to"):
+    with pytest.raises(InvalidArgument, match="the request names no target"):
         seek_to(request_)
 
 

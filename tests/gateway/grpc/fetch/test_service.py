@@ -163,7 +163,7 @@ def test_a_topic_that_was_made_again_is_not_read_in_place_of_the_one_that_was_as
         asked.partitions.add(topic="orders")  # who names no id takes what there is
         old, new, nonsense, unnamed = (await stub.Fetch(asked)).partitions
         assert reason(old.error) == "UNKNOWN_TOPIC"
-        assert f"topic orders was deleted and made again: its id is {new_id}, and {old_id} was asked for" in old.error.message
+        assert f"topic orders was deleted and recreated: its id is {new_id}, and the request names {old_id}" in old.error.message
         assert not old.record_batches
         assert (new.HasField("error"), new.next_offset) == (False, 0)
         assert (reason(nonsense.error), len(nonsense.error.message) < 200) == ("UNKNOWN_TOPIC", True)

@@ -78,8 +78,8 @@ def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
     assert files.identity is before
     assert [record.message for record in caplog.records] == [
         (
-            f"the certificate that was read before stays in use: tls_key_file: {made.key} is not the key of the certificate in "
-            f"{made.cert}, or has a password (KEY_VALUES_MISMATCH)"
+            f"certificate reload refused: tls_key_file: {made.key} is not the key of the certificate in {made.cert}, or has a "
+            "password (KEY_VALUES_MISMATCH); the earlier one stays in use"
         )
     ], "told once"
     assert files.refused_count == 3
@@ -238,7 +238,7 @@ def test_whatever_new_files_do_to_those_who_read_them_the_old_ones_go_on(
     assert files.identity is before
     assert files.refused_count == 2
     assert [record.message for record in caplog.records] == [
-        "the certificate that was read before stays in use: it can't be read: MemoryError: too many"
+        "certificate reload refused: it can't be read: MemoryError: too many; the earlier one stays in use"
     ], "told once"
     assert caplog.records[0].exc_info is not None
     assert look(files)

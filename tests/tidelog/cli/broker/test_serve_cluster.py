@@ -108,7 +108,7 @@ def test_of_two_brokers_with_one_id_the_older_one_stops_and_says_why(tmp_path: P
         assert older.until_ended() == app_errors.FAILED
         assert "Error: another process has registered as /tidelog/brokers/b1: session 2, at http 127.0.0.1:" in older.said
         assert "Give each broker an id of its own" in older.said
-        assert "replaces another process with this id: session 1, at http 127.0.0.1:" in newer.said
+        assert "another process has this id, session 1, at http 127.0.0.1:" in newer.said
         assert "Traceback" not in older.said
         assert newer.process.poll() is None
 
@@ -116,7 +116,7 @@ def test_of_two_brokers_with_one_id_the_older_one_stops_and_says_why(tmp_path: P
 def test_what_can_not_work_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with cluster_in(tmp_path) as cluster:
         for flags, said in [
-            (["--http", "0.0.0.0:0"], "advertise_http is not set: nobody can connect to that address"),
+            (["--http", "0.0.0.0:0"], "advertise_http is not set: clients cannot connect to it"),
             (["--advertise-grpc", "[::]:9090"], "advertise_grpc is [::]:9090, which stands for every interface"),
             (["--etcd-user", "tidelog"], "etcd_password is not set"),
             (["--etcd", "127.0.0.1:2379"], "is not the address of a member"),

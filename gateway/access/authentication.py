@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from gateway.access.authorization import PolicyView, Principal
+from gateway.access.authorization import CredentialView, Principal
 from gateway.access.settings import AccessSettings
 from metadata.access.acl import check_principal, rights_of_scopes
 from metadata.access.api_key import ApiKey, Credential, check_counts, check_credential, parse_basic, parse_key
@@ -58,7 +58,7 @@ class Authenticator:
     def __init__(
         self,
         settings: AccessSettings,
-        book: PolicyView,
+        book: CredentialView,
         *,
         now_ms: Callable[[], int],
         admin_key: Credential | None = None,

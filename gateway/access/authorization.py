@@ -41,9 +41,13 @@ class PolicyView(Protocol):
 
     def key(self, key_id: str) -> ApiKey | None: ...
 
-    def scram_user(self, user: str) -> ScramUser | None: ...
-
     def rights(self, principal: str) -> Rights: ...
+
+
+class CredentialView(PolicyView, Protocol):
+    """The same, with what proves who a caller is."""
+
+    def scram_user(self, user: str) -> ScramUser | None: ...
 
 
 class Principal:

@@ -11,11 +11,11 @@ from typing import Any
 from gateway.access.permissions import KAFKA_CALLS
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.kafka.acls import KafkaAcls
 from gateway.kafka.admin.configs import KafkaConfigs
 from gateway.kafka.admin.delete_records import KafkaDeleteRecords
 from gateway.kafka.admin.placement import KafkaPlacement
 from gateway.kafka.admin.topics import KafkaTopics
-from gateway.kafka.acls import KafkaAcls
 from gateway.kafka.call import Handler, KafkaCall
 from gateway.kafka.client_quotas import KafkaClientQuotas
 from gateway.kafka.fetch import KafkaFetch

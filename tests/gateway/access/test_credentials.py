@@ -143,6 +143,9 @@ class Book:
     def rights(self, principal: str) -> Rights:
         return Rights(())
 
+    def scram_user(self, user: str) -> None:
+        return None
+
 
 def test_what_was_shown_is_remembered_with_a_bound_and_only_while_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "REMEMBERED_MAX", 3)

@@ -82,7 +82,7 @@ class Alone:
 
     @property
     def brokers(self) -> Mapping[str, BrokerRegistration]:
-        return {self._broker.broker_id: self._broker.registration}
+        return {self._broker.broker_id: self._broker.registered}
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
@@ -166,7 +166,7 @@ class SmallBroker:
         return self.present_log
 
     @property
-    def registration(self) -> BrokerRegistration:
+    def registered(self) -> BrokerRegistration:
         return BrokerRegistration(
             broker_id=self.broker_id,
             session=SessionId(self.session or 0),
@@ -175,7 +175,16 @@ class SmallBroker:
         )
 
     def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
-        return self.registration
+        return self.registered
+
+    def last_leader(self, partition: TopicPartition) -> BrokerRegistration | None:
+        return self.registered
+
+    def registrations(self) -> Sequence[BrokerRegistration]:
+        return [self.registered]
+
+    def registration(self, broker_id: str) -> BrokerRegistration | None:
+        return self.registered if broker_id == self.broker_id else None
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         return 7

@@ -15,9 +15,9 @@ from typing import Final
 from gateway.access.authorization import check_group, check_topic, may_see_group
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import LoopYielder
-from gateway.kafka.authorized_operations import authorized_group_operations
+from gateway.kafka.access.authorized_operations import authorized_group_operations
+from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.changes import one_change
 from gateway.kafka.errors import ErrorCode, group_code, group_topic_code
 from gateway.kafka.listener import Route
 from gateway.kafka.protocol.admin_messages import (

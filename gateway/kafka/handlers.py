@@ -11,13 +11,14 @@ from typing import Any
 from gateway.access.permissions import KAFKA_CALLS
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
-from gateway.kafka.acls import KafkaAcls
+from gateway.kafka.access.acls import KafkaAcls
+from gateway.kafka.access.client_quotas import KafkaClientQuotas
+from gateway.kafka.access.scram_users import KafkaScramUsers
 from gateway.kafka.admin.configs import KafkaConfigs
 from gateway.kafka.admin.delete_records import KafkaDeleteRecords
 from gateway.kafka.admin.placement import KafkaPlacement
 from gateway.kafka.admin.topics import KafkaTopics
 from gateway.kafka.call import Handler, KafkaCall
-from gateway.kafka.client_quotas import KafkaClientQuotas
 from gateway.kafka.fetch import KafkaFetch
 from gateway.kafka.group_admin import KafkaGroupAdmin
 from gateway.kafka.groups import KafkaGroups
@@ -27,7 +28,6 @@ from gateway.kafka.listener import ListenerConfig
 from gateway.kafka.metadata import KafkaMetadata
 from gateway.kafka.producer_ids import KafkaProducerIds
 from gateway.kafka.protocol.apis import APIS
-from gateway.kafka.scram_users import KafkaScramUsers
 
 
 def kafka_handlers(

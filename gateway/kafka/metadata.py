@@ -16,7 +16,7 @@ from typing import Final
 from gateway.access.authorization import may_see_topic
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import LoopYielder
-from gateway.kafka.authorized_operations import NOT_ASKED, authorized_cluster_operations, authorized_topic_operations
+from gateway.kafka.access.authorized_operations import NOT_ASKED, authorized_cluster_operations, authorized_topic_operations
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, metadata_code
 from gateway.kafka.leaders import KafkaLeaders, KafkaNode

@@ -22,8 +22,8 @@ from typing import Any, Final
 from gateway.access.authorization import AuthorizedCall, acting
 from gateway.access.permissions import KAFKA_CALLS, RequiredAccess
 from gateway.api import BrokerApi
+from gateway.kafka.access.authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaAuthentication
 from gateway.kafka.api_versions import API_VERSIONS, answer_api_versions, unsupported_version
-from gateway.kafka.authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaAuthentication
 from gateway.kafka.call import Handler, KafkaCall
 from gateway.kafka.connection import Answer, KafkaConnection
 from gateway.kafka.frame_reader import SHARED_BYTES, Announced, Frame

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
-from gateway.kafka.authentication import KafkaAuthentication
+from gateway.kafka.access.authentication import KafkaAuthentication
 from gateway.kafka.connection import KafkaConnection
 from gateway.kafka.handlers import kafka_handlers
 from gateway.kafka.leaders import KafkaLeaders

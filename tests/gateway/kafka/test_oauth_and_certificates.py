@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from gateway.kafka.authentication import FAILURE_TEXT
+from gateway.kafka.access.authentication import FAILURE_TEXT
 from gateway.net.tls.settings import TlsSettings
 from tests.gateway.kafka.test_plain import SASL_AUTHENTICATION_FAILED, logged_in
 from tests.kit.certificates import make_certificates

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kafka.authentication import FAILURE_DELAY_S, FAILURE_TEXT
+from gateway.kafka.access.authentication import FAILURE_DELAY_S, FAILURE_TEXT
 from gateway.kafka.protocol.hot_messages import MetadataRequestTopic
 from gateway.settings import GatewaySettings
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, serve

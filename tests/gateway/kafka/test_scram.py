@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.kafka.scram import ScramExchange
+from gateway.kafka.access.scram import ScramExchange
 from metadata.access.scram import ITERATIONS_MIN, MECHANISMS, SHA_256, ScramMechanism, credential_of_password
 from metadata.errors import Unauthenticated
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kafka.authentication import FAILURE_TEXT
+from gateway.kafka.access.authentication import FAILURE_TEXT
 from gateway.kafka.protocol.admin_messages import ScramCredentialDeletion, ScramCredentialUpsertion, UserName
 from gateway.kafka.protocol.hot_messages import FetchPartition, FetchTopic
 from metadata.access.scram import MECHANISMS, ScramMechanism

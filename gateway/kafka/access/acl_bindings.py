@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gateway.kafka.authorized_operations import (
+from gateway.kafka.access.authorized_operations import (
     ALTER,
     ALTER_CONFIGS,
     CLUSTER_ACTION,

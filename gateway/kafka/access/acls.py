@@ -9,9 +9,9 @@ from typing import Final
 
 from gateway.access.authorization import check_cluster
 from gateway.api import BrokerApi
-from gateway.kafka.acl_bindings import KafkaAcl, KafkaAclFilter, binding_of, described
+from gateway.kafka.access.acl_bindings import KafkaAcl, KafkaAclFilter, binding_of, described
+from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.changes import one_change
 from gateway.kafka.errors import ErrorCode, KafkaRejected, admin_code
 from gateway.kafka.protocol.admin_messages import (
     AclCreation,

@@ -26,6 +26,15 @@ from typing import Final, NamedTuple
 from gateway.access.authentication import ScramIdentity
 from gateway.access.authorization import Principal
 from gateway.access.guard import AccessGuard
+from gateway.kafka.access.sasl import (
+    OAUTH_REFUSAL,
+    OAUTHBEARER,
+    PLAIN,
+    SaslSession,
+    parse_oauth,
+    parse_plain,
+)
+from gateway.kafka.access.scram import NONCE_BYTES, ScramExchange
 from gateway.kafka.api_versions import API_VERSIONS
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.connection import Answer, Hold, KafkaConnection
@@ -36,15 +45,6 @@ from gateway.kafka.protocol.admin_messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from gateway.kafka.sasl import (
-    OAUTH_REFUSAL,
-    OAUTHBEARER,
-    PLAIN,
-    SaslSession,
-    parse_oauth,
-    parse_plain,
-)
-from gateway.kafka.scram import NONCE_BYTES, ScramExchange
 from metadata.access.api_key import parse_key
 from metadata.access.scram import MECHANISMS as SCRAM_MECHANISMS
 from metadata.errors import Unauthenticated

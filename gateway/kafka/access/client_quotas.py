@@ -19,8 +19,8 @@ import msgspec
 
 from gateway.access.authorization import check_cluster
 from gateway.api import BrokerApi
+from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.changes import one_change
 from gateway.kafka.errors import KafkaRejected, admin_code
 from gateway.kafka.protocol.admin_messages import (
     AlterClientQuotasRequest,

@@ -7,7 +7,7 @@
     A, has led  -           refuses: another bucket, or one that was emptied; what is taken there would be out of sight later
     A           A           starts
     A           B           refuses: one of the two is the wrong one
-    -           B           refuses: the metadata were lost, and must be restored; to begin anew would bury every record
+    -           B           refuses: the metadata were lost, and must be restored; a new cluster would hide every record
     A at 70     A, copied   refuses: the metadata were set back to a backup, and have forgotten in which sessions records lie; or
                 at 90       they exist twice. The last batch of appointments is compared first, then the revision
     A, to give  A, written  refuses, for the same reason: whatever the revision is by now (others may share the etcd, and a restore
@@ -123,7 +123,8 @@ async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout:
 
 
 async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, identity: str) -> None:
-    """As far as the copies of the metadata on the bucket tell: the controller writes one every snapshot_interval_ms."""
+    """Raises Rejected if a snapshot on the bucket is newer than the metadata. The controller writes one every
+    snapshot_interval_ms."""
     snapshots = await list_snapshots(bucket)
     now = await place_of_now(metadata, layout)
     if snapshots and snapshots[-1].place > now:

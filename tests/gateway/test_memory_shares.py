@@ -63,8 +63,8 @@ def test_parts_that_do_not_fit_are_refused_with_what_to_change() -> None:
         InvalidArgument, match=r"memory_bytes_max is 1GiB, and its parts need 1128MiB: .*read_cache_bytes_max 768"
     ) as no:
         loaded(read_cache_bytes_max="768MiB").check_memory()
-    assert no.value.hint == "Set memory_bytes_max to 1176MiB or more, or lower read_cache_bytes_max."
-    loaded(read_cache_bytes_max="768MiB", memory_bytes_max="1176MiB").check_memory()
+    assert no.value.hint == "Set memory_bytes_max to 1128MiB or more, or lower read_cache_bytes_max."
+    loaded(read_cache_bytes_max="768MiB", memory_bytes_max="1128MiB").check_memory()
 
 
 @example(
@@ -128,8 +128,8 @@ def test_less_than_the_least_parts_need_is_refused() -> None:
         InvalidArgument, match="memory_bytes_max is 64MiB, and its parts need 380MiB: 192MiB for the process"
     ) as refused:
         loaded(memory_bytes_max="64MiB").check_memory()
-    assert refused.value.hint == "Set memory_bytes_max to 428MiB or more."
-    loaded(memory_bytes_max="428MiB").check_memory()
+    assert refused.value.hint == "Set memory_bytes_max to 380MiB or more."
+    loaded(memory_bytes_max="380MiB").check_memory()
 
 
 def test_some_shares_are_not_given_out() -> None:

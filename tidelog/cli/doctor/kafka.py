@@ -1,4 +1,4 @@
-"""What `tidelog doctor --kafka HOST:PORT` finds: does a Kafka listener answer there, and at each address that it advertises?
+"""Finds out for `tidelog doctor --kafka HOST:PORT`: does a Kafka listener answer there, and at each address that it advertises?
 
     connect ─▶ ApiVersions ─▶ Metadata ─▶ connect to each advertised address ─▶ ApiVersions
 
@@ -35,7 +35,7 @@ class AdvertisedBroker(NamedTuple):
 
 
 class NotKafka(Exception):
-    """What answers does not speak Kafka's protocol. The text says what it speaks instead."""
+    """The server does not speak Kafka's protocol. The text says what it speaks instead."""
 
 
 def check_kafka(address: str) -> list[Diagnosis]:

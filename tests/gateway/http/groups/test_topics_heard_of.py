@@ -140,7 +140,7 @@ def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -
         world = World(None, now)
         service = GrpcConsume.__new__(GrpcConsume)
         service._broker = world.broker
-        with pytest.raises(Unavailable, match="not heard yet"):
+        with pytest.raises(Unavailable, match="does not have all named topics yet"):
             await service._topics(terms)
         world.view.hears(LAG_S, now)
         began_s = virtual_loop().time()

@@ -17,7 +17,7 @@ import pytest
 from tests.chaos.cluster import SESSION_TIMEOUT_S
 from tests.chaos.http_workload import HttpDoors, http_session
 from tests.chaos.topic_workload import PASSING, TopicChanger
-from tests.cluster.three_brokers import Loaded, ThreeBrokers, loaded, ready, until
+from tests.cluster.three_brokers import PATIENCE_S, Loaded, ThreeBrokers, loaded, ready, until
 
 pytestmark = pytest.mark.slow
 
@@ -172,7 +172,7 @@ def test_a_topic_is_deleted_and_made_again_and_again(cluster: ThreeBrokers, tmp_
                 async def lived_twice() -> bool:
                     return changer.lives >= 2
 
-                await until(lived_twice)
+                await until(lived_twice, patience_s=2 * PATIENCE_S)  # some two hundred requests, one after the other
                 enough.set()
 
     under_load(cluster, tmp_path, scenario)

@@ -119,9 +119,9 @@ class Asking:
         return await until(found)
 
 
-async def until(found: Callable[[], Awaitable[Found | None]]) -> Found:
+async def until(found: Callable[[], Awaitable[Found | None]], *, patience_s: float = PATIENCE_S) -> Found:
     """What `found` answers, once that is something."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(patience_s):
         while not (answer := await found()):  # noqa: ASYNC110  # processes set no events
             await asyncio.sleep(POLL_S)
         return answer

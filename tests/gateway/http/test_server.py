@@ -70,7 +70,7 @@ def test_an_announced_body_above_the_limit_is_refused_before_it_is_read(tmp_path
             await raw.send(f"{HEAD}content-length: 9999999999\r\nexpect: 100-continue\r\n\r\n")
             assert (await raw.answer())[0] == 413  # and no 100 Continue before it
 
-    with_broker(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB))
+    with_broker(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB, message_bytes_max=1 * MIB))
 
 
 def test_a_chunked_body_is_cut_at_the_limit(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_chunked_body_is_cut_at_the_limit(tmp_path: Path) -> None:
         assert broker.budget.bytes_used_peak <= 2 * MIB
         await until(lambda: broker.budget.bytes_used == 0)
 
-    with_broker(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB))
+    with_broker(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB, message_bytes_max=1 * MIB))
 
 
 def test_a_client_that_sends_on_after_a_413_still_reads_it(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_client_that_sends_on_after_a_413_still_reads_it(tmp_path: Path) -> No
             await raw.send(b"x" * 3 * MIB)
             assert (await raw.answer())[0] == 413
 
-    with_broker(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB))
+    with_broker(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB, message_bytes_max=1 * MIB))
 
 
 def test_a_body_that_stops_coming_is_cut_and_gives_its_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import pytest
 
+from segments.object_store.interface import list_all
+from segments.object_store.open import open_store
 from tests.chaos.cluster import TIDELOG, Broker
 from tests.kit.etcd_server import EtcdMember, running_etcd
 from tests.kit.forked_tidelog import TidelogProcess, run_tidelog
@@ -173,6 +176,21 @@ def ends_or_is_refused(broker: Broker, *, within_s: float) -> None:
             time.sleep(0.1)
 
 
+async def await_on_bucket(place: Place, text: bytes) -> None:
+    """Waits until the registration of a topic on the bucket holds this text."""
+    with patch.dict(os.environ, place.s3.environment):
+        store = await open_store(place.bucket_url)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                found = False
+                while not found:
+                    keys = [each.key async for each in list_all(store, "topics/") if each.size < 100_000]
+                    found = any([text in await store.get(key) for key in keys])
+                    await asyncio.sleep(0.1)
+        finally:
+            await store.close()
+
+
 def lose_etcd(place: Place, lost: EtcdMember) -> tuple[Written, list[int]]:
     """A cluster with records, a group, and a setting that was changed after the snapshot; then broker and etcd are killed."""
     with place.broker(lost) as broker:
@@ -184,6 +202,7 @@ def lose_etcd(place: Place, lost: EtcdMember) -> tuple[Written, list[int]]:
     with place.broker(lost) as broker:
         ask(broker, "PATCH", "/v1/topics/orders", {"settings": {"retention.ms": "604800001"}})
         written.write(broker, 3)
+        asyncio.run(await_on_bucket(place, b"604800001"))  # the controller copies an altered topic within seconds
         before = epochs(broker)
         broker.kill()
     lost.kill()

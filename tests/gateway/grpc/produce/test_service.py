@@ -200,7 +200,7 @@ def test_a_message_above_the_limit_is_refused_before_it_is_read_whole(tmp_path: 
         assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert broker.budget.bytes_used_peak < MIB
 
-    serve(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB))
+    serve(tmp_path, scenario, settings=GatewaySettings(request_bytes_max=1 * MIB, message_bytes_max=1 * MIB))
 
 
 def test_a_compressed_batch_that_becomes_too_long_is_refused(tmp_path: Path) -> None:

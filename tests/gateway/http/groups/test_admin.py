@@ -128,7 +128,7 @@ def test_offsets_and_groups_are_deleted(tmp_path: Path) -> None:
         member = HttpMember(client, "g")
         await member.join()
         assert await client.refused(client.ask("DELETE", "/v1/groups/g")) == (409, "GROUP_NOT_EMPTY")
-        assert await client.refused(client.ask("DELETE", "/v1/groups/g/offsets?topic=orders")) == (409, "GROUP_NOT_EMPTY")
+        assert await client.refused(client.ask("DELETE", "/v1/groups/g/offsets?topic=orders")) == (409, "GROUP_SUBSCRIBED_TO_TOPIC")
         await member.leave()
         deleted_group = await client.ask("DELETE", "/v1/groups/g")
         assert (deleted_group.status, deleted_group.body) == (204, b"")

@@ -23,6 +23,7 @@ from gateway.settings import GatewaySettings
 from metadata.errors import UnknownTopic
 from metadata.topics.settings import SETTINGS
 from tests.kit.gateway.kafka_admin import KafkaAdmin, with_admin
+from tests.kit.gateway.small_broker import until
 
 pytestmark = pytest.mark.slow
 UNKNOWN_ID = b"\x07" * 16
@@ -231,6 +232,7 @@ def test_a_client_that_waits_for_less_than_a_change_takes_is_answered_in_time(
         monkeypatch.setattr(admin.broker._leadership, "led", never_served)
         answer = await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=[topic("orders")], timeout_ms=20))
         assert [each.error_code for each in answer.topics] == [7]
+        await until(lambda: bool(admin.broker.topic_cache.topics()))  # the change goes on behind the answer
         assert (await admin.broker.topics.get("orders")).partition_count == 1
 
     with_admin(tmp_path, scenario)

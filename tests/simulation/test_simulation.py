@@ -122,7 +122,7 @@ def test_each_rule_that_can_be_broken_has_its_test() -> None:
 @pytest.mark.parametrize(("rule", "shown"), CAUGHT_AS.items(), ids=[rule.value for rule in CAUGHT_AS])
 def test_a_broken_rule_is_caught(rule: BrokenRule, shown: Shown) -> None:
     if rule is BrokenRule.CONTROLLER_UNGUARDED:
-        pytest.skip("no short world shows it since batches of appointments guard what a controller writes: docs/known-gaps.md")
+        pytest.skip("no world is known that shows it, and why is not known: docs/known-gaps.md")
     found: set[Invariant] = set()
     known = (shown.in_seed, shown.trouble_s)
     for seed, trouble_s in (known, *((seed, TROUBLE_TO_CATCH_S) for seed in range(SEEDS_TO_CATCH_MAX))):

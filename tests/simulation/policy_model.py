@@ -129,7 +129,10 @@ class _Walk:
         self._held: set[int] = set()
         self._landed = {offset: run.landed_ms for run in past.runs for offset in range(run.base_offset, run.last_offset + 1)}
         self._appended: dict[int, int] = {}
-        """By offset, `appended_by_ms` of the file that holds it."""
+        """By offset, the least `appended_by_ms` of all files that have held it.
+
+        A file that replaces others says the latest of their times, and each of them is true of its records.
+        """
         self._seen: list[_Seen] = []
         self._compacted: list[tuple[int, int]] = []
         """(compacted_to, when it landed)."""
@@ -246,10 +249,13 @@ class _Walk:
         return sent_ms if sent_ms >= 0 else self._appended.get(offset, UNKNOWN_MS)
 
     def _appended_by(self, files: Sequence[HistoryFile], version: Version) -> Iterator[Violation]:
-        """Takes in when the records of new files had been appended, as the files say; not before they landed, by any clock."""
+        """Notes the time by which the files say that their records had been appended. No clock may say so before they landed."""
         for file in files:
             offsets = self._past.offsets_in(file)
-            self._appended |= dict.fromkeys(offsets, file.appended_by_ms)
+            if file.appended_by_ms != UNKNOWN_MS:
+                self._appended |= {
+                    offset: min(self._appended.get(offset, file.appended_by_ms), file.appended_by_ms) for offset in offsets
+                }
             landed_ms = max((self._landed[offset] for offset in offsets if offset in self._landed), default=UNKNOWN_MS)
             if UNKNOWN_MS != file.appended_by_ms < landed_ms - CLOCK_SKEW_MS:
                 what = f"says that {file.name} was appended by {file.appended_by_ms}; a record of it landed at {landed_ms}"

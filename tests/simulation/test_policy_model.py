@@ -245,6 +245,17 @@ def test_a_record_that_is_not_dated_or_dated_ahead_is_young_since_its_append(dat
         assert [evidence.rpartition(": ")[2] for _, evidence in chain.judged()[1]] == why
 
 
+def test_a_record_is_as_old_as_the_least_append_that_a_file_gave_it() -> None:
+    settings = TopicSettings(cleanup_policy="compact", min_compaction_lag_ms=1000)
+    chain = Chain(settings, *[SentRecord(b"a", False, 1 << 50)] * 2)
+    chain.appended_by_ms = 500
+    chain.compact([0, 1], to=2, at_ms=500)
+    chain.appended_by_ms = 1900
+    chain.replace("0-1", by=[0, 1], at_ms=2000)
+    chain.replace("0-1 at 2000", by=[1], at_ms=2100)
+    assert chain.judged()[1] == [], "its file was replaced by one of later records; it was appended by 500 all the same"
+
+
 @pytest.mark.parametrize(("at_ms", "found"), [(1099, ["stays until 1100, and now is 1099"]), (1100, [])])
 def test_a_tombstone_stays_for_its_time_from_the_pass_that_saw_it_first(at_ms: int, found: list[str]) -> None:
     chain = Chain(COMPACTED, *keyed("a", "A", "b"))

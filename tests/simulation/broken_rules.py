@@ -23,12 +23,10 @@ from compaction.wal.state import SessionState
 from gateway.cluster import handover, session_opener, takeover
 from gateway.cluster.bucket_isolation import BucketIsolationMonitor
 from gateway.controller import controller
-from metadata.cluster import leadership
 from metadata.cluster.id_allocation import next_session
 from metadata.cluster.leadership import PartitionState
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from segments.bucket.layout import claim_key, segment_key
 from segments.deadline import Deadline
@@ -70,8 +68,6 @@ class BrokenRule(Enum):
     RELEASED_TOO_EARLY = "released-too-early"
     # A leader goes on at its old epoch when the metadata name another leader, or another epoch.
     NOT_GIVEN_UP = "not-given-up"
-    # The controller writes without comparing that it is the controller still.
-    CONTROLLER_UNGUARDED = "controller-unguarded"
     # Producers whose batch is not decided within a second are told that nothing was written.
     UNKNOWN_IS_FAILURE = "unknown-is-failure"
     # What idempotent producers sent before is forgotten when a partition is taken over.
@@ -141,8 +137,6 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(handover, "release", _released_too_early())]
         case BrokenRule.NOT_GIVEN_UP:
             return [(SessionLog, "stop_leading", _only_resumed)]
-        case BrokenRule.CONTROLLER_UNGUARDED:
-            return [(leadership, "write", _unguarded(leadership.write))]
         case BrokenRule.END_REMEMBERED:
             return _end_remembered()
         case BrokenRule.UNKNOWN_IS_FAILURE:
@@ -234,13 +228,6 @@ def _released_too_early() -> Callable[..., Any]:
         return Released(SegmentSeq(max(0, at_seq - 1)), sessions)
 
     return released
-
-
-def _unguarded(write: Callable[..., Any]) -> Callable[..., Any]:
-    async def written(store: MetadataStore, decisions: Any, layout: KeyLayout, *, guards: Any = ()) -> Any:
-        return await write(store, decisions, layout)
-
-    return written
 
 
 def _unknown_is_failure() -> Callable[..., Any]:

@@ -751,6 +751,24 @@ def test_nothing_is_applied_under_the_guard_of_an_election_that_has_ended() -> N
     with_copies(scenario)
 
 
+def test_a_batch_whose_controller_was_deposed_while_it_was_created_is_applied_by_the_next_one() -> None:
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        guard = await older.guard()
+        await older.log.recover(guard)
+        _, revision = (await read_all(older.etcd, LAYOUT))[PARTITION]
+        bucket.script("create", appointments_key(1), Act(after_s=1.0))
+        change = LeadershipChange(PARTITION, revision, appointed(appointed(None, S1), S2))
+        appointing = asyncio.create_task(older.log.appoint([Part([change])], guard))
+        await asyncio.sleep(0.5)
+        await older.etcd.transact([], [Put(LAYOUT.controller, b"b2 2")])
+        with pytest.raises(Fenced):
+            await appointing
+        assert len(batches(bucket)) == 1
+        assert await older.state() == appointed(None, S1), "only the controller applies a batch"
+
+    with_copies(scenario)
+
+
 def test_a_topic_that_is_gone_when_its_first_leaders_are_applied_again_gets_none() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)

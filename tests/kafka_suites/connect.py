@@ -21,6 +21,7 @@ LINES = [f"line {number}" for number in range(300)]
 START_TIMEOUT_S = 180.0
 COPY_TIMEOUT_S = 180.0
 HEAP = "300m"
+GUIDE = Path(__file__).parents[2] / "docs" / "migration.md"
 
 
 def files(target: Target) -> None:
@@ -45,7 +46,7 @@ def files(target: Target) -> None:
 
 
 def mirror(target: Target, *, outwards: bool) -> None:
-    """MirrorMaker 2 copies records and a group's offsets between the target and Apache Kafka."""
+    """MirrorMaker 2 copies records and a group's offsets to or from Apache Kafka, as docs/migration.md sets it up."""
     kafka = target.directory / "kafka"
     kafka.mkdir()
     with reference_broker(kafka, heap="300m") as other:
@@ -112,29 +113,20 @@ def _request(url: str, body: object = None) -> object:
 
 
 def _mirror_properties(origin: Target, copy: Target, topic: str, group: str) -> str:
-    properties = {
-        "clusters": "origin, copy",
+    """The file of docs/migration.md, with addresses and names of this test, and without its waits."""
+    _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```properties\n")
+    here = {
         "origin.bootstrap.servers": origin.bootstrap,
         "copy.bootstrap.servers": copy.bootstrap,
-        "origin->copy.enabled": "true",
-        "copy->origin.enabled": "false",
         "origin->copy.topics": topic,
         "origin->copy.groups": group,
-        "replication.factor": "1",
-        "checkpoints.topic.replication.factor": "1",
-        "heartbeats.topic.replication.factor": "1",
-        "offset-syncs.topic.replication.factor": "1",
-        "offset.storage.replication.factor": "1",
-        "status.storage.replication.factor": "1",
-        "config.storage.replication.factor": "1",
-        "sync.group.offsets.enabled": "true",
         "sync.group.offsets.interval.seconds": "1",
         "emit.checkpoints.interval.seconds": "1",
-        "refresh.topics.interval.seconds": "5",
-        "refresh.groups.interval.seconds": "5",
-        "offset.lag.max": "0",
     }
-    return "".join(f"{name} = {value}\n" for name, value in properties.items())
+    lines = rest.partition("```")[0].splitlines()
+    properties = dict(line.split(" = ", 1) for line in lines if line and not line.startswith("#"))
+    expect(sorted(here.keys() - properties.keys()), [])
+    return "".join(f"{name} = {value}\n" for name, value in (properties | here).items())
 
 
 def _produce(target: Target, topic: str) -> None:
@@ -155,9 +147,8 @@ def _mirrored(copy: Target, topic: str) -> bool | None:
 
     consumer = confluent_kafka.Consumer({"bootstrap.servers": copy.bootstrap, "group.id": "unused"})
     try:
-        name = f"origin.{topic}"
-        partitions = consumer.list_topics(name, 10).topics[name].partitions
-        ends = [consumer.get_watermark_offsets(confluent_kafka.TopicPartition(name, number), 10)[1] for number in partitions]
+        partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+        ends = [consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), 10)[1] for number in partitions]
         return True if sum(ends) == len(LINES) else None
     except confluent_kafka.KafkaException:
         return None
@@ -170,7 +161,7 @@ def _translated(copy: Target, topic: str, group: str) -> bool | None:
 
     consumer = confluent_kafka.Consumer({"bootstrap.servers": copy.bootstrap, "group.id": group})
     try:
-        partitions = [confluent_kafka.TopicPartition(f"origin.{topic}", number) for number in range(2)]
+        partitions = [confluent_kafka.TopicPartition(topic, number) for number in range(2)]
         committed = [max(each.offset, 0) for each in consumer.committed(partitions, 10)]
         return True if sum(committed) == len(LINES) else None
     except confluent_kafka.KafkaException:

@@ -1,7 +1,7 @@
 """The audit log: who was refused, and who has changed what. One JSON object for each line; never a payload, never a secret.
 
     {"time":"2026-01-31T12:00:00.123Z","outcome":"PERMISSION_DENIED","principal":"billing","credential":"API key 1f…",
-     "door":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],"request_id":"…"}
+     "listener":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],"request_id":"…"}
 
 `outcome` is ok, or the code of the error; `validate_only` marks a change that was only checked; `forwarded_by` is the id of the
 broker that forwarded the call and asserts its principal. Lines are written in a thread, in order; while that is slower than they
@@ -44,7 +44,7 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: str
     principal: str = ""
     credential: str = ""
-    door: str = ""
+    listener: str = ""
     address: str = ""
     call: str = ""
     resources: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class AuditLog:
         self._waiting: deque[AuditLine] = deque()
         self._wake = asyncio.Event()
         self.counts = AuditCounts()
-        self._dropped_untold = 0
+        self._dropped_unreported = 0
         self._writing = 0
 
     @property
@@ -87,13 +87,13 @@ class AuditLog:
         """Lines that are not written yet."""
         return len(self._waiting) + self._writing
 
-    def tell(
+    def record(
         self,
         *,
         outcome: str,
         principal: str = "",
         credential: str = "",
-        door: str = "",
+        listener: str = "",
         address: str = "",
         call: str = "",
         resources: Sequence[str] = (),
@@ -104,22 +104,22 @@ class AuditLog:
     ) -> None:
         if len(self._waiting) >= (ROOM if principal else ROOM // 2):
             self.counts.dropped += 1
-            self._dropped_untold += 1
+            self._dropped_unreported += 1
             return
         line = AuditLine(
             time=_rfc3339(self._now_ms()),
             outcome=outcome,
-            principal=_told(principal),
-            credential=_told(credential),
-            door=door,
-            address=_told(address),
-            call=_told(call),
-            resources=tuple(map(_told, resources)),
-            request_id=_told(request_id),
+            principal=_cleaned(principal),
+            credential=_cleaned(credential),
+            listener=listener,
+            address=_cleaned(address),
+            call=_cleaned(call),
+            resources=tuple(map(_cleaned, resources)),
+            request_id=_cleaned(request_id),
             broker=self._broker_id,
-            reason=_told(reason),
+            reason=_cleaned(reason),
             validate_only=validate_only,
-            forwarded_by=_told(forwarded_by),
+            forwarded_by=_cleaned(forwarded_by),
         )
         self._waiting.append(line)
         self._wake.set()
@@ -144,8 +144,8 @@ class AuditLog:
 
     def _next_lines(self) -> list[AuditLine]:
         lines = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-        if self._dropped_untold and len(self._waiting) < ROOM:
-            dropped, self._dropped_untold = self._dropped_untold, 0
+        if self._dropped_unreported and len(self._waiting) < ROOM:
+            dropped, self._dropped_unreported = self._dropped_unreported, 0
             lines.append(AuditLine(time=_rfc3339(self._now_ms()), outcome="DROPPED", dropped=dropped, broker=self._broker_id))
         return lines
 
@@ -205,7 +205,7 @@ def _raise_on(_: logging.LogRecord) -> None:
     raise
 
 
-def _told(text: str) -> str:
+def _cleaned(text: str) -> str:
     """At most so long, and without the halves of characters that JSON may carry and UTF-8 may not."""
     return text[:TEXT_CHARACTERS_MAX].encode("utf-8", "replace").decode()
 

@@ -34,7 +34,7 @@ REMEMBERED_MAX: Final = 10_000
 CERTIFICATES_MAX: Final = 10_000
 # The principal of the admin key.
 ADMIN: Final = "admin"
-SHOWN_CHARACTERS_MAX: Final = 14 << 10
+CREDENTIALS_CHARACTERS_MAX: Final = 14 << 10
 
 
 class Subject(Protocol):
@@ -58,7 +58,7 @@ class Authenticator:
     def __init__(
         self,
         settings: AccessSettings,
-        book: CredentialView,
+        view: CredentialView,
         *,
         now_ms: Callable[[], int],
         admin_key: Credential | None = None,
@@ -66,7 +66,7 @@ class Authenticator:
     ) -> None:
         self._settings = settings
         self._admins = settings.admins
-        self._book = book
+        self._view = view
         self._now_ms = now_ms
         self._admin_key = admin_key
         self._tokens = tokens
@@ -74,7 +74,7 @@ class Authenticator:
         self._certified: dict[str, Principal] = {}
 
     @property
-    def takes_tokens(self) -> bool:
+    def accepts_tokens(self) -> bool:
         """Whether there is an OpenID provider."""
         return self._tokens is not None
 
@@ -108,16 +108,16 @@ class Authenticator:
             return certified
         caller = self.known(shown)
         if caller is None:
-            caller = await self._proved(shown)
+            caller = await self._prove(shown)
             caller.check_current()
             if len(self._known) >= REMEMBERED_MAX:
                 del self._known[next(iter(self._known))]
             self._known[shown] = caller
         return caller
 
-    async def _proved(self, shown: str | bytes) -> Principal:
+    async def _prove(self, shown: str | bytes) -> Principal:
         text = shown if isinstance(shown, str) else shown.decode("latin-1")
-        if len(text) > SHOWN_CHARACTERS_MAX:
+        if len(text) > CREDENTIALS_CHARACTERS_MAX:
             raise Unauthenticated("the credentials are too long")
         scheme, _, rest = text.partition(" ")  # and no other space: one credential must not be remembered under many texts
         credential = None
@@ -131,48 +131,48 @@ class Authenticator:
                 credential = parse_basic(rest)
         if credential is None:
             raise Unauthenticated("the credentials are neither an API key nor a token that is accepted here")
-        return self._holder(credential)
+        return self._key_holder(credential)
 
-    def _holder(self, shown: Credential) -> Principal:
+    def _key_holder(self, shown: Credential) -> Principal:
         if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
-            return Principal(ADMIN, self._book, self._now_ms, credential="admin key", is_admin=True)
-        stale = self._book.why_stale()
+            return Principal(ADMIN, self._view, self._now_ms, credential="admin key", is_admin=True)
+        stale = self._view.why_stale()
         if stale is not None:  # a key that is not known here may have been made since
             raise stale
-        return self._of_key(check_credential(self._book.key(shown.key_id), shown, self._now_ms()))
+        return self._key_principal(check_credential(self._view.key(shown.key_id), shown, self._now_ms()))
 
     def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
         """Returns the SCRAM credential of an API key, by its id, or of a user; None where there is none. Raises Unavailable."""
-        if (stale := self._book.why_stale()) is not None:
+        if (stale := self._view.why_stale()) is not None:
             raise stale
-        key = self._book.key(user)
+        key = self._view.key(user)
         if key is not None:
             found = find_credential(key.scram, mechanism)
             return ScramIdentity(found, partial(self._scram_key, key)) if found is not None else None
-        record = self._book.scram_user(user)
+        record = self._view.scram_user(user)
         found = find_credential(record.credentials, mechanism) if record is not None else None
         return ScramIdentity(found, partial(self._scram_user, record)) if record is not None and found is not None else None
 
     def _scram_key(self, key: ApiKey) -> Principal:
         check_counts(key, self._now_ms())
-        return self._of_key(key)
+        return self._key_principal(key)
 
     def _scram_user(self, record: ScramUser) -> Principal:
         return Principal(
             record.user,
-            self._book,
+            self._view,
             self._now_ms,
             credential="SCRAM credential",
             is_admin=record.user in self._admins,
-            holds=lambda: self._book.scram_user(record.user) == record,
+            holds=lambda: self._view.scram_user(record.user) == record,
             lost="was changed or deleted",
         )
 
-    def _of_key(self, key: ApiKey) -> Principal:
+    def _key_principal(self, key: ApiKey) -> Principal:
         scopes = rights_of_scopes(key.scopes) if key.scopes else None
         return Principal(
             key.principal,
-            self._book,
+            self._view,
             self._now_ms,
             credential=f"API key {key.key_id}",
             is_admin=key.principal in self._admins,
@@ -201,7 +201,7 @@ class Authenticator:
     ) -> Principal:
         return Principal(
             principal,
-            self._book,
+            self._view,
             self._now_ms,
             credential=credential,
             is_admin=principal in self._admins,

@@ -1,7 +1,7 @@
 """Who makes the present call, and whether it may: asked wherever a call names a topic or a group, before anything is looked up.
 Pure.
 
-    a door ─▶ who is it? ─▶ `begin` notes the call in its task ─▶ check_topic("orders") … where the name is used ─▶ NotAuthorized
+    listener ─▶ who is it? ─▶ `begin` notes the call in its task ─▶ check_topic("orders") … where the name is used ─▶ NotAuthorized
 
 What a call needs of the topics and groups that it names is in permissions.py; so the places that resolve names need only ask. Each
 call runs in a task of its own, and so the note is its own, too; tasks that it starts have it as well. Where nothing was noted,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 GRANTED_MAX: Final = 10_000
 # Refusals of one call that the audit log tells one by one.
-REFUSALS_TOLD_MAX: Final = 20
+REFUSALS_LOGGED_MAX: Final = 20
 
 
 class PolicyView(Protocol):
@@ -54,7 +54,6 @@ class Principal:
     """A principal, as its credentials have proved it: one object for all calls that show the same ones."""
 
     __slots__ = (
-        "_book",
         "_holds",
         "_is_local",
         "_key",
@@ -63,6 +62,7 @@ class Principal:
         "_rights",
         "_scopes",
         "_version",
+        "_view",
         "credential",
         "expires_at_ms",
         "forwarded_by",
@@ -75,7 +75,7 @@ class Principal:
     def __init__(
         self,
         principal: str,
-        book: PolicyView,
+        view: PolicyView,
         now_ms: Callable[[], int],
         *,
         credential: str,
@@ -97,7 +97,7 @@ class Principal:
         self.forwarded_by = forwarded_by
         self.expires_at_ms = expires_at_ms
         """0: never."""
-        self._book = book
+        self._view = view
         self._now_ms = now_ms
         self._key = key
         self.key_id = key.key_id if key is not None else ""
@@ -112,7 +112,7 @@ class Principal:
 
     def why_stale(self) -> Unavailable | None:
         """Why this broker cannot tell what the caller may do: its view of keys and rights is too old. None where it can."""
-        return None if self._is_local else self._book.why_stale()
+        return None if self._is_local else self._view.why_stale()
 
     def check_current(self) -> None:
         """Raises Unavailable while this broker cannot tell what the caller may do."""
@@ -124,7 +124,7 @@ class Principal:
         """Unauthenticated once its credentials have expired, or were revoked; Unavailable while nobody can tell."""
         self.check_current()
         if self._key is not None:
-            held = self._book.key(self._key.key_id)
+            held = self._view.key(self._key.key_id)
             if held is not self._key:
                 if held is not None:
                     check_counts(held, self._now_ms())
@@ -141,22 +141,22 @@ class Principal:
         if self.is_peer:
             return True
         if not self.is_admin:
-            if self._rights is None or self._version != self._book.version:
-                self._version = self._book.version
-                self._rights = self._book.rights(self.principal)
+            if self._rights is None or self._version != self._view.version:
+                self._version = self._view.version
+                self._rights = self._view.rights(self.principal)
             if not self._rights.allow(operation, resource, name):
                 return False
         return self._scopes is None or self._scopes.allow(operation, resource, name)
 
     def refusal(self, operation: str, resource: str, name: str) -> NotAuthorized:
         """Of what it may not, saying what would help. Raises as `may` does."""
-        rights = None if self.is_admin else self._book.rights(self.principal)
-        hindrance = Denial(
+        rights = None if self.is_admin else self._view.rights(self.principal)
+        denial = Denial(
             no_right=rights is not None and not rights.grant(operation, resource, name),
             denied=rights is not None and rights.deny(operation, resource, name),
             narrowed=self._scopes is not None and not self._scopes.allow(operation, resource, name),
         )
-        return not_authorized(self.principal, operation, resource, name, hindrance)
+        return not_authorized(self.principal, operation, resource, name, denial)
 
 
 class AuthorizedCall:
@@ -167,9 +167,9 @@ class AuthorizedCall:
         "action",
         "address",
         "caller",
-        "door",
         "failure",
         "granted",
+        "listener",
         "needs",
         "refusal",
         "request_id",
@@ -182,7 +182,7 @@ class AuthorizedCall:
         caller: Principal | None,
         needs: RequiredAccess,
         *,
-        door: str,
+        listener: str,
         action: str,
         address: str,
         refusal: Callable[[AuthorizedCall, str, str, str], None],
@@ -192,7 +192,7 @@ class AuthorizedCall:
         name."""
         self.caller = caller
         self.needs = needs
-        self.door = door
+        self.listener = listener
         self.action = action
         self.address = address
         self.request_id = request_id
@@ -216,7 +216,7 @@ class AuthorizedCall:
         return AuthorizedCall(
             self.caller,
             self.needs,
-            door=self.door,
+            listener=self.listener,
             action=self.action,
             address=self.address,
             refusal=self.refusal,
@@ -236,20 +236,20 @@ class AuthorizedCall:
         caller.check_counts()
         self._note_resource(kind, name)
         if not caller.may(operation, kind, name):
-            self._tell_refusal(operation, kind, name)
+            self._record_refusal(operation, kind, name)
             raise caller.refusal(operation, kind, name)
         if needs.lasts and len(self.granted) < GRANTED_MAX:
             self.granted.add((operation, kind, name))
 
     def _note_resource(self, kind: str, name: str) -> None:
-        if self.needs.changes and len(self.resources) < REFUSALS_TOLD_MAX:
+        if self.needs.changes and len(self.resources) < REFUSALS_LOGGED_MAX:
             self.resources[f"{kind}:{name[:249]}"] = None
 
     def may(self, operation: str, kind: str, name: str) -> bool:
         """Whether it may, without a refusal: for what is left out of a list."""
         return self.caller is not None and self.caller.may(operation, kind, name)
 
-    def why_no_more(self) -> TidelogError | None:
+    def end_reason(self) -> TidelogError | None:
         """Why a call that lasts may go on no longer."""
         assert self.caller is not None
         stale = self.caller.why_stale()
@@ -266,15 +266,15 @@ class AuthorizedCall:
             return None  # nobody can tell at the moment
         return None
 
-    def note_told(self) -> None:
+    def note_logged(self) -> None:
         """The audit log has heard why it was refused."""
         if self._refused is None:
             self._refused = set()
 
-    def _tell_refusal(self, operation: str, kind: str, name: str) -> None:
+    def _record_refusal(self, operation: str, kind: str, name: str) -> None:
         self._refused = self._refused or set()
         asked = (operation, kind, name)
-        if asked not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
+        if asked not in self._refused and len(self._refused) < REFUSALS_LOGGED_MAX:
             self._refused.add(asked)
             self.refusal(self, *asked)
 

@@ -31,32 +31,32 @@ class Denial(NamedTuple):
     narrowed: bool = False
 
 
-def not_authorized(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> NotAuthorized:
+def not_authorized(principal: str, operation: str, kind: str, name: str, denial: Denial) -> NotAuthorized:
     shown = name[:249]
     what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
-    if hindrance.denied:
+    if denial.denied:
         said = f"{principal} is denied the right to {operation} {what}"
-    elif hindrance.no_right:
+    elif denial.no_right:
         said = f"{principal} has no right to {operation} {what}"
     else:
         said = f"this API key of {principal} is narrowed to scopes that leave out the right to {operation} {what}"
     return NotAuthorized(
-        said, hint=_hint(principal, operation, kind, shown, hindrance), principal=principal, operation=operation, resource=kind
+        said, hint=_hint(principal, operation, kind, shown, denial), principal=principal, operation=operation, resource=kind
     )
 
 
-def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> str:
+def _hint(principal: str, operation: str, kind: str, name: str, denial: Denial) -> str:
     who = quote(principal)
     on = "--cluster" if kind == "cluster" else f"--{kind} {quote(name)}"
     scope = kind if kind == "cluster" else f"{kind}:{name}"
     hints = []
-    if hindrance.denied:
+    if denial.denied:
         hints.append("An ACL denies it, whatever others allow: ask who runs the cluster to remove that (tidelog acl list shows it)")
-    if hindrance.no_right:
+    if denial.no_right:
         ways = _ways(operation, kind, lambda needed: f"tidelog acl add {who} {needed} {on}")
-        asked = "No ACL allows it either: ask" if hindrance.denied else "Ask who runs the cluster"
+        asked = "No ACL allows it either: ask" if denial.denied else "Ask who runs the cluster"
         hints.append(f"{asked} for {ways}")
-    if hindrance.narrowed:
+    if denial.narrowed:
         ways = _ways(operation, kind, lambda needed: f"tidelog key create {who} --scope {quote(f'{needed}:{scope}')}")
         asked = "The API key is narrowed as well: ask for a key" if hints else "Ask who runs the cluster for a key"
         hints.append(f"{asked} whose scopes, beside those that this one has, hold {ways}")

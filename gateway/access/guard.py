@@ -74,8 +74,8 @@ class AccessGuard:
         self._lasting: set[_Lasting] = set()
         self._unchecked: set[str] = set()
         self._warned_s: dict[str, float] = {}
-        cache.subscribe(self._look_again)
-        authentication.subscribe(self._look_again)
+        cache.subscribe(self._check_lasting)
+        authentication.subscribe(self._check_lasting)
 
     @property
     def lasting(self) -> int:
@@ -98,7 +98,7 @@ class AccessGuard:
         shown: str | bytes,
         subject: Callable[[], Subject | None],
         *,
-        door: str,
+        listener: str,
         action: str,
         address: str,
         request_id: str = "",
@@ -106,25 +106,29 @@ class AccessGuard:
         """The call of a client, noted in this task. Unauthenticated, NotAuthorized; both are told to the audit log."""
         caller: Principal | None
         if needs.open:
-            caller = await self._whoever(shown, subject)
+            caller = await self._caller_or_stranger(shown, subject)
         else:
             try:
                 caller = (self._authentication.known(shown) if shown else None) or await self._authentication.caller(
                     shown, subject()
                 )
             except Unauthenticated as error:
-                self._tell(error.code, door=door, address=address, call=action, request_id=request_id, reason=error.message)
+                self._record(
+                    error.code, listener=listener, address=address, call=action, request_id=request_id, reason=error.message
+                )
                 raise
-        return self._begun(caller, needs, door=door, action=action, address=address, request_id=request_id)
+        return self._begun(caller, needs, listener=listener, action=action, address=address, request_id=request_id)
 
-    async def _whoever(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
+    async def _caller_or_stranger(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
         """A call that is open to all: who shows nothing, or something wrong, is a stranger."""
         try:
             return await self._authentication.caller(shown, subject())
         except TidelogError:
             return None
 
-    def begin_forwarded(self, needs: RequiredAccess, claim: PeerClaim, *, door: str, action: str, address: str) -> AuthorizedCall:
+    def begin_forwarded(
+        self, needs: RequiredAccess, claim: PeerClaim, *, listener: str, action: str, address: str
+    ) -> AuthorizedCall:
         """Begins the call of another broker for its client. `action`: the method, /service/name.
 
         Raises Unauthenticated where no broker of this cluster has signed it, or this broker has no peers, and as
@@ -134,10 +138,10 @@ class AccessGuard:
             self._check_claim(claim, action)
             self.check_forwarded_key(claim.value(PEER_KEY))
         except TidelogError as error:
-            self._tell(error.code, door=door, address=address, call=action, reason=error.message)
+            self._record(error.code, listener=listener, address=address, call=action, reason=error.message)
             raise
         if claim.is_unchecked:
-            self._tell_of_unchecked(claim.broker_id)
+            self._warn_of_unchecked(claim.broker_id)
         peer = Principal(
             claim.principal,
             self.cache,
@@ -146,7 +150,7 @@ class AccessGuard:
             is_peer=True,
             forwarded_by=claim.broker_id,
         )
-        return self._begun(peer, needs, door=door, action=action, address=address)
+        return self._begun(peer, needs, listener=listener, action=action, address=address)
 
     def check_forwarded_key(self, key_id: str) -> None:
         """Raises Unauthenticated where this broker knows that the API key was revoked or has expired, which the broker that
@@ -179,9 +183,9 @@ class AccessGuard:
             log.warning("forwarded calls are refused broker=%s: %s; %s", broker_id, error.message, error.hint)
 
     @property
-    def takes_tokens(self) -> bool:
+    def accepts_tokens(self) -> bool:
         """Whether tokens of an OpenID provider are accepted."""
-        return self._authentication.takes_tokens
+        return self._authentication.accepts_tokens
 
     def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
         """Returns by what a user proves its password; None where it has no SCRAM credential. Raises Unavailable."""
@@ -195,11 +199,17 @@ class AccessGuard:
         """Returns the principal of an `authorization` header. Raises Unauthenticated, which the caller records; Unavailable."""
         return self._authentication.known(shown) or await self._authentication.caller(shown, None)
 
-    def tell_refused(self, caller: Principal | None, error: TidelogError, *, door: str, address: str, action: str) -> None:
+    def record_refused(self, caller: Principal | None, error: TidelogError, *, listener: str, address: str, action: str) -> None:
         """Records in the audit log a request that was refused before it became a call."""
         principal, credential = (caller.principal, caller.credential) if caller is not None else ("", "")
-        self._tell(
-            error.code, door=door, address=address, call=action, principal=principal, credential=credential, reason=error.message
+        self._record(
+            error.code,
+            listener=listener,
+            address=address,
+            call=action,
+            principal=principal,
+            credential=credential,
+            reason=error.message,
         )
 
     def certified(self, subject: Subject) -> Principal | None:
@@ -210,26 +220,26 @@ class AccessGuard:
             return None
 
     def call_of(
-        self, caller: Principal | None, needs: RequiredAccess, *, door: str, action: str, address: str, request_id: str = ""
+        self, caller: Principal | None, needs: RequiredAccess, *, listener: str, action: str, address: str, request_id: str = ""
     ) -> AuthorizedCall:
         """Returns a call of a caller that is known already. The listener notes it where the call runs (authorization.acting)."""
         return AuthorizedCall(
-            caller, needs, door=door, action=action, address=address, refusal=self._refused, request_id=request_id
+            caller, needs, listener=listener, action=action, address=address, refusal=self._refused, request_id=request_id
         )
 
     def _begun(
-        self, caller: Principal | None, needs: RequiredAccess, *, door: str, action: str, address: str, request_id: str = ""
+        self, caller: Principal | None, needs: RequiredAccess, *, listener: str, action: str, address: str, request_id: str = ""
     ) -> AuthorizedCall:
-        call = self.call_of(caller, needs, door=door, action=action, address=address, request_id=request_id)
+        call = self.call_of(caller, needs, listener=listener, action=action, address=address, request_id=request_id)
         begin(call)
         if needs.peer and not (caller is not None and caller.is_peer):
-            self._tell_of(call, NotAuthorized.code, ("between brokers",))
+            self._record_call(call, NotAuthorized.code, ("between brokers",))
             raise NotAuthorized("this call is for brokers of the cluster alone", hint="Clients have no use for it.")
         if needs.cluster is not None:
             call.check("cluster", CLUSTER_NAME)
         return call
 
-    def _tell_of_unchecked(self, broker_id: str) -> None:
+    def _warn_of_unchecked(self, broker_id: str) -> None:
         """Once of each broker."""
         if broker_id not in self._unchecked and len(self._unchecked) < UNCHECKED_MAX:
             self._unchecked.add(broker_id)
@@ -281,7 +291,7 @@ class AccessGuard:
 
     # ── how long ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def as_long_as_it_may(self, call: AuthorizedCall) -> AbstractContextManager[None]:
+    def while_permitted(self, call: AuthorizedCall) -> AbstractContextManager[None]:
         """Runs the body of a call that lasts; interrupted with the reason once it may go on no longer."""
         if call.caller is None or call.caller.is_peer:
             return nullcontext()
@@ -293,38 +303,38 @@ class AccessGuard:
     def forget(self, lasting: _Lasting) -> None:
         self._lasting.discard(lasting)
 
-    def milliseconds_left(self, caller: Principal) -> int | None:
+    def lifetime_left_ms(self, caller: Principal) -> int | None:
         """Of its credentials; None: no end is known."""
         return max(0, caller.expires_at_ms - self._now_ms()) if caller.expires_at_ms else None
 
-    def _look_again(self) -> None:
+    def _check_lasting(self) -> None:
         for lasting in tuple(self._lasting):
-            lasting.look()
+            lasting.check()
 
     def cut(self, call: AuthorizedCall, error: TidelogError) -> None:
         """Tells that the call was ended before its time."""
-        self._tell_of(call, error.code, (), reason=error.message)
-        call.note_told()
+        self._record_call(call, error.code, (), reason=error.message)
+        call.note_logged()
 
     # ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ended(self, call: AuthorizedCall, failure: str) -> None:
         """Tells of a change that was asked for: done, or why not. `failure`: the code of its error."""
         if call.needs.changes and not call.was_refused:
-            self._tell_of(call, failure or OK, tuple(call.resources))
+            self._record_call(call, failure or OK, tuple(call.resources))
 
     def _refused(self, call: AuthorizedCall, operation: str, kind: str, name: str) -> None:
         if self.audit is not None and call.caller is not None:
             reason = call.caller.refusal(operation, kind, name).message
-            self._tell_of(call, NotAuthorized.code, (f"{kind}:{name}",), reason=reason)
+            self._record_call(call, NotAuthorized.code, (f"{kind}:{name}",), reason=reason)
 
-    def _tell_of(self, call: AuthorizedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:
+    def _record_call(self, call: AuthorizedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:
         credential = call.caller.credential if call.caller is not None else ""
-        self._tell(
+        self._record(
             outcome,
             principal=call.principal,
             credential=credential,
-            door=call.door,
+            listener=call.listener,
             address=call.address,
             call=call.action,
             resources=resources,
@@ -334,11 +344,11 @@ class AccessGuard:
             forwarded_by=call.caller.forwarded_by if call.caller is not None else "",
         )
 
-    def _tell(
+    def _record(
         self,
         outcome: str,
         *,
-        door: str,
+        listener: str,
         address: str,
         call: str,
         principal: str = "",
@@ -350,11 +360,11 @@ class AccessGuard:
         forwarded_by: str = "",
     ) -> None:
         if self.audit is not None:
-            self.audit.tell(
+            self.audit.record(
                 outcome=outcome,
                 principal=principal,
                 credential=credential,
-                door=door,
+                listener=listener,
                 address=address,
                 call=call,
                 resources=resources,
@@ -381,24 +391,24 @@ class _Lasting:
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
         self._guard.watch(self)
-        self._wait_for_the_end()
+        self._schedule_expiry()
 
-    def _wait_for_the_end(self) -> None:
+    def _schedule_expiry(self) -> None:
         """Of the credentials, by the wall clock; the loop's own may be a moment ahead of it."""
         assert self._call.caller is not None
-        left_ms = self._guard.milliseconds_left(self._call.caller)
+        left_ms = self._guard.lifetime_left_ms(self._call.caller)
         if left_ms is not None:
-            self._timer = self._task.get_loop().call_later(max(left_ms, 1) / 1000, self._end_has_come)
+            self._timer = self._task.get_loop().call_later(max(left_ms, 1) / 1000, self._on_expiry)
 
-    def _end_has_come(self) -> None:
-        self.look()
+    def _on_expiry(self) -> None:
+        self.check()
         if self._why is None:
-            self._wait_for_the_end()
+            self._schedule_expiry()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Ends it, where it may go on no longer. Called when rights have changed, and when credentials expire."""
         if self._why is None:
-            self._why = self._call.why_no_more()
+            self._why = self._call.end_reason()
             if self._why is not None:
                 self._task.cancel()
 

@@ -54,7 +54,7 @@ class VerifiedToken(NamedTuple):
 
 
 class _Key(NamedTuple):
-    told: dict[str, Any]
+    document: dict[str, Any]
     jwk: jwt.PyJWK
 
 
@@ -72,12 +72,12 @@ class OidcSettings(Protocol):
 class OidcVerifier:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, terms: OidcSettings, fetch: Fetch | None = None) -> None:
+    def __init__(self, settings: OidcSettings, fetch: Fetch | None = None) -> None:
         """`fetch`: how the provider is asked; tests bring their own."""
-        self._issuer = terms.oidc_issuer
-        self._audience = terms.oidc_audience
-        self._claim = terms.oidc_principal_claim
-        self._fetch = fetch or fetched
+        self._issuer = settings.oidc_issuer
+        self._audience = settings.oidc_audience
+        self._claim = settings.oidc_principal_claim
+        self._fetch = fetch or fetch_url
         self._keys: dict[str, _Key] = {}
         self._next_s = float("-inf")
         """When the provider may be asked again."""
@@ -120,7 +120,7 @@ class OidcVerifier:
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("the token has expired", hint="Get a new one from the provider.") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise Unauthenticated(f"the token is not accepted: {_said(error)}", hint=_HINT) from None
+            raise Unauthenticated(f"the token is not accepted: {_reason(error)}", hint=_HINT) from None
         principal = claims.get(self._claim)
         if not isinstance(principal, str):
             raise Unauthenticated(f"the token names no principal: its claim {self._claim} is not text", hint=_HINT)
@@ -187,14 +187,14 @@ class OidcVerifier:
         where = about.get("jwks_uri")
         if not isinstance(where, str) or not _is_safe(where):
             raise ValueError("its jwks_uri is no https URL")
-        told = msgspec.json.decode(await self._fetch(where))
-        listed = told.get("keys") if isinstance(told, dict) else None
+        document = msgspec.json.decode(await self._fetch(where))
+        listed = document.get("keys") if isinstance(document, dict) else None
         keys: dict[str, _Key] = {}
         for each in listed[:KEYS_MAX] if isinstance(listed, list) else ():
             if (jwk := _public_key(each)) is not None:
                 kid = jwk.key_id or ""
                 held = self._keys.get(kid)
-                keys[kid] = held if held is not None and held.told == each else _Key(each, jwk)
+                keys[kid] = held if held is not None and held.document == each else _Key(each, jwk)
         return keys
 
     def _now_s(self) -> float:
@@ -204,12 +204,12 @@ class OidcVerifier:
 _HINT: Final = "Show a token of the provider that this cluster trusts, for its audience, or an API key."
 
 
-def _public_key(told: Any) -> jwt.PyJWK | None:
+def _public_key(document: Any) -> jwt.PyJWK | None:
     """None for what signs nothing, or is a secret that two share."""
-    if not isinstance(told, dict) or told.get("kty") not in {"RSA", "EC", "OKP"} or told.get("use", "sig") != "sig":
+    if not isinstance(document, dict) or document.get("kty") not in {"RSA", "EC", "OKP"} or document.get("use", "sig") != "sig":
         return None
     try:
-        return jwt.PyJWK({name: value for name, value in told.items() if name != "d"})
+        return jwt.PyJWK({name: value for name, value in document.items() if name != "d"})
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
 
@@ -219,13 +219,13 @@ def _is_safe(url: str) -> bool:
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK))
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """The library's words hold nothing of the token for these; for others only what kind of fault it is."""
     known = (jwt.InvalidAudienceError, jwt.InvalidIssuerError, jwt.ImmatureSignatureError, jwt.MissingRequiredClaimError)
     return str(error) if isinstance(error, known) else "its signature or its form is wrong"
 
 
-async def fetched(url: str) -> bytes:
+async def fetch_url(url: str) -> bytes:
     """The body at a URL. Raises aiohttp.ClientError, ValueError."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as answer:

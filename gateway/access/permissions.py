@@ -233,7 +233,7 @@ class HttpRoute:
         self.topic_at = parts.index("{topic}") if "{topic}" in parts else 0
         self.group_at = parts.index("{group}") if "{group}" in parts else 0
 
-    def fits(self, parts: Sequence[str]) -> bool:
+    def matches(self, parts: Sequence[str]) -> bool:
         for at, word in self.words:  # noqa: SIM110  # each request comes through here, and all() costs four times as much
             if parts[at] != word:
                 return False
@@ -255,6 +255,6 @@ NO_ROUTE: Final = HttpRoute("", "", _ANYBODY)
 def http_route(method: str, parts: Sequence[str]) -> HttpRoute:
     """The row of a path that was taken apart at its slashes."""
     for route in _ROUTES.get((method, len(parts) - 1), ()):
-        if route.fits(parts):
+        if route.matches(parts):
             return route
     return NO_ROUTE

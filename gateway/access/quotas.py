@@ -19,7 +19,7 @@ from metadata.errors import Throttled
 METERS_MAX: Final = 10_000
 # A stream looks again after this at the latest: its quota may have been raised.
 PAUSE_S_MAX: Final = 10.0
-_SPOKEN: Final = {
+_SETTING_NAMES: Final = {
     "bytes_in": "bytes_in_per_second",
     "bytes_out": "bytes_out_per_second",
     "requests": "requests_per_second",
@@ -53,22 +53,22 @@ class Meter:
             bucket: TokenBucket | None = getattr(self, name)
             if bucket is not None and (wait_s := bucket.wait_s(now_s)) > 0:
                 raise Throttled(
-                    f"{self._principal} has used up its {_SPOKEN[name]} of {bucket.rate:g} at this broker",
+                    f"{self._principal} has used up its {_SETTING_NAMES[name]} of {bucket.rate:g} at this broker",
                     retry_after_s=wait_s,
                     hint="Retry after that time, ask for less, or ask for a larger quota.",
                 )
-        self.sent()
+        self.add_request()
 
-    def sent(self) -> None:
+    def add_request(self) -> None:
         """A request, or a message on a stream."""
         if self.requests is not None:
             self.requests.take(1, self._clock())
 
-    def took(self, bytes_count: int) -> None:
+    def add_bytes_in(self, bytes_count: int) -> None:
         if self.bytes_in is not None:
             self.bytes_in.take(bytes_count, self._clock())
 
-    def gave(self, bytes_count: int) -> None:
+    def add_bytes_out(self, bytes_count: int) -> None:
         if self.bytes_out is not None:
             self.bytes_out.take(bytes_count, self._clock())
 
@@ -86,29 +86,29 @@ class StreamUsage:
     def __init__(self, meter: Callable[[], Meter | None]) -> None:
         self._meter = meter
 
-    async def until_it_may_send(self) -> None:
+    async def wait_to_send(self) -> None:
         """Of the next message on a stream, which counts as a request."""
         while (meter := self._meter()) is not None:
             wait_s = meter.wait_s(meter.bytes_in, meter.requests)
             if not wait_s:
-                meter.sent()
+                meter.add_request()
                 return
             await asyncio.sleep(min(wait_s, PAUSE_S_MAX))
 
-    async def until_it_may_receive(self) -> None:
+    async def wait_to_receive(self) -> None:
         while (meter := self._meter()) is not None:
             wait_s = meter.wait_s(meter.bytes_out)
             if not wait_s:
                 return
             await asyncio.sleep(min(wait_s, PAUSE_S_MAX))
 
-    def took(self, bytes_count: int) -> None:
+    def add_bytes_in(self, bytes_count: int) -> None:
         if (meter := self._meter()) is not None:
-            meter.took(bytes_count)
+            meter.add_bytes_in(bytes_count)
 
-    def gave(self, bytes_count: int) -> None:
+    def add_bytes_out(self, bytes_count: int) -> None:
         if (meter := self._meter()) is not None:
-            meter.gave(bytes_count)
+            meter.add_bytes_out(bytes_count)
 
 
 class PrincipalQuotas:

@@ -1,4 +1,4 @@
-"""The HTTP door: uvicorn's protocol in the broker's own loop, without its server, its signal handlers and its ticking.
+"""The HTTP listener: uvicorn's protocol in the broker's own loop, without its server, its signal handlers and its ticking.
 
     start   listen
     stop    refuse new connections ─▶ end long polls and streams ─▶ answer what is in flight ─▶ up to the grace, then cut
@@ -288,7 +288,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def _tell_of_the_end(accepting: asyncio.Task[None]) -> None:
     if not accepting.cancelled() and (error := accepting.exception()) is not None:
-        log.critical("the HTTP door accepts no connections any more", exc_info=error)
+        log.critical("the HTTP listener accepts no connections any more", exc_info=error)
 
 
 async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, send: Send, *, last: bool) -> None:
@@ -310,9 +310,9 @@ async def _refuse_connection(refusal: TidelogError, audit: AuditLog | None, scop
     request_id = request_id_of(scope)
     if audit is not None and isinstance(refusal, Unauthenticated):
         route = http_route(scope["method"], scope["path"].split("/"))
-        audit.tell(
+        audit.record(
             outcome=refusal.code,
-            door="http",
+            listener="http",
             address=scope["client"][0] if scope.get("client") else "",
             call=route.action if route is not NO_ROUTE else scope["method"],
             request_id=request_id,

@@ -101,7 +101,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.FORWARDED_KEY_NOT_CHECKED:
             return [(AccessGuard, "check_forwarded_key", _any_key)]
         case BrokenRouteRule.LASTING_NOT_ENDED:
-            return [(AccessGuard, "as_long_as_it_may", _as_long_as_it_likes)]
+            return [(AccessGuard, "while_permitted", _as_long_as_it_likes)]
         case BrokenRouteRule.KEY_CHECKED_ONCE:
             return [(Principal, "check_counts", Principal.check_current)]
         case BrokenRouteRule.RIGHTS_CHECKED_ONCE:
@@ -180,7 +180,7 @@ def _as_long_as_it_likes(self: AccessGuard, call: AuthorizedCall) -> contextlib.
 def _may_as_at_first(may: Callable[..., bool]) -> Callable[..., bool]:
     def broken(self: Principal, operation: str, resource: str, name: str) -> bool:
         if self._rights is not None:
-            self._version = self._book.version
+            self._version = self._view.version
         return may(self, operation, resource, name)
 
     return broken

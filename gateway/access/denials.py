@@ -1,8 +1,8 @@
-"""Why somebody may not do something, and what would help, in words. Pure.
+"""Words the refusals of authorization, and the commands that would permit the operation. Pure.
 
-no ACL allows it            ─▶ acl add
-an ACL denies it            ─▶ acl remove: whatever else allows it, that one goes before; and acl add, where none allows it
-its key has other scopes    ─▶ key create --scope …, as well as an ACL where there is none
+no ACL allows it                ─▶ acl add
+an ACL denies it                ─▶ acl remove, since a denial outweighs every allowance; and acl add where no ACL allows it
+the key's scopes leave it out   ─▶ key create --scope …; and acl add where no ACL allows it
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from metadata.errors import NotAuthorized
 
-# What a topic or group is looked up for, and the operation that it needs, which allows the look as well.
+# Why clients describe a topic or group, and the operation each purpose needs; each of these includes `describe`.
 _LOOKED_UP_TO: Final = {
     "topic": (("to write", "write"), ("to read", "read"), ("only to look at it", "describe")),
     "group": (("to be a member", "read"), ("only to look at it", "describe")),
@@ -21,7 +21,7 @@ _LOOKED_UP_TO: Final = {
 
 
 class Denial(NamedTuple):
-    """What stands in the way, at least one of these."""
+    """Holds the reasons of a refusal; at least one is set."""
 
     # No ACL allows it to the principal, whether one denies it or not.
     no_right: bool = False
@@ -32,6 +32,7 @@ class Denial(NamedTuple):
 
 
 def not_authorized(principal: str, operation: str, kind: str, name: str, denial: Denial) -> NotAuthorized:
+    """Returns the error of a refused operation; `kind` is "topic", "group" or "cluster"."""
     shown = name[:249]
     what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
     if denial.denied:
@@ -64,9 +65,9 @@ def _hint(principal: str, operation: str, kind: str, name: str, denial: Denial) 
 
 
 def _ways(operation: str, kind: str, command: Callable[[str], str]) -> str:
-    """Clients look things up before they use them: `describe` alone would have them refused at the next step."""
+    """Returns the commands for what the client may intend: it describes first, so `describe` alone would fail at its next call."""
     ways = _LOOKED_UP_TO.get(kind, ()) if operation == "describe" else ()
     if not ways:
         return f"it: {command(operation)}"
-    told = "; ".join(f"{to}: {command(needed)}" for to, needed in ways)
-    return f"what is to be done. {told[0].upper()}{told[1:]}"
+    commands = "; ".join(f"{to}: {command(needed)}" for to, needed in ways)
+    return f"what is to be done. {commands[0].upper()}{commands[1:]}"

@@ -4,7 +4,7 @@
                                                        └ records (they are small, or it knows nothing of places) ─▶ as they are
     what can't be read here ─────────────────────────▶ the leader, once more: its records
 
-Bounds, epochs and errors are the leader's, of this very question. Invariant: a reader is told nothing, and refused nothing, that
+Bounds, epochs and errors are the leader's, of this very question. Invariant: a reader is located nothing, and refused nothing, that
 the leader does not say; where records come from the bucket, they are those that the leader has committed.
 """
 
@@ -82,23 +82,25 @@ class FollowerFetch:
         self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
         """As PeerReader.fetch."""
-        asked = _asked(targets, is_near=leader.rack == self._rack)
+        asked = _requests(targets, is_near=leader.rack == self._rack)
         answers = await self._fetch_at_peer(leader, asked, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
-        told = [at for at, answer in enumerate(answers) if isinstance(answer, FetchResult) and answer.located is not None]
-        if told:
-            for at, read in zip(told, await self._read_here([(asked[at], answers[at]) for at in told], bytes_max), strict=True):
+        located = [at for at, answer in enumerate(answers) if isinstance(answer, FetchResult) and answer.located is not None]
+        if located:
+            for at, read in zip(
+                located, await self._read_bucket([(asked[at], answers[at]) for at in located], bytes_max), strict=True
+            ):
                 answers[at] = read
-            await self._ask_for_the_rest(leader, asked, answers, told, bytes_max)
+            await self._fetch_missing(leader, asked, answers, located, bytes_max)
         if bytes_max > 1:  # else it was a look, and what it has seen is read later
-            self._count(asked, answers, set(told))
+            self._count(asked, answers, set(located))
         return answers
 
-    async def _read_here(self, told: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
+    async def _read_bucket(self, located: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
         places = [
             ToldTarget(
                 topic, target, LeaderSnapshot(answer.located, answer.high_watermark, answer.log_start_offset, answer.leader_epoch)
             )
-            for (topic, target), answer in told
+            for (topic, target), answer in located
             if isinstance(answer, FetchResult) and answer.located is not None
         ]
         try:
@@ -109,13 +111,13 @@ class FollowerFetch:
         except TidelogError as error:
             return [error.with_traceback(None)] * len(places)
 
-    async def _ask_for_the_rest(
-        self, leader: BrokerRegistration, asked: Sequence[Named], answers: list[Answer], told: list[int], bytes_max: int
+    async def _fetch_missing(
+        self, leader: BrokerRegistration, asked: Sequence[Named], answers: list[Answer], located: list[int], bytes_max: int
     ) -> None:
         """Takes the leader's records of what could not be read here. Where nothing at all was read, that is all of it: the leader
         has said that there is something, and would say so again, at once."""
-        is_nothing = not any(_has_records(answers[at]) for at in told)
-        missing = [at for at in told if is_nothing or isinstance(answers[at], TidelogError)]
+        is_nothing = not any(_has_records(answers[at]) for at in located)
+        missing = [at for at in located if is_nothing or isinstance(answers[at], TidelogError)]
         if not missing:
             return
         self.counters.failures += len(missing)
@@ -124,7 +126,7 @@ class FollowerFetch:
         records = await self._fetch_at_peer(leader, plain, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0)
         for at, answer in zip(missing, records, strict=True):
             answers[at] = answer
-            told.remove(at)
+            located.remove(at)
 
     def _warn(self, leader: BrokerRegistration, met: Answer) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -152,7 +154,7 @@ class FollowerFetch:
                 counters.leader_bytes += answer.size_bytes
 
 
-def _asked(targets: Sequence[Named], *, is_near: bool) -> list[Named]:
+def _requests(targets: Sequence[Named], *, is_near: bool) -> list[Named]:
     """What the leader is asked: for places no more than once for each partition, and not where its records cost nothing."""
     asked: list[Named] = []
     seen: set[TopicPartition] = set()

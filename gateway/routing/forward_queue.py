@@ -7,7 +7,7 @@
               │                                   batch was refused alone, for its producer's sequence or clock
               └──────────── lost: no answer came; what a leader recognises goes back to the front, the rest is told ──┘
 
-Since nothing else of the lane is on its way, what goes back to the front was overtaken by nothing. A batch with a producer id and a
+Since nothing else of the queue is on its way, what goes back to the front was overtaken by nothing. A batch with a producer id and a
 sequence may go to the next leader after its answer was lost: were it written before, that leader has found it on the bucket, and
 says so. From then on its failure is told as an unknown outcome, whatever a leader says, since it may have been written before that.
 
@@ -79,11 +79,11 @@ class ForwardQueue:
         self.refusal: TidelogError | None = None
         """Why the batches still wait."""
         self.pause_s = 0.0
-        self.look_at_s = 0.0
+        self.retry_at_s = 0.0
         """When it is looked again who leads, where nobody took them."""
         self._settle_with = settle
         self._waiting: deque[ForwardedAppend] = deque()
-        self._messages: dict[int, ClientMessage] = {}
+        self._messages: dict[int, MessageGroup] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -93,7 +93,7 @@ class ForwardQueue:
         """`of`: the client's message that it belongs to."""
         message = self._messages.get(id(of))
         if message is None:
-            message = self._messages[id(of)] = ClientMessage(of)
+            message = self._messages[id(of)] = MessageGroup(of)
         message.appends.append(append)
         message.undecided += 1
         append.message = message
@@ -171,7 +171,7 @@ class ForwardQueue:
         for append, error in refused:
             self.settle(append, error)
         for message, error in messages:
-            assert message is not None, "it is in this lane"
+            assert message is not None, "it is in this queue"
             for append in message.appends:
                 if not append.outcome.done() and not append.is_sent:
                     self.settle(append, append.lost() if append.in_doubt else error)
@@ -197,7 +197,7 @@ class ForwardQueue:
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
 _OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp, StaleRouting, Unauthenticated)
 # What a producer learns that does not wait (acks=none).
-UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
+NOT_AWAITED: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
 
 
 def refuses_alone(error: TidelogError) -> bool:
@@ -211,7 +211,7 @@ def refuses_alone(error: TidelogError) -> bool:
 Outcome = Appended | PendingAppend | TidelogError
 
 
-class ClientMessage:
+class MessageGroup:
     """The batches of one client's message that wait for one partition. When one is refused for good, those behind it are, too."""
 
     __slots__ = ("appends", "of", "undecided")
@@ -268,8 +268,8 @@ class ForwardedAppend:
         self.key_id = key_id
         self.continues = continues
         """As in SessionLog.append."""
-        self.message: ClientMessage | None = None
-        """Set by the lane that it waits in."""
+        self.message: MessageGroup | None = None
+        """Set by the queue that it waits in."""
         self.bytes_charged = bytes_charged
         self.charged_to = charged_to
         self.is_sent = False

@@ -1,10 +1,10 @@
-"""The messages on their way to one leader, put together from the lanes of all its partitions.
+"""The messages on their way to one leader, put together from the queues of all its partitions.
 
-    lane is ready ─▶ as many ready lanes as make a message ─▶ call ─▶ each lane its answers
+    queue is ready ─▶ as many ready queues as make a message ─▶ call ─▶ each queue its answers
                      at once while few messages are on their way; then every COALESCE_S, so that they grow
 
-A message for each lane would be a call for each batch where a topic has many partitions, and a call costs more than its batches.
-Invariant: at most MESSAGES_AT_ONCE are on their way to a leader, and of a lane one.
+A message for each queue would be a call for each batch where a topic has many partitions, and a call costs more than its batches.
+Invariant: at most MESSAGES_IN_FLIGHT are on their way to a leader, and of a queue one.
 
 A message of forwarded batches on the wire: a Produce of ready batches at their leader, and what it answers.
 """
@@ -29,12 +29,12 @@ from segments.partition.partition_log import Appended
 # A message to a leader is no longer, but for a single batch that is.
 MESSAGE_BYTES: Final = 4 << 20
 MESSAGE_APPENDS: Final = 1_000
-MESSAGES_AT_ONCE: Final = 64
+MESSAGES_IN_FLIGHT: Final = 64
 # So many messages are on their way before others wait for company.
-FREELY: Final = 2
+UNDELAYED_MESSAGES: Final = 2
 COALESCE_S: Final = 0.01
 
-# One message: of each lane what is on its way with it.
+# One message: of each queue what is on its way with it.
 Load = list[tuple[ForwardQueue, list[ForwardedAppend]]]
 
 
@@ -46,26 +46,26 @@ class ForwardSender:
         leader: BrokerRegistration,
         send: Callable[[BrokerRegistration, Load], Awaitable[None]],
         is_led: Callable[[TopicPartition, BrokerRegistration], bool],
-        elsewhere: Callable[[ForwardQueue], None],
+        return_queue: Callable[[ForwardQueue], None],
     ) -> None:
-        """`send` returns when each lane has its answers; `elsewhere` takes lanes that are empty, or led by others."""
+        """`send` returns when each queue has its answers; `return_queue` takes queues that are empty, or led by others."""
         self.leader = leader
         self.ended = False
         self._send = send
         self._is_led = is_led
-        self._elsewhere = elsewhere
+        self._return = return_queue
         self._ready: dict[TopicPartition, ForwardQueue] = {}
         self._calls: dict[asyncio.Task[None], Load] = {}
         self._woken = asyncio.Event()
 
-    def add(self, lane: ForwardQueue) -> None:
-        self._ready[lane.partition] = lane
+    def add(self, queue: ForwardQueue) -> None:
+        self._ready[queue.partition] = queue
         self._woken.set()
 
-    def give_up_calls(self) -> None:
-        """Ends calls that nobody waits for any more: their lanes have been told that the answers are lost."""
+    def cancel_abandoned_calls(self) -> None:
+        """Ends calls that nobody waits for any more: their queues have been told that the answers are lost."""
         for call, load in self._calls.items():
-            if all(lane.sent is not sent for lane, sent in load):
+            if all(queue.sent is not sent for queue, sent in load):
                 call.cancel()
 
     async def run(self) -> None:
@@ -74,13 +74,13 @@ class ForwardSender:
         async with asyncio.TaskGroup() as calls:
             while self._ready or self._calls:
                 self._woken.clear()
-                under_way = len(self._calls)
-                left_s = sent_s + COALESCE_S - clock() if under_way >= FREELY else 0.0
-                if not self._ready or under_way >= MESSAGES_AT_ONCE:
+                in_flight = len(self._calls)
+                left_s = sent_s + COALESCE_S - clock() if in_flight >= UNDELAYED_MESSAGES else 0.0
+                if not self._ready or in_flight >= MESSAGES_IN_FLIGHT:
                     await self._woken.wait()
                 elif left_s > 0:
                     await asyncio.sleep(left_s)
-                elif load := self._load(clock()):
+                elif load := self._next_load(clock()):
                     sent_s = clock()
                     call = calls.create_task(self._call(load))
                     self._calls[call] = load
@@ -94,18 +94,18 @@ class ForwardSender:
         del self._calls[call]
         self._woken.set()
 
-    def _load(self, now_s: float) -> Load:
-        """Of the lanes that are ready as much as makes a message."""
+    def _next_load(self, now_s: float) -> Load:
+        """Of the queues that are ready as much as makes a message."""
         space = MessageRoom(MESSAGE_BYTES, MESSAGE_APPENDS)
         load: Load = []
-        for partition, lane in list(self._ready.items()):
-            first = lane.first(now_s)
+        for partition, queue in list(self._ready.items()):
+            first = queue.first(now_s)
             if first is None or not self._is_led(partition, self.leader):
                 del self._ready[partition]
-                self._elsewhere(lane)
+                self._return(queue)
             elif space.has_room(first):
                 del self._ready[partition]
-                load.append((lane, lane.take(now_s, space, self.leader.session)))
+                load.append((queue, queue.take(now_s, space, self.leader.session)))
             elif space.appends_left <= 0 or space.bytes_left <= 0:
                 break
         return load

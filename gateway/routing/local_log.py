@@ -30,7 +30,7 @@ from segments.wal.run_index import EpochEnd
 # Upper bound for the wait of a forwarded message for a takeover that has begun.
 TAKEOVER_S: Final = 0.5
 # Upper bound for a leader's wait until its watch shows the topic as the asking broker knows it.
-HEARD_S: Final = 2.0
+TOPIC_WAIT_S: Final = 2.0
 # How long, and how often, a leader checks whether a batch is committed that an earlier routing of a keyed request has written.
 COMMITTED_S: Final = 5.0
 COMMITTED_PAUSE_S: Final = 0.02
@@ -107,7 +107,7 @@ class LocalLog:
     ) -> WrittenOnce:
         log = self.session_log()
         topics = self._view.topics if self._view is not None else None
-        if topics is not None and not await topics.wait_for(topic_revision, timeout_s=HEARD_S):
+        if topics is not None and not await topics.wait_for(topic_revision, timeout_s=TOPIC_WAIT_S):
             raise NoLeader(f"the leader of {partitions[0]} has not read its topic at revision {topic_revision} yet")
         committed_by_s = asyncio.get_running_loop().time() + COMMITTED_S
         try:

@@ -95,7 +95,7 @@ class LogService(Protocol):
     async def outcome(self, pending: Pending, *, acks: Acks, deadline: Deadline) -> Appended:
         """Returns where the batch lies: after the commit for Acks.ALL, else as soon as its leader has it.
 
-        Raises what PendingAppend.committed and Forwarding.decided raise.
+        Raises what PendingAppend.committed and ProduceForwarder.outcome raise.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The other brokers of the cluster, as this one calls them: one long-lived gRPC channel to each.
 
-    connected? ─▶ no, and not in CONNECT_TIMEOUT_S: Unreachable, nothing was sent
+    wait_connected? ─▶ no, and not in CONNECT_TIMEOUT_S: Unreachable, nothing was sent
                └▶ yes: call ─▶ answered: the answer, or the error that the other broker raised
                             ├▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be asked again
                             └▶ it was dropped unread, as the other broker has more calls than it takes up: Throttled, but of a
@@ -8,7 +8,7 @@
 
 Every call carries FORWARDED_BY with the id of this broker, and what `call_metadata` gives for the called broker and the method. The
 called broker answers from what it leads itself: no request is forwarded twice. Invariants: a call has a deadline; of those with
-records at most WRITES_AT_ONCE are open to a broker; a channel is dropped when no registered broker has its address any more, and
+records at most WRITES_MAX are open to a broker; a channel is dropped when no registered broker has its address any more, and
 connects again by itself as long as one has.
 
 With TLS, the other broker's certificate is checked by `tls_peer_ca_file` against the host at which it is advertised, or against
@@ -45,7 +45,7 @@ CONNECT_TIMEOUT_S: Final = 2.0
 CLOSE_GRACE_S: Final = 30.0
 # How long calls may go on over a channel that has given way to one with a new certificate: longer than any long poll.
 RENEW_GRACE_S: Final = 90.0
-WRITES_AT_ONCE: Final = 64
+WRITES_MAX: Final = 64
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -59,7 +59,7 @@ _OPTIONS: Final = [
 ]
 
 # What gRPC says of a call that it dropped before it was taken up (grpc_queue_timeout_ms); of a server that stops it says more.
-_WITHOUT_A_WORD: Final = grpc.StatusCode.CANCELLED.name
+_UNREAD_DETAILS: Final = grpc.StatusCode.CANCELLED.name
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -99,8 +99,8 @@ class PeerChannels:
         channel = self._channels.get(peer.grpc_address)
         if channel is None:
             channel = self._channels[peer.grpc_address] = _Channel(peer.grpc_address, self._tls)
-        async with channel.turns if is_write else nullcontext():
-            await channel.connected(peer, timeout_s)
+        async with channel.write_slots if is_write else nullcontext():
+            await channel.wait_connected(peer, timeout_s)
             metadata = self._metadata
             if self._call_metadata is not None:  # made when the call goes out: what it holds expires
                 metadata = (*metadata, *self._call_metadata(peer.broker_id, method))
@@ -108,7 +108,7 @@ class PeerChannels:
                 answer = await channel.method(method)(request.SerializeToString(), timeout=timeout_s, metadata=metadata)
                 return answer_type.FromString(answer)
             except grpc.aio.AioRpcError as error:
-                raise _translated(error, peer, answer_lost) from None
+                raise _translate(error, peer, answer_lost) from None
             except grpc.aio.UsageError:  # the channel was dropped while this waited for its turn: nothing was sent
                 raise _unreachable(peer) from None
             except DecodeError as error:
@@ -144,7 +144,7 @@ class _Channel:
         self._tls = tls is not None
         self._methods: dict[str, Callable[..., Awaitable[bytes]]] = {}
         self.close = self._channel.close
-        self.turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        self.write_slots = asyncio.Semaphore(WRITES_MAX)
 
     def method(self, name: str) -> Callable[..., Awaitable[bytes]]:
         method = self._methods.get(name)
@@ -152,7 +152,7 @@ class _Channel:
             method = self._methods[name] = self._channel.unary_unary(name)
         return method
 
-    async def connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
+    async def wait_connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
         """Unreachable where there is no connection in time."""
         try:
             if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
@@ -174,14 +174,14 @@ def _unreachable(peer: BrokerRegistration, *, tls: bool = False) -> Unreachable:
     )
 
 
-def _translated(error: grpc.aio.AioRpcError, peer: BrokerRegistration, lost: Callable[[str], TidelogError]) -> TidelogError:
+def _translate(error: grpc.aio.AioRpcError, peer: BrokerRegistration, lost: Callable[[str], TidelogError]) -> TidelogError:
     trailer = _details(error.trailing_metadata())
     if trailer is not None:
         return from_status(trailer)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Throttled(f"broker {peer.broker_id} takes no more calls: {error.details()}", broker_id=peer.broker_id)
     as_lost = lost(f"{error.code().name}: {error.details()}")
-    is_unread = error.code() is grpc.StatusCode.CANCELLED and error.details() == _WITHOUT_A_WORD
+    is_unread = error.code() is grpc.StatusCode.CANCELLED and error.details() == _UNREAD_DETAILS
     if is_unread and not isinstance(as_lost, OutcomeUnknown):
         return Throttled(f"broker {peer.broker_id} has more calls than it can take up", broker_id=peer.broker_id)
     return as_lost

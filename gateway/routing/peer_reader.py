@@ -13,7 +13,7 @@ from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import from_status
 from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_channels import PeerChannels
-from gateway.routing.places_wire import located_from
+from gateway.routing.places_wire import decode_places
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 10.0
 # Of one DeleteRecords: its leader waits for the bucket.
 DELETE_TIMEOUT_S: Final = 2 * COMMIT_TIMEOUT_S
 # Partitions in one question; each needs two of the QUERIES_MAX of ListOffsets.
-BOUNDS_AT_ONCE: Final = 4_000
+BOUNDS_MAX: Final = 4_000
 
 _LOG: Final = "/tidelog.v1.Log/"
 
@@ -76,8 +76,8 @@ class PeerReader:
     ) -> list[Bounds | TidelogError]:
         """Of partitions with the names of their topics."""
         found: list[Bounds | TidelogError] = []
-        for start in range(0, len(partitions), BOUNDS_AT_ONCE):
-            asked = partitions[start : start + BOUNDS_AT_ONCE]
+        for start in range(0, len(partitions), BOUNDS_MAX):
+            asked = partitions[start : start + BOUNDS_MAX]
             queries = [query for topic, partition in asked for query in _bounds_queries(topic, partition)]
             results = await self._list_offsets(leader, queries)
             found += [_bounds(earliest, latest) for earliest, latest in zip(results[::2], results[1::2], strict=True)]
@@ -113,15 +113,15 @@ class PeerReader:
         query = log_pb2.OffsetQuery(
             topic=topic, topic_id=partition.topic_id, partition=partition.partition, timestamp_ms=timestamp_ms
         )
-        return await self._record_found(leader, query)
+        return await self._find_record(leader, query)
 
     async def offset_of_max_timestamp(
         self, leader: BrokerRegistration, topic: str, partition: TopicPartition
     ) -> TimestampedOffset | None:
         query = log_pb2.OffsetQuery(topic=topic, topic_id=partition.topic_id, partition=partition.partition, max_timestamp=True)
-        return await self._record_found(leader, query)
+        return await self._find_record(leader, query)
 
-    async def _record_found(self, leader: BrokerRegistration, query: log_pb2.OffsetQuery) -> TimestampedOffset | None:
+    async def _find_record(self, leader: BrokerRegistration, query: log_pb2.OffsetQuery) -> TimestampedOffset | None:
         [found] = await self._list_offsets(leader, [query])
         if found.HasField("error"):
             raise from_status(found.error)
@@ -245,7 +245,7 @@ def _fetched(partition: log_pb2.FetchedPartition) -> FetchResult | TidelogError:
         Offset(partition.high_watermark),
         Offset(partition.log_start_offset),
         LeaderEpoch(partition.leader_epoch),
-        located_from(partition.places) if partition.HasField("places") else None,
+        decode_places(partition.places) if partition.HasField("places") else None,
         committed_at_s=None,
     )
 

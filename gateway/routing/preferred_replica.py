@@ -19,7 +19,7 @@ from metadata.model import TopicPartition
 from metadata.rendezvous import Rendezvous
 
 
-class SeenBrokers(Protocol):
+class KnownBrokers(Protocol):
     """What metadata/cluster/broker_registry.py's BrokerCache tells."""
 
     @property
@@ -38,28 +38,30 @@ class PreferredBrokerCounters:
 
 
 class PreferredReplica:
-    def __init__(self, seen: SeenBrokers, *, rack: str) -> None:
+    def __init__(self, known: KnownBrokers, *, rack: str) -> None:
         """`rack`: of this broker, which answers readers of the same rack itself."""
-        self._seen = seen
+        self._known = known
         self._rack = rack
         self._by_rack: dict[str, Rendezvous] = {}
         self.counters = PreferredBrokerCounters()
         self._brokers_changed()
-        seen.subscribe(self._brokers_changed)
+        known.subscribe(self._brokers_changed)
 
-    def of(self, partition: TopicPartition, client_rack: str, leader: BrokerRegistration | None) -> BrokerRegistration | None:
+    def broker_for(
+        self, partition: TopicPartition, client_rack: str, leader: BrokerRegistration | None
+    ) -> BrokerRegistration | None:
         """None: the leader answers, as it does who names no rack."""
         if not client_rack or client_rack == self._rack or leader is None or leader.rack == client_rack:
             return None
         here = self._by_rack.get(client_rack)
         broker_id = here.highest(f"{partition.topic_id}/{partition.partition}") if here is not None else None
-        found = self._seen.brokers.get(broker_id) if broker_id is not None else None
+        found = self._known.brokers.get(broker_id) if broker_id is not None else None
         self.counters.answers += found is not None
         return found
 
     def _brokers_changed(self) -> None:
         by_rack: defaultdict[str, list[str]] = defaultdict(list)
-        for broker_id, broker in self._seen.brokers.items():
+        for broker_id, broker in self._known.brokers.items():
             if broker.rack and broker.grpc_address and not broker.draining and not broker.unwritable_bytes:
                 by_rack[broker.rack].append(broker_id)
         self._by_rack = {rack: Rendezvous(broker_ids) for rack, broker_ids in by_rack.items()}

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.routing import follower_fetch
 from gateway.routing.follower_fetch import Answer, FollowerFetch, Named
-from gateway.routing.places_wire import located_from, places_of
+from gateway.routing.places_wire import decode_places, encode_places
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
@@ -153,5 +153,5 @@ def test_a_partition_that_is_read_from_two_places_at_once_is_located_once() -> N
 
 
 def test_places_are_the_same_behind_the_wire() -> None:
-    assert located_from(places_of(WHERE)) == WHERE
-    assert located_from(places_of(RecordLocations(0, ()))) == RecordLocations(0, ())
+    assert decode_places(encode_places(WHERE)) == WHERE
+    assert decode_places(encode_places(RecordLocations(0, ()))) == RecordLocations(0, ())

@@ -25,7 +25,6 @@ NOT_YET = (
     "gateway/memory_shares",
     "gateway/readiness",
     "gateway/records/",
-    "gateway/routing/",
     "gateway/settings",
     "gateway/telemetry/",
     "metadata/",

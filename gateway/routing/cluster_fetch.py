@@ -1,13 +1,12 @@
-"""One fetch over all the brokers that lead its partitions.
+"""Fetches from all the leaders of a request's partitions.
 
-    probe: what each leader has, without a wait ─▶ enough, or an error that waiting does not mend: answer
-      ▲                                        └▶ all led: the first leader that has something ends the wait
-      │                                        └▶ some not led: wait at the leaders of the others, for a moment
-      └────────────── metadata changed ──────────── none led: wait for one, as long as a failover takes
+    probe: what each leader has now ─▶ enough, or an error that waiting does not mend: answer
+      ▲                             └▶ all led: the first leader that has records ends the wait
+      │                             └▶ some not led: wait at the leaders of the others, briefly
+      └────── metadata changed ──────── none led: wait for a leader, for the duration of a failover
 
-A partition without a leader, or whose leader is silent, delays no other: its error stands in its place. Invariants: what was
-fetched from another broker is what that broker had committed, and what is not used is not counted; a reader that hangs up ends the
-calls that were made for it.
+A partition without a leader, or with a silent one, delays no other: its error stands in its place. Invariants: records of another
+broker were committed there, and unused answers are not counted. When a client disconnects, the calls that were made for it end.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from metadata.model import Offset, SessionId
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
-# Where several leaders are asked, the others wait no longer for one that is silent. Longer than a read of the bucket takes.
+# How long a fetch from several leaders waits for a silent one. It exceeds the duration of a read of the bucket.
 SLOW_LEADER_S: Final = 3.0
-# The same for one that did not answer the last time.
+# The same for a leader that did not answer the last fetch.
 SILENT_LEADER_S: Final = 0.1
+# How long reads pause before the next probe without a change of metadata; each pause doubles the last.
 PAUSE_S_MIN: Final = 0.02
-# Before the leaders are looked at again, unless the metadata tell of a change. Doubled from one probe to the next.
 PAUSE_S_MAX: Final = 0.5
 
 Answer = FetchResult | TidelogError
 
 
 class LocalFetch(Protocol):
-    """Of the partitions that are led local."""
+    """Fetches from the partitions that this broker leads, as LocalLog.fetch."""
 
     async def __call__(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
@@ -46,11 +45,13 @@ class LocalFetch(Protocol):
 
 
 def may_succeed_elsewhere(error: object) -> bool:
-    """Whether a read that met this error may succeed at another broker, or shortly."""
+    """Returns whether a read with this error may succeed at another broker, or shortly."""
     return isinstance(error, (NoLeader, NotLeader, SessionFenced, Stopping)) or type(error) is Unavailable
 
 
 class ClusterFetch:
+    """Fetches from several leaders at once, and waits until one has records."""
+
     def __init__(
         self,
         local: LocalFetch,
@@ -61,7 +62,7 @@ class ClusterFetch:
         leader_wait_s: float,
         is_hopeless: Callable[[], bool],
     ) -> None:
-        """`local`: LocalLog.fetch. `is_hopeless`: nobody will lead, since this broker stops and is the only one."""
+        """`is_hopeless` returns True if no broker will lead: this one stops and is the only one."""
         self._local = local
         self._view = view
         self._leaders = leaders
@@ -71,7 +72,7 @@ class ClusterFetch:
         self._silent: set[SessionId] = set()
 
     async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int, wait_ms_max: float) -> list[Answer]:
-        """As ReadPath.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
+        """Reads each target, as ReadPath.fetch. Returns once a leader has `bytes_min` bytes or a final error."""
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
         leader_deadline_s = clock() + min(self._leader_wait_s, remaining_s())
@@ -98,7 +99,7 @@ class ClusterFetch:
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def _probe(self, targets: Sequence[FetchTarget], bytes_max: int) -> list[Answer]:
-        """What there is at every leader, without a wait. Of several, those that are silent are not waited for."""
+        """Fetches what every leader has now. Of several leaders, silent ones are cut off after SLOW_LEADER_S."""
         parts = self._parts(targets, range(len(targets)))
         if len(parts) == 1:
             return await self._fetch_from(parts[0][0], targets, bytes_max, 0, 0)
@@ -132,7 +133,7 @@ class ClusterFetch:
         bytes_min: int,
         wait_s: float,
     ) -> list[Answer]:
-        """What the first leader has that has something; of the others what was there before. Their calls are ended."""
+        """Long-polls the leaders until the first has records, and cancels the other calls; their answers stay as in `before`."""
         answers = list(before)
         parts = self._parts(targets, led)
         share = max(1, bytes_max // len(parts))
@@ -159,14 +160,14 @@ class ClusterFetch:
                         is_enough |= isinstance(answer, TidelogError) or answer.size_bytes > 0
             for poll, (leader, ats) in running.items():
                 poll.cancel()
-                if not is_enough:  # it should have answered by now
+                if not is_enough:  # the leader has exceeded its long poll
                     answers = [_silent(leader) if at in ats else answer for at, answer in enumerate(answers)]
         return answers
 
     async def _fetch_from(
         self, leader: BrokerRegistration | None, targets: Sequence[FetchTarget], bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
-        """From one leader. What it can't answer at all stands in the place of each target."""
+        """Fetches from one leader, or this broker (None). An error of the whole call stands in the place of each target."""
         try:
             if leader is None:
                 local = [target._replace(places_bytes_min=None) for target in targets]
@@ -185,12 +186,12 @@ class ClusterFetch:
             return [error.with_traceback(None)] * len(targets)
 
     def _parts(self, targets: Sequence[FetchTarget], ats: Sequence[int]) -> list[tuple[BrokerRegistration | None, list[int]]]:
-        """The places of the targets by leader."""
+        """Groups the indexes of the targets by leader."""
         return self._leaders.group_by_leader(ats, lambda at: targets[at].partition)
 
 
 def fit_bytes(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max: int) -> list[Answer]:
-    """The answers, `bytes_max` bytes in all, but for the first with any: what has no room is left for the next fetch."""
+    """Empties answers beyond `bytes_max` bytes in all; the first with records stays whole. The next fetch returns the rest."""
     kept: list[Answer] = []
     bytes_used = 0
     for target, answer in zip(targets, answers, strict=True):

@@ -1,14 +1,14 @@
-"""The log of the whole cluster: any broker serves any request.
+"""Serves the log of the whole cluster, so that any broker answers any request.
 
     led here ─▶ the SessionLog of this session      led elsewhere ─▶ its leader: reads by peer_reader.py, produce by forwarder.py
 
-A partition that this broker leads costs one look-up more for each batch. Requests wait for a partition between two leaders: produce
-until the deadline of the request, reads for the duration of a failover (`leader_wait_s`) or until their caller gives up, where
-there is nothing else to answer with. A call to a leader that does not answer ends when another broker leads.
+A batch for a partition that this broker leads costs one look-up more than without routing. Requests wait for a partition between
+two leaders: produce until the deadline of the request, reads for the duration of a failover (`leader_wait_s`). A call to a leader
+that does not answer ends when another broker leads.
 
-Invariants: batches of a partition never overtake each other, whichever broker leads; what another broker returns was committed
-there; an answer from an older leader epoch than the one known here is rejected, because its high watermark may be stale; a client
-that disconnects ends the calls that were made for it.
+Invariants: batches of a partition never overtake each other, whichever broker leads. Answers of another broker hold only committed
+records. An answer with an older leader epoch than the known one is rejected, because its high watermark may be stale. When a client
+disconnects, the calls that were made for it end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Item = TypeVar("Item")
 
 
 class ClusterLog:
-    """Implements LogService for the whole cluster: answers from this broker's own log, or asks the leader of a partition."""
+    """Implements LogService for the whole cluster: answers from this broker's own log, or calls the leader of a partition."""
 
     def __init__(
         self,
@@ -66,8 +66,10 @@ class ClusterLog:
         rack: str = "",
         rack_read_bytes_min: int = 1,
     ) -> None:
-        """`settings` and `budget` are those of every session's SessionLog. `leader_wait_s`, the duration of a failover, bounds the
-        wait of a read for a leader. `rack` is this broker's; it reads at least `rack_read_bytes_min` for clients of its rack."""
+        """`settings` and `budget` are those of every session's SessionLog. `leader_wait_s` bounds the wait of a read for a leader.
+
+        `rack` is this broker's; for clients of its rack it reads records of at least `rack_read_bytes_min` from the bucket.
+        """
         self._local = local
         self._session_log = local.session_log
         self._view = view
@@ -144,12 +146,12 @@ class ClusterLog:
         try:
             return self._local.written_here(partitions, producer_id)
         except NOT_LED:
-            return {}  # nothing is led here
+            return {}  # this broker leads no partition
 
     async def written_once(
         self, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
     ) -> WrittenOnce:
-        """Asks the leaders of all the partitions, this broker among them."""
+        """Asks the leaders of all the partitions, including this broker."""
 
         async def ask(leader: BrokerRegistration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
             if leader is None:
@@ -189,8 +191,6 @@ class ClusterLog:
     async def ends_of_epochs(
         self, questions: Sequence[EpochQuestion], *, wait_s: float = math.inf
     ) -> list[EpochEnd | TidelogError]:
-        """Of each; the error of a question stands in its place. Leaders are waited for up to `wait_s`."""
-
         async def ask(leader: BrokerRegistration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
             if leader is None:
                 return await self._local.ends_of_epochs(asked)
@@ -267,7 +267,10 @@ class ClusterLog:
         *,
         wait_s: float = math.inf,
     ) -> list[Found | TidelogError]:
-        """What `ask` finds at the leader of each, all leaders at once; those without one are asked again for up to `wait_s`."""
+        """Calls `ask` for all leaders at once, and returns an answer or error for each item.
+
+        Items without a leader are asked again for up to `wait_s`.
+        """
 
         async def at(leader: BrokerRegistration | None, places: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
             try:
@@ -276,7 +279,7 @@ class ClusterLog:
             except TidelogError as error:
                 return [error.with_traceback(None)] * len(places)
             except TimeoutError:
-                assert leader is not None, "what is led here has its own time limits"
+                assert leader is not None, "local reads have their own time limits"
                 return [Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer")] * len(places)
 
         found: dict[int, Found | TidelogError] = {}
@@ -297,7 +300,7 @@ class ClusterLog:
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def _retry_until_led(self, ask: Callable[[], Awaitable[Found]]) -> Found:
-        """Asks again while the partition is between two leaders, as long as reads wait."""
+        """Repeats `ask` while the partition is between two leaders, for up to `leader_wait_s`."""
         clock = asyncio.get_running_loop()
         ends_s, pause_s = clock.time() + min(self.leader_wait_s, remaining_s()), PAUSE_S_MIN
         while True:

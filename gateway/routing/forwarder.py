@@ -1,16 +1,15 @@
-"""Batches for partitions that are not led here, on their way to whoever leads: one queue for each partition that has any.
+"""Forwards batches to the leaders of their partitions, with one queue for each partition that has any.
 
-    append ─▶ queue of the partition ─▶ who leads now? ─▶ another broker: its sender ─▶ outcomes
-                       ▲                               └▶ this one: appended here, and the queue ends
-                       ├──── refused since it leads no more, nothing written ─── nobody yet: wait for the metadata ──┤
-                       └──── another leads, and FORMER_LEADER_S later there is no answer yet: lost ──────────────────────┘
+    append ─▶ queue of the partition ─▶ leader? ─▶ another broker: its sender ─▶ outcomes
+                       ▲                        └▶ this one: appended here, and the queue ends
+                       ├──── refused because it no longer leads, nothing written; or no leader yet: wait for metadata ───┤
+                       └──── another leads, and FORMER_LEADER_S later the former has not answered: lost ─────────────────┘
 
-What is outcome for one queue is in forward_queue.py, what goes with one message in forward_sender.py, its wire form in
-forward_sender.py.
+forward_queue.py decides for one queue. forward_sender.py composes messages and sends them.
 
-Invariants: batches of a partition reach its leaders in the order of their coming; after a batch was refused for good, none of its
-own message follows it, and those of others do; what waits is charged to the buffer, and no broker that is slow takes more than a
-quarter of it, so that local work goes on; nobody waits longer for a leader that does not answer than for the next one.
+Invariants: batches of a partition reach its leaders in the order of their arrival. After a batch was refused for good, no later
+batch of its client's message is written; those of other clients are. Waiting batches are charged to the buffer, and one slow leader
+gets at most a quarter of it. A batch waits for a leader that does not answer only until the next one is appointed.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.records.header import BatchHeader
 
+# How long a queue pauses before its leader is looked up again without a change of metadata; each pause doubles the last.
 PAUSE_S_MIN: Final = 0.02
-# Before it is looked again who leads, unless the metadata tell of a change. Doubled from one look to the next.
 PAUSE_S_MAX: Final = 0.5
-# A leader that hands over has answered before; one that was slow has so long. Then its answer is taken for lost.
+# How long a former leader may still answer; a planned handover answers earlier. Then the answer counts as lost.
 FORMER_LEADER_S: Final = 1.0
 
 
 class ProduceForwarder:
-    """Its owner runs `run()` as a task, which owns all that is on its way."""
+    """Forwards appends, and delivers their outcomes. Its owner runs `run()` as a task, which owns all senders."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class ProduceForwarder:
         budget: ByteBudget,
         is_stopping: Callable[[], bool],
     ) -> None:
-        """`here`: the log of the present session; raises NoLeader or Stopping while there is none."""
+        """`here` returns the log of the present session; it raises NoLeader or Stopping while there is none."""
         self._is_stopping = is_stopping
         self._here = here
         self._view = view
@@ -65,8 +64,8 @@ class ProduceForwarder:
         self._budget = budget
         self._queues: dict[TopicPartition, ForwardQueue] = {}
         self._paused: dict[TopicPartition, ForwardQueue] = {}
+        # Queues whose message is at a former leader, and when its answer counts as lost.
         self._at_former_leader: dict[TopicPartition, float] = {}
-        """Lanes whose message is at a former leader, and when its answer is taken for lost."""
         self._senders: dict[SessionId, ForwardSender] = {}
         self._bytes_waiting: dict[str, int] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -77,11 +76,11 @@ class ProduceForwarder:
         view.brokers.subscribe(self._on_brokers_changed)
 
     async def run(self) -> None:
-        """Delivers what is appended, until it is cancelled; then nothing waits any more."""
+        """Delivers appended batches until cancelled; then settles all that wait."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._retry_paused(), name="queues that wait")
+                tasks.create_task(self._retry_paused(), name="paused queues")
                 try:
                     while True:
                         self._brokers_changed.clear()
@@ -99,7 +98,7 @@ class ProduceForwarder:
             await self._peers.close()
 
     def has_queued(self, partition: TopicPartition) -> bool:
-        """Whether batches of the partition are on their way, so that others have to stay behind them."""
+        """Returns whether batches of the partition are queued, so that later ones must queue behind them."""
         return partition in self._queues
 
     def append(
@@ -115,7 +114,10 @@ class ProduceForwarder:
         dates: TimestampPolicy,
         continues: bool = False,
     ) -> ForwardedAppend:
-        """Takes a checked batch, and its bytes over from the admission, which stands for its message. Throttled, Stopping."""
+        """Queues a checked batch, and takes over its bytes from the admission, which identifies its client's message.
+
+        Raises Throttled, Stopping.
+        """
         if self._tasks is None:
             raise Stopping("this broker is shutting down")
         leader = self._view.leader(partition)
@@ -148,11 +150,10 @@ class ProduceForwarder:
         return append
 
     async def outcome(self, append: ForwardedAppend, deadline: Deadline) -> Appended | PendingAppend:
-        """Returns the leader's answer, or the append of this broker where it leads meanwhile.
+        """Returns the leader's answer, or the append at this broker if it became the leader.
 
-        A batch that was not sent in time is taken back. Cancelling a waiter affects no other.
-
-        Raises the leader's error, NoLeader where there was none in time, OutcomeUnknown where its answer was lost, or is late.
+        A batch that was not sent before the deadline is withdrawn. Cancelling a waiter affects no other.
+        Raises the leader's error, NoLeader without a leader in time, OutcomeUnknown if the answer was lost or is late.
         """
         if not append.outcome.done():
             await asyncio.wait((append.outcome,), timeout=deadline.left_s())
@@ -166,9 +167,10 @@ class ProduceForwarder:
         return found
 
     async def wait_until_quiet(self, *, quiet_s: float, timeout_s: float) -> None:
-        """Until nothing is on its way, and nothing has come for `quiet_s`. Returns at once where nobody else could lead.
+        """Waits until no queue is left and no batch has come for `quiet_s`. Returns at once if no other broker could lead.
 
-        Producers learn who leads from the answers to what is forwarded, and go there. To break their connections costs them more.
+        Producers learn the leader from the answers to forwarded batches and connect to it; a broken connection would cost them
+        more.
         """
         clock = asyncio.get_running_loop().time
         began_s = clock()
@@ -179,18 +181,18 @@ class ProduceForwarder:
             await asyncio.sleep(max(quiet_at_s - clock(), PAUSE_S_MIN))
 
     def no_leader_reason(self) -> Stopping | None:
-        """That this broker stops, where there is no other that could lead."""
+        """Returns Stopping if this broker stops and no other is registered, so that no partition will get a leader."""
         if not self._is_stopping() or any(broker_id != self._broker_id for broker_id in self._view.brokers.brokers):
             return None
         return Stopping("this broker is shutting down")
 
-    # ── a queue's next step ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the next step of a queue ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, queue: ForwardQueue, refusal: TidelogError | None = None) -> None:
-        """Of a queue that has no message on its way: to whoever leads. `refusal`: why it comes back, where it was not taken."""
-        assert not queue.sent, "it is in order"
+        """Passes a queue without a message in flight to its leader. After a `refusal` the queue pauses instead."""
+        assert not queue.sent, "one message at a time"
         if self._tasks is None:
-            return  # what waits is told so at the end
+            return  # run() settles all that wait
         self._paused.pop(queue.partition, None)
         if queue.first(asyncio.get_running_loop().time()) is not None and (final := self._final_error(queue.partition)) is not None:
             queue.refuse_all(final)
@@ -202,7 +204,7 @@ class ProduceForwarder:
             return
         leader = self._view.leader(queue.partition)
         if leader is None:
-            self._pause(queue, NoLeader(f"nobody leads {queue.partition} at the moment"))
+            self._pause(queue, NoLeader(f"{queue.partition} has no leader at the moment"))
         elif leader.broker_id == self._broker_id:
             not_led = self._append_locally(queue)
             if not_led is not None:
@@ -220,7 +222,7 @@ class ProduceForwarder:
         self._wakeup.set()
 
     def _final_error(self, partition: TopicPartition) -> TidelogError | None:
-        """Why it makes no sense to wait for a leader: the topic was deleted, or this broker stops and is the only one."""
+        """Returns the error if no leader will take the partition: the topic was deleted, or the only broker stops."""
         try:
             self._view.topics.by_id(partition.topic_id)
         except UnknownTopic as error:
@@ -228,7 +230,7 @@ class ProduceForwarder:
         return self.no_leader_reason()
 
     def _append_locally(self, queue: ForwardQueue) -> TidelogError | None:
-        """Appends all that waits, at once; or says why this broker does not lead after all."""
+        """Appends all waiting batches to the log of this broker; returns the error if it does not lead after all."""
         now_s = asyncio.get_running_loop().time()
         try:
             log = self._here()
@@ -265,11 +267,13 @@ class ProduceForwarder:
             self._senders = {session: open_ for session, open_ in self._senders.items() if not open_.ended}
             sender = self._senders[leader.session] = ForwardSender(leader, self._send, self._leads, self._advance)
             name = f"sender for {leader.broker_id}"
-            self._tasks.create_task(self._run(sender), name=name, context=Context())  # it is nobody's call: it sends those of many
+            self._tasks.create_task(
+                self._run(sender), name=name, context=Context()
+            )  # without the context of one call, since it sends the batches of many
         return sender
 
     async def _run(self, sender: ForwardSender) -> None:
-        await asyncio.sleep(0)  # what is appended in this step goes with the first message
+        await asyncio.sleep(0)  # batches of this step of the loop go with the first message
         await sender.run()
 
     def _leads(self, partition: TopicPartition, leader: BrokerRegistration) -> bool:
@@ -277,7 +281,7 @@ class ProduceForwarder:
         return now is not None and now.session == leader.session
 
     async def _send(self, leader: BrokerRegistration, load: Load) -> None:
-        """Sends a message, and gives each queue its answers, unless they were taken for lost meanwhile."""
+        """Sends a message, and gives each queue its answers, unless they counted as lost meanwhile."""
         appends = [append for _, sent in load for append in sent]
         found = await send_forwarded(self._peers, self._view.topics, leader, appends)
         at = 0
@@ -293,14 +297,14 @@ class ProduceForwarder:
             queue.pause_s, queue.refusal = 0.0, None
         self._advance(queue, refusal)
 
-    # ── what changes meanwhile ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes of metadata ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_leaders_changed(self, changed: Set[TopicPartition]) -> None:
         if not self._queues or self._tasks is None:
             return
         both = [
             partition for partition in self._queues if partition in changed
-        ]  # in the order of the queues, which no hash decides
+        ]  # in the order of the queues, which no hash decides, so that simulations repeat
         now_s = asyncio.get_running_loop().time()
         for partition in both:
             queue = self._queues[partition]
@@ -310,11 +314,11 @@ class ProduceForwarder:
                 self._wakeup.set()
             else:
                 self._at_former_leader.pop(partition, None)
-            queue.pause_s = 0.0  # the next leader serves in a moment, however long there was none
+            queue.pause_s = 0.0  # the new leader will serve soon, however long the partition had none
         self._wake([self._paused[partition] for partition in both if partition in self._paused])
 
     def on_takeover(self) -> None:
-        """This broker has taken partitions over: what waits here for that is appended at once."""
+        """Appends the batches that wait for partitions which this broker has taken over."""
         mine = [queue for partition, queue in self._paused.items() if self._is_local(partition)]
         self._wake(mine)
 
@@ -330,7 +334,7 @@ class ProduceForwarder:
             self._advance(queue)
 
     async def _retry_paused(self) -> None:
-        """Looks at what nobody has taken yet, and takes answers for lost that did not come in time."""
+        """Retries paused queues when due, and settles answers of former leaders as lost after FORMER_LEADER_S."""
         clock = asyncio.get_running_loop().time
         while True:
             if not self._paused and not self._at_former_leader:
@@ -344,7 +348,7 @@ class ProduceForwarder:
                 del self._at_former_leader[partition]
                 queue = self._queues[partition]
                 error = OutcomeUnknown(
-                    f"records for {partition} were forwarded to a leader that has not answered; another leads by now"
+                    f"records for {partition} were forwarded to a leader that has not answered, and has been replaced"
                 )
                 queue.lost(error)
                 self._on_answers(queue, None)
@@ -352,7 +356,7 @@ class ProduceForwarder:
                 for sender in self._senders.values():
                     sender.cancel_abandoned_calls()
 
-    # ── room ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, append: ForwardedAppend, outcome: Outcome) -> None:
         self._budget.release(append.bytes_charged)
@@ -360,7 +364,7 @@ class ProduceForwarder:
         append.outcome.set_result(outcome)
 
     def _release_charge(self, append: ForwardedAppend) -> None:
-        """The bytes are no longer ours: they are the log's, or were given back."""
+        """Uncharges the leader: the log holds the bytes now, or they were released."""
         left = self._bytes_waiting.get(append.charged_to, 0) - append.bytes_charged
         append.bytes_charged = 0
         if left:
@@ -369,11 +373,11 @@ class ProduceForwarder:
             self._bytes_waiting.pop(append.charged_to, None)
 
     def _check_budget(self, leader: str, bytes_count: int) -> None:
-        """A batch finds room where nothing else waits for this leader, whatever its size."""
+        """Raises Throttled if this leader's or the total share is used up; the first batch for a leader always passes."""
         there = self._bytes_waiting.get(leader, 0)
         in_all = sum(self._bytes_waiting.values())
         if there and (there + bytes_count > self._budget.bytes_max // 4 or in_all + bytes_count > self._budget.bytes_max // 2):
             raise Throttled(
-                f"{in_all} bytes wait to be forwarded, {there} of them to {leader or 'partitions that nobody leads'}",
+                f"{in_all} bytes wait to be forwarded, {there} of them to {leader or 'partitions without a leader'}",
                 hint="Retry with back-off.",
             )

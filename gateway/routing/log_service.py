@@ -1,4 +1,4 @@
-"""The log as a listener uses it: one protocol, which has two implementations.
+"""Defines the log as listeners use it: one protocol with two implementations.
 
     LocalLog     local_log.py     the partitions that this broker leads, for requests that another broker has forwarded
     ClusterLog   cluster_log.py   the partitions of the whole cluster, for requests of clients
@@ -29,7 +29,7 @@ from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
 
-# A batch that a leader has taken and not committed yet: this broker, or another one.
+# An uncommitted batch: appended at this broker, or queued for another one.
 Pending = PendingAppend | ForwardedAppend
 
 

@@ -1,4 +1,4 @@
-"""Where records lie, in protobuf's words and in ours, from one broker to another. Pure."""
+"""Encodes record locations for answers of one broker to another, and decodes them. Pure."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_looks_are_not_counted_and_failures_are_told_seldom(caplog: pytest.LogCa
 
     asyncio.run(twice())
     assert [record.message for record in caplog.records] == [
-        "what broker b0 leads can't be read from the bucket for readers of rack b, and comes from there: wal/1 is damaged"
+        "reading located records failed leader=b0 rack=b: wal/1 is damaged; fetching them from the leader"
     ]
     assert world.reads.counters.failures == 2
 

@@ -280,7 +280,7 @@ def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_wr
         assert len(leader.seen) == 1, "nobody leads yet"
         lane.led_by(NEXT)
         assert [await lane.offset(append) for append in (*waiting, behind)] == [0, 1, 2]
-        with pytest.raises(OutcomeUnknown, match="another leads by now"):
+        with pytest.raises(OutcomeUnknown, match="has been replaced"):
             await lane.offset(plain)
         assert leader.taken == [*sequenced, sequenced_batch(5, 2)]
         assert leader.at_once == 0, "the call to the frozen one was ended"

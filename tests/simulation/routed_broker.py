@@ -178,7 +178,7 @@ class RoutedBroker(BrokerProcess):
         )
         self._waits = InterruptibleWaits()
         self.http_fetch = HttpFetch(served, self._waits)
-        self.http_produce = HttpProduce(served, self.http_fetch.room)
+        self.http_produce = HttpProduce(served, self.http_fetch.budget)
         handlers = GrpcLogService(served, self._waits, ProducerStreams()).handlers()
         methods: dict[str, GrpcMethod] = {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
         self._http_guard: HttpGuard | None = None

@@ -17,7 +17,7 @@ from gateway.grpc.calls import Context
 from gateway.grpc.services.groups import GroupsService
 from gateway.http.groups.cursor import Cursor, CursorEntry
 from gateway.http.groups.offsets import HttpGroupOffsets
-from gateway.http.groups.request import AsMember
+from gateway.http.groups.request import MemberIdentity
 from gateway.proto import groups_pb2
 from gateway.proto.status import from_status
 from metadata.access.acl import Acl, Operation
@@ -139,7 +139,7 @@ def test_a_cursor_commits_nothing_of_a_topic_that_the_caller_may_not_read(operat
         begin(AuthorizedCall(caller, needs, listener="http", action="", address="", refusal=lambda *_: None))
         broker = cast(BrokerApi, SimpleNamespace(topic_cache=Topics(orders()), groups=SimpleNamespace(commit=commit)))
         cursor = Cursor(Generation(1), {P0: CursorEntry(7, must_stay=True)})
-        await HttpGroupOffsets(broker).commit_cursor(AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1)), cursor)
+        await HttpGroupOffsets(broker).commit_cursor(MemberIdentity("g", MemberId("m"), NO_INSTANCE, Generation(1)), cursor)
 
     asyncio.run(main())
     assert (committed == [P0]) == is_committed

@@ -83,7 +83,7 @@ def measure(run: Run) -> list[Figure]:
 
             return [
                 Figure(
-                    "the guard alone, at the HTTP door",
+                    "the guard alone, at the HTTP listener",
                     _guard_us(),
                     "µs",
                     note="of CPU a request: what the machine's noise can't hide",
@@ -135,8 +135,8 @@ def _guard_us() -> float:
         await cache.read(timeout_s=30)
         authentication = Authenticator(AccessSettings(), cache, now_ms=_now_ms)
         guard = AccessGuard(cache, authentication, PrincipalQuotas(cache, time.monotonic), None, None, now_ms=_now_ms)
-        door, shown = HttpGuard(guard), f"Bearer {made.text.reveal()}".encode()
-        rounds = [await _round_us(door, shown) for _ in range(ROUNDS)]
+        listener, shown = HttpGuard(guard), f"Bearer {made.text.reveal()}".encode()
+        rounds = [await _round_us(listener, shown) for _ in range(ROUNDS)]
         following.cancel()
         await asyncio.wait([following])
         await store.close()
@@ -145,7 +145,7 @@ def _guard_us() -> float:
     return asyncio.run(least())
 
 
-async def _round_us(door: HttpGuard, shown: bytes) -> float:
+async def _round_us(listener: HttpGuard, shown: bytes) -> float:
     async def answer(receive: Receive, send: Send) -> None:
         check_topic("records")
 
@@ -163,7 +163,7 @@ async def _round_us(door: HttpGuard, shown: bytes) -> float:
             (b"authorization", bytes(bytearray(shown))),
         ]  # new bytes each time, as a parser makes them
         scope = {"method": "POST", "path": PATH, "headers": headers, "client": ("127.0.0.1", 1)}
-        await door.answer(scope, receive, send, parts, "", answer)
+        await listener.answer(scope, receive, send, parts, "", answer)
     return 1e6 * (time.process_time() - started_s) / REQUESTS
 
 

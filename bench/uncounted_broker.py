@@ -17,8 +17,8 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
-async def _answered(app: HttpApp, scope: Scope, receive: Receive, send: Send) -> None:
-    await app._answered(scope, receive, ResponseWriter(send, request_id_of(scope)))
+async def _respond(app: HttpApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app._respond(scope, receive, ResponseWriter(send, request_id_of(scope)))
 
 
 def _as_it_is(handler: Any, *_: object) -> Any:
@@ -35,7 +35,7 @@ def main() -> int:
         for name in names:
             setattr(kind, name, _nothing)
     doors: tuple[tuple[Any, str, Any], ...] = (
-        (HttpApp, "__call__", _answered),
+        (HttpApp, "__call__", _respond),
         (gateway.grpc.server, "observed", _as_it_is),
     )
     for door, name, bare in doors:

@@ -170,7 +170,7 @@ class Broker:
             budget=self._leadership.budget,
             is_stopping=self.stopping.is_set,
         )
-        self._leadership.subscribe(self._forwarding.local_log)
+        self._leadership.subscribe(self._forwarding.on_takeover)
         self.local_log = LocalLog(lambda: self.log, self.view, self._leadership.await_takeover)
         cluster_log = ClusterLog(
             self.local_log,
@@ -191,7 +191,7 @@ class Broker:
         register_broker(self, settings, self._leadership, self._lag, disk)
         register_stores(self.metrics, bucket, metered, metadata, settings.observability)
         audited = self.guard.audit.counts if self.guard is not None and self.guard.audit is not None else AuditCounts()
-        self.metrics.register(lambda: (audited, cluster_log.racks.counters, cluster_log.preferred.counters))
+        self.metrics.register(lambda: (audited, cluster_log.follower_fetch.counters, cluster_log.preferred.counters))
         self._groups = GroupService(
             metadata,
             layout,
@@ -424,7 +424,7 @@ class Broker:
     async def _until_left(self, timeout_s: float) -> None:
         """By producers. Returns at once where nobody else could lead."""
         ends_s = asyncio.get_running_loop().time() + timeout_s
-        await self._forwarding.until_quiet(quiet_s=QUIET_S, timeout_s=timeout_s)
+        await self._forwarding.wait_until_quiet(quiet_s=QUIET_S, timeout_s=timeout_s)
         if self._forwarding.no_leader_reason() is None:
             left_s = max(0.0, ends_s - asyncio.get_running_loop().time())
             await self._grpc.producers.until_left(in_use_s=IN_USE_S, timeout_s=left_s)

@@ -1,7 +1,6 @@
-"""API keys, ACLs and quotas as operators ask for them, over both doors: changed in the store, and in force here when the call
-returns.
+"""Changes API keys, ACLs, quotas and SCRAM users for operators, at every listener.
 
-At the other brokers a change is in force as soon as their watch tells of it: some milliseconds later.
+A change is in force at this broker when the call returns, and at the others once their watch delivers it, some milliseconds later.
 """
 
 from __future__ import annotations
@@ -18,12 +17,18 @@ from metadata.access.registry import AccessRegistry, CreatedKey, Page
 from metadata.access.scram import ScramUser
 from metadata.model import Revision
 
+# How long a call waits until this broker's own view holds the change.
 SEEN_TIMEOUT_S: Final = 5.0
 
 
 class AccessAdmin:
+    """Carries out the operators' changes of keys, ACLs, quotas and SCRAM users, and lists them in pages.
+
+    Each change returns the record as stored, or as it would be with `validate_only`. Raises as AccessRegistry.
+    """
+
     def __init__(self, records: AccessRegistry, cache: AccessCache | None) -> None:
-        """`cache`: None where authentication is off. Then all of it can be prepared, and nothing of it is in force."""
+        """`cache` is None where authentication is off: changes are stored then, and take effect once it is on."""
         self._records = records
         self._cache = cache
 
@@ -86,7 +91,7 @@ class AccessAdmin:
         return await self._records.scram_users()
 
     async def alter_scram_user(self, user: str, change: Callable[[ScramUser], ScramUser]) -> None:
-        """Changes the record of a SCRAM user. Raises as AccessRegistry.alter_scram_user."""
+        """Changes the record of a SCRAM user."""
         await self._seen(await self._records.alter_scram_user(user, change))
 
     async def _seen(self, revision: Revision) -> None:

@@ -1,13 +1,17 @@
-"""The audit log: who was refused, and who has changed what. One JSON object for each line; never a payload, never a secret.
+"""Writes the audit log: refused calls, and changes with their outcome. One JSON object a line, without payloads and secrets.
 
     {"time":"2026-01-31T12:00:00.123Z","outcome":"PERMISSION_DENIED","principal":"billing","credential":"API key 1f…",
-     "door":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],"request_id":"…"}
+     "listener":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],
+     "request_id":"…"}
 
-`outcome` is ok, or the code of the error; `validate_only` marks a change that was only checked; `forwarded_by` is the id of the
-broker that forwarded the call and asserts its principal. Lines are written in a thread, in order; while that is slower than they
-come, ROOM of them wait, and the rest are dropped and counted, which the next line tells: {"outcome":"DROPPED","dropped":17}. A
-file that was moved away (logrotate) is opened anew. Invariants: nobody's call waits for this; a line is one line, whatever
-clients send; strangers, who can make lines at will, leave half of the room to those who are known.
+`outcome` is ok, or the code of the error. `validate_only` marks a change that was only checked. `forwarded_by` is the id of the
+broker that forwarded the call and asserts its principal.
+
+A thread writes the lines in order. At most LINES_MAX wait; more are dropped and counted, and a line reports them:
+{"outcome":"DROPPED","dropped":17}. After logrotate has moved the file away, the log opens a new one.
+
+Invariants: no call waits for the audit log. A record is one line whatever its texts contain. Unauthenticated clients fill half of
+the queue at most.
 """
 
 from __future__ import annotations
@@ -31,20 +35,25 @@ from metadata.errors import InvalidArgument
 from metadata.measurements import counter
 from metadata.private_files import FILE_MODE
 
-ROOM: Final = 10_000
-AT_ONCE: Final = 1_000
+# Lines that wait to be written, and lines of one write.
+LINES_MAX: Final = 10_000
+BATCH_LINES: Final = 1_000
 LOGGER: Final = "tidelog.audit"
+# Longer texts are cut.
 TEXT_CHARACTERS_MAX: Final = 300
+# How long a stopping broker waits for the lines that are left.
 CLOSE_TIMEOUT_S: Final = 5.0
 _own_log = logging.getLogger(__name__)
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Holds one line of the audit log; fields with their default are left out of the JSON."""
+
     time: str
     outcome: str
     principal: str = ""
     credential: str = ""
-    door: str = ""
+    listener: str = ""
     address: str = ""
     call: str = ""
     resources: tuple[str, ...] = ()
@@ -69,31 +78,31 @@ class AuditCounts:
 
 
 class AuditLog:
-    """Its owner runs `run()` as a task."""
+    """Queues audit lines and writes them in a thread. Its owner runs `run()` as a task."""
 
     def __init__(self, where: str, *, broker_id: str, now_ms: Callable[[], int]) -> None:
-        """`where`: stderr, or a file. InvalidArgument where that can't be written."""
+        """`where` is stderr or the path of a file. Raises InvalidArgument where that cannot be written."""
         self._handler = _handler(where)
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._waiting: deque[AuditLine] = deque()
         self._wake = asyncio.Event()
         self.counts = AuditCounts()
-        self._dropped_untold = 0
+        self._dropped_unreported = 0
         self._writing = 0
 
     @property
     def waiting(self) -> int:
-        """Lines that are not written yet."""
+        """Returns the number of lines that are not written yet."""
         return len(self._waiting) + self._writing
 
-    def tell(
+    def record(
         self,
         *,
         outcome: str,
         principal: str = "",
         credential: str = "",
-        door: str = "",
+        listener: str = "",
         address: str = "",
         call: str = "",
         resources: Sequence[str] = (),
@@ -102,30 +111,30 @@ class AuditLog:
         validate_only: bool = False,
         forwarded_by: str = "",
     ) -> None:
-        if len(self._waiting) >= (ROOM if principal else ROOM // 2):
+        if len(self._waiting) >= (LINES_MAX if principal else LINES_MAX // 2):
             self.counts.dropped += 1
-            self._dropped_untold += 1
+            self._dropped_unreported += 1
             return
         line = AuditLine(
             time=_rfc3339(self._now_ms()),
             outcome=outcome,
-            principal=_told(principal),
-            credential=_told(credential),
-            door=door,
-            address=_told(address),
-            call=_told(call),
-            resources=tuple(map(_told, resources)),
-            request_id=_told(request_id),
+            principal=_cleaned(principal),
+            credential=_cleaned(credential),
+            listener=listener,
+            address=_cleaned(address),
+            call=_cleaned(call),
+            resources=tuple(map(_cleaned, resources)),
+            request_id=_cleaned(request_id),
             broker=self._broker_id,
-            reason=_told(reason),
+            reason=_cleaned(reason),
             validate_only=validate_only,
-            forwarded_by=_told(forwarded_by),
+            forwarded_by=_cleaned(forwarded_by),
         )
         self._waiting.append(line)
         self._wake.set()
 
     async def run(self) -> None:
-        """Writes until cancelled, then what is left, unless that takes too long."""
+        """Writes lines until cancelled, then those that are left, for at most CLOSE_TIMEOUT_S."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -143,9 +152,9 @@ class AuditLog:
             await asyncio.wait((writing,), timeout=CLOSE_TIMEOUT_S)
 
     def _next_lines(self) -> list[AuditLine]:
-        lines = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-        if self._dropped_untold and len(self._waiting) < ROOM:
-            dropped, self._dropped_untold = self._dropped_untold, 0
+        lines = [self._waiting.popleft() for _ in range(min(BATCH_LINES, len(self._waiting)))]
+        if self._dropped_unreported and len(self._waiting) < LINES_MAX:
+            dropped, self._dropped_unreported = self._dropped_unreported, 0
             lines.append(AuditLine(time=_rfc3339(self._now_ms()), outcome="DROPPED", dropped=dropped, broker=self._broker_id))
         return lines
 
@@ -156,24 +165,24 @@ class AuditLog:
             self.counts.dropped += lines
 
     def _write(self, lines: Sequence[AuditLine]) -> bool:
-        """In a thread. Whether they are written."""
+        """Writes the lines, in a thread. Returns False where they are lost."""
         text = "\n".join(msgspec.json.encode(line).decode() for line in lines)
         try:
             self._handler.handle(logging.LogRecord(LOGGER, logging.INFO, "", 0, "%s", (text,), None))
-        except (OSError, ValueError) as error:  # its folder is gone, the disk is full, or the file is closed
-            _own_log.error("%d lines of the audit log are lost: %s", len(lines), error)
+        except (OSError, ValueError) as error:  # the folder is gone, the disk is full, or the file is closed
+            _own_log.error("audit log lines lost lines=%d: %s", len(lines), error)
             return False
         return True
 
     def _write_last(self, lines: Sequence[AuditLine]) -> None:
         if lines:
             self._write(lines)
-        with suppress(OSError):  # what a full disk does not take at the end was told as lost when it was written
+        with suppress(OSError):  # lines that a full disk does not take were logged as lost when they were written
             self._handler.close()
 
 
 class _PrivateFileHandler(logging.handlers.WatchedFileHandler):
-    """Opens a file anew after it was moved away, and creates it for the user of this process alone.
+    """Opens a new file after the old one was moved away; only the user of this process may read it.
 
     A file that exists keeps its rights: logrotate may have made it for a group.
     """
@@ -196,17 +205,17 @@ def _handler(where: str) -> logging.Handler:
         except OSError as error:
             raise InvalidArgument(f"audit_log: {where} can't be written: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.handleError = _raise_on  # type: ignore[method-assign, assignment]  # its own prints a traceback with the line
+    handler.handleError = _raise_on  # type: ignore[method-assign, assignment]  # the default prints a traceback with the line
     return handler
 
 
 def _raise_on(_: logging.LogRecord) -> None:
-    """Called while the error is being handled: who writes must know of it."""
+    """Raises the error that is being handled, so that `_write` sees it."""
     raise
 
 
-def _told(text: str) -> str:
-    """At most so long, and without the halves of characters that JSON may carry and UTF-8 may not."""
+def _cleaned(text: str) -> str:
+    """Returns the text cut to TEXT_CHARACTERS_MAX, without lone surrogates, which UTF-8 cannot encode."""
     return text[:TEXT_CHARACTERS_MAX].encode("utf-8", "replace").decode()
 
 

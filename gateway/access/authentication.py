@@ -1,12 +1,12 @@
-"""Who calls: from what was shown to one Caller, the same for all calls that show the same.
+"""Finds the principal of a call from the credentials it carries; calls with equal credentials share one Principal.
 
-    Authorization: Bearer tlk_…  ┐                                     ┌ the admin key (a file), or an API key of the cluster
-    Authorization: Basic id:key  ├─▶ remembered by its text? ─▶ else ──┤ a token of the OpenID provider (oidc.py)
-    Authorization: Bearer JWT    ┘                                     └ neither: Unauthenticated
-    nothing of it ─▶ the client certificate (net/tls/client_subject.py) ─▶ else Unauthenticated
+    Authorization: Bearer tlk_…  ┐                            ┌ the admin key (a file), or an API key of the cluster
+    Authorization: Basic id:key  ├─▶ cached? ─▶ Principal     ├ a token of the OpenID provider (oidc.py)
+    Authorization: Bearer JWT    ┘      └ no ─▶ verify as ────┴ neither: Unauthenticated
+    no header ─▶ the client certificate (net/tls/client_subject.py), or Unauthenticated
 
-What is remembered is looked at each time: a key that was changed or revoked is another object in the cache of the watch, and a
-token has its end. Invariants: at most REMEMBERED_MAX texts are remembered, none of them a wrong one; no text leaves here.
+A cached Principal is checked at each call: a changed or revoked key is another object in the access cache, and a token expires.
+Invariants: at most REMEMBERED_MAX credentials are cached, and only valid ones. Credentials never appear in errors or logs.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ log = logging.getLogger("tidelog")
 if TYPE_CHECKING:
     from gateway.access.oidc import OidcVerifier
 
+# Bounds of the cached credentials and certificate names.
 REMEMBERED_MAX: Final = 10_000
 CERTIFICATES_MAX: Final = 10_000
 # The principal of the admin key.
 ADMIN: Final = "admin"
-SHOWN_CHARACTERS_MAX: Final = 14 << 10
+# A longer `authorization` value is refused.
+CREDENTIALS_CHARACTERS_MAX: Final = 14 << 10
 
 
 class Subject(Protocol):
-    """What net/tls/client_subject.py's ClientSubject tells of a client certificate."""
+    """Names the subject of a client certificate, as ClientSubject of net/tls/client_subject.py does."""
 
     @property
     def subject(self) -> str: ...
@@ -47,18 +49,20 @@ class Subject(Protocol):
 
 
 class ScramIdentity(NamedTuple):
-    """A user as SCRAM finds it by name: what to check its proof by, and who it is once it has proved that."""
+    """Holds a SCRAM user: the credential that checks its proof, and its principal after a valid proof."""
 
     credential: ScramCredential
-    # Raises Unauthenticated where the credential counts no more.
+    # Raises Unauthenticated once the credential is revoked or has expired.
     principal: Callable[[], Principal]
 
 
 class Authenticator:
+    """Verifies credentials and caches the principals that they prove."""
+
     def __init__(
         self,
         settings: AccessSettings,
-        book: CredentialView,
+        view: CredentialView,
         *,
         now_ms: Callable[[], int],
         admin_key: Credential | None = None,
@@ -66,7 +70,7 @@ class Authenticator:
     ) -> None:
         self._settings = settings
         self._admins = settings.admins
-        self._book = book
+        self._view = view
         self._now_ms = now_ms
         self._admin_key = admin_key
         self._tokens = tokens
@@ -74,22 +78,22 @@ class Authenticator:
         self._certified: dict[str, Principal] = {}
 
     @property
-    def takes_tokens(self) -> bool:
-        """Whether there is an OpenID provider."""
+    def accepts_tokens(self) -> bool:
+        """Returns True if an OpenID provider is configured."""
         return self._tokens is not None
 
     async def run(self) -> None:
-        """Follows the keys of the OpenID provider, where there is one, until cancelled."""
+        """Follows the keys of the OpenID provider until cancelled; returns at once without a provider."""
         if self._tokens is not None:
             await self._tokens.run()
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` when what was remembered of tokens may hold no longer."""
+        """Calls `changed` when the provider's keys change, so that tokens signed with them may be invalid."""
         if self._tokens is not None:
             self._tokens.subscribe(changed)
 
     def known(self, shown: str | bytes) -> Principal | None:
-        """Who has shown this before, and still counts."""
+        """Returns the cached principal of these credentials if they are still valid, else None."""
         caller = self._known.get(shown)
         if caller is None:
             return None
@@ -101,25 +105,28 @@ class Authenticator:
         return caller
 
     async def caller(self, shown: str | bytes, subject: Subject | None) -> Principal:
-        """`shown`: what stands in `authorization`; empty: nothing does. Unauthenticated; Unavailable where nobody can tell."""
+        """Returns the principal of an `authorization` value, or of the certificate where that is empty.
+
+        Raises Unauthenticated; Unavailable while the view of keys is too old or the OpenID provider cannot be reached.
+        """
         if not shown:
             certified = self.certified(subject)
             certified.check_current()
             return certified
         caller = self.known(shown)
         if caller is None:
-            caller = await self._proved(shown)
+            caller = await self._prove(shown)
             caller.check_current()
             if len(self._known) >= REMEMBERED_MAX:
                 del self._known[next(iter(self._known))]
             self._known[shown] = caller
         return caller
 
-    async def _proved(self, shown: str | bytes) -> Principal:
+    async def _prove(self, shown: str | bytes) -> Principal:
         text = shown if isinstance(shown, str) else shown.decode("latin-1")
-        if len(text) > SHOWN_CHARACTERS_MAX:
+        if len(text) > CREDENTIALS_CHARACTERS_MAX:
             raise Unauthenticated("the credentials are too long")
-        scheme, _, rest = text.partition(" ")  # and no other space: one credential must not be remembered under many texts
+        scheme, _, rest = text.partition(" ")  # no other whitespace: one credential must not be cached under many texts
         credential = None
         match scheme.lower():
             case "bearer":
@@ -130,49 +137,52 @@ class Authenticator:
             case "basic":
                 credential = parse_basic(rest)
         if credential is None:
-            raise Unauthenticated("the credentials are neither an API key nor a token that is accepted here")
-        return self._holder(credential)
+            raise Unauthenticated("the credentials are neither an API key nor an accepted token")
+        return self._key_holder(credential)
 
-    def _holder(self, shown: Credential) -> Principal:
+    def _key_holder(self, shown: Credential) -> Principal:
         if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
-            return Principal(ADMIN, self._book, self._now_ms, credential="admin key", is_admin=True)
-        stale = self._book.why_stale()
-        if stale is not None:  # a key that is not known here may have been made since
+            return Principal(ADMIN, self._view, self._now_ms, credential="admin key", is_admin=True)
+        stale = self._view.why_stale()
+        if stale is not None:  # an unknown key may have been created since
             raise stale
-        return self._of_key(check_credential(self._book.key(shown.key_id), shown, self._now_ms()))
+        return self._key_principal(check_credential(self._view.key(shown.key_id), shown, self._now_ms()))
 
     def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
-        """Returns the SCRAM credential of an API key, by its id, or of a user; None where there is none. Raises Unavailable."""
-        if (stale := self._book.why_stale()) is not None:
+        """Returns the SCRAM credential of an API key, by its id, or of a user; None where there is none.
+
+        Raises Unavailable while the view of keys is too old.
+        """
+        if (stale := self._view.why_stale()) is not None:
             raise stale
-        key = self._book.key(user)
+        key = self._view.key(user)
         if key is not None:
             found = find_credential(key.scram, mechanism)
             return ScramIdentity(found, partial(self._scram_key, key)) if found is not None else None
-        record = self._book.scram_user(user)
+        record = self._view.scram_user(user)
         found = find_credential(record.credentials, mechanism) if record is not None else None
         return ScramIdentity(found, partial(self._scram_user, record)) if record is not None and found is not None else None
 
     def _scram_key(self, key: ApiKey) -> Principal:
         check_counts(key, self._now_ms())
-        return self._of_key(key)
+        return self._key_principal(key)
 
     def _scram_user(self, record: ScramUser) -> Principal:
         return Principal(
             record.user,
-            self._book,
+            self._view,
             self._now_ms,
             credential="SCRAM credential",
             is_admin=record.user in self._admins,
-            holds=lambda: self._book.scram_user(record.user) == record,
+            holds=lambda: self._view.scram_user(record.user) == record,
             lost="was changed or deleted",
         )
 
-    def _of_key(self, key: ApiKey) -> Principal:
+    def _key_principal(self, key: ApiKey) -> Principal:
         scopes = rights_of_scopes(key.scopes) if key.scopes else None
         return Principal(
             key.principal,
-            self._book,
+            self._view,
             self._now_ms,
             credential=f"API key {key.key_id}",
             is_admin=key.principal in self._admins,
@@ -182,15 +192,16 @@ class Authenticator:
         )
 
     def certified(self, subject: Subject | None) -> Principal:
+        """Returns the principal that a client certificate names. Raises Unauthenticated without one."""
         if subject is None:
-            raise Unauthenticated("no credentials were shown")
+            raise Unauthenticated("the call carries no credentials")
         name = subject.common_name if self._settings.tls_principal == "cn" else subject.subject
         caller = self._certified.get(name)
         if caller is None:
             try:
                 check_principal(name)
             except TidelogError:
-                raise Unauthenticated("the client certificate names nobody who can be a principal") from None
+                raise Unauthenticated("the name in the client certificate cannot be a principal") from None
             if len(self._certified) >= CERTIFICATES_MAX:
                 self._certified.clear()
             caller = self._certified[name] = self._caller(name, "certificate")
@@ -201,7 +212,7 @@ class Authenticator:
     ) -> Principal:
         return Principal(
             principal,
-            self._book,
+            self._view,
             self._now_ms,
             credential=credential,
             is_admin=principal in self._admins,
@@ -211,7 +222,7 @@ class Authenticator:
 
 
 def read_admin_key(path: Path) -> Credential:
-    """InvalidArgument where the file can't be read, or holds none; what it holds is not told."""
+    """Reads the admin's API key. Raises InvalidArgument, without the content, where the file is unreadable or holds no key."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError as error:
@@ -224,5 +235,8 @@ def read_admin_key(path: Path) -> Credential:
             f"admin_key_file: {path} holds no API key", hint="Make one: tidelog key generate > FILE; it is tlk_ID_SECRET."
         )
     if path.stat().st_mode & stat.S_IROTH:
-        log.warning("admin_key_file: everybody on this machine may read %s, and so do everything: chmod o-rwx it", path)
+        log.warning(
+            "admin key file is readable by all users path=%s: each of them is an administrator; run chmod o-rwx on it",
+            path,
+        )
     return credential

@@ -1,14 +1,13 @@
-"""Who makes the present call, and whether it may: asked wherever a call names a topic or a group, before anything is looked up.
-Pure.
+"""Decides whether the present call may use a topic, a group or the cluster, before anything is looked up. Pure.
 
-    a door ─▶ who is it? ─▶ `begin` notes the call in its task ─▶ check_topic("orders") … where the name is used ─▶ NotAuthorized
+    listener ─▶ authenticate ─▶ `begin` binds the call to its task ─▶ check_topic("orders") … where names are used ─▶ NotAuthorized
 
-What a call needs of the topics and groups that it names is in permissions.py; so the places that resolve names need only ask. Each
-call runs in a task of its own, and so the note is its own, too; tasks that it starts have it as well. Where nothing was noted,
-authentication is off, or the broker asks for itself: everything is allowed.
+A context variable holds the AuthorizedCall, so that tasks inherit the call of the task that starts them. permissions.py says what a
+call needs for the topics and groups that it names; code that resolves names only calls the checks below. Without a bound call every
+check passes: authentication is off, or the broker acts for itself.
 
-Invariants: a call that was noted is held to it in every task that it starts; a topic or group that may not be used is refused by
-its name alone, so that nobody learns whether it is there.
+Invariants: every task that a call starts is held to the call's rights. A refusal depends on the name alone, so it does not reveal
+whether the topic or group exists.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavai
 if TYPE_CHECKING:
     from gateway.access.permissions import RequiredAccess
 
+# Grants that a lasting call remembers; later ones are not checked again when ACLs change.
 GRANTED_MAX: Final = 10_000
-# Refusals of one call that the audit log tells one by one.
-REFUSALS_TOLD_MAX: Final = 20
+# Refusals of one call, and resources of one change, that the audit log lists.
+REFUSALS_LOGGED_MAX: Final = 20
 
 
 class PolicyView(Protocol):
-    """What metadata/access/cache.py's AccessCache tells."""
+    """Answers what this broker knows of keys and rights, as AccessCache of metadata/access/cache.py does."""
 
     version: int
 
@@ -45,16 +45,15 @@ class PolicyView(Protocol):
 
 
 class CredentialView(PolicyView, Protocol):
-    """The same, with what proves who a caller is."""
+    """Answers about SCRAM users as well, for authentication."""
 
     def scram_user(self, user: str) -> ScramUser | None: ...
 
 
 class Principal:
-    """A principal, as its credentials have proved it: one object for all calls that show the same ones."""
+    """Holds an authenticated principal and its cached rights; calls with equal credentials share one object."""
 
     __slots__ = (
-        "_book",
         "_holds",
         "_is_local",
         "_key",
@@ -63,6 +62,7 @@ class Principal:
         "_rights",
         "_scopes",
         "_version",
+        "_view",
         "credential",
         "expires_at_ms",
         "forwarded_by",
@@ -75,7 +75,7 @@ class Principal:
     def __init__(
         self,
         principal: str,
-        book: PolicyView,
+        view: PolicyView,
         now_ms: Callable[[], int],
         *,
         credential: str,
@@ -86,24 +86,26 @@ class Principal:
         scopes: Rights | None = None,
         expires_at_ms: int = 0,
         holds: Callable[[], bool] | None = None,
-        lost: str = "is signed with a key that its provider has taken away",
+        lost: str = "is signed with a key that its provider has removed",
     ) -> None:
-        """`credential`: what was shown, in a word for the audit log. `forwarded_by`: the broker id of a peer. `scopes`: what its
-        key is narrowed to. `holds`: whether what has proved a token still does. `lost`: what is said once it does not."""
+        """`credential` names the kind of credential for the audit log. `forwarded_by` is the broker id of a peer.
+
+        `scopes` are the rights that the API key is narrowed to. `expires_at_ms` is 0 for credentials that never expire.
+        `holds` returns False once the credential is revoked, and `lost` is the end of the error's sentence then.
+        """
         self.principal = principal
         self.credential = credential
         self.is_admin = is_admin
         self.is_peer = is_peer
         self.forwarded_by = forwarded_by
         self.expires_at_ms = expires_at_ms
-        """0: never."""
-        self._book = book
+        self._view = view
         self._now_ms = now_ms
         self._key = key
+        # The id of the API key; empty for other credentials.
         self.key_id = key.key_id if key is not None else ""
-        """Of the API key of the cluster that was shown; empty where it was something else."""
+        # Settings and files alone prove this principal, so a stale view of the metadata store does not matter.
         self._is_local = is_peer or (is_admin and key is None)
-        """Nothing about this caller comes from the metadata store: settings and files say who it is, and that it is an admin."""
         self._holds = holds
         self._lost = lost
         self._scopes = scopes
@@ -111,65 +113,69 @@ class Principal:
         self._version = -1
 
     def why_stale(self) -> Unavailable | None:
-        """Why this broker cannot tell what the caller may do: its view of keys and rights is too old. None where it can."""
-        return None if self._is_local else self._book.why_stale()
+        """Returns the error of a broker whose view of keys and rights is too old to decide; None while it can."""
+        return None if self._is_local else self._view.why_stale()
 
     def check_current(self) -> None:
-        """Raises Unavailable while this broker cannot tell what the caller may do."""
+        """Raises Unavailable while the view of keys and rights is too old."""
         stale = self.why_stale()
         if stale is not None:
             raise stale
 
     def check_counts(self) -> None:
-        """Unauthenticated once its credentials have expired, or were revoked; Unavailable while nobody can tell."""
+        """Raises Unauthenticated once the credentials have expired or were revoked, and as check_current."""
         self.check_current()
         if self._key is not None:
-            held = self._book.key(self._key.key_id)
+            held = self._view.key(self._key.key_id)
             if held is not self._key:
                 if held is not None:
                     check_counts(held, self._now_ms())
                 if held != self._key:
-                    raise Unauthenticated("the API key has changed, or was taken away", hint="Show it again.")
-                self._key = held  # all keys were read again, as after a hole in the watch's history; this one is as it was
+                    raise Unauthenticated("the API key was changed or revoked", hint="Authenticate again.")
+                self._key = held  # the watch has read all keys again, and this one is unchanged
         if self.expires_at_ms and self.expires_at_ms <= self._now_ms():
             raise Unauthenticated(f"the {self.credential} has expired", hint="Get a new one.")
         if self._holds is not None and not self._holds():
             raise Unauthenticated(f"the {self.credential} {self._lost}")
 
     def may(self, operation: str, resource: str, name: str) -> bool:
-        """Raises Unavailable while nobody can tell."""
+        """Returns whether the principal may do this. Raises Unavailable until ACLs were read."""
         if self.is_peer:
             return True
         if not self.is_admin:
-            if self._rights is None or self._version != self._book.version:
-                self._version = self._book.version
-                self._rights = self._book.rights(self.principal)
+            if self._rights is None or self._version != self._view.version:
+                self._version = self._view.version
+                self._rights = self._view.rights(self.principal)
             if not self._rights.allow(operation, resource, name):
                 return False
         return self._scopes is None or self._scopes.allow(operation, resource, name)
 
     def refusal(self, operation: str, resource: str, name: str) -> NotAuthorized:
-        """Of what it may not, saying what would help. Raises as `may` does."""
-        rights = None if self.is_admin else self._book.rights(self.principal)
-        hindrance = Denial(
+        """Returns the error for an operation that `may` refused, with a hint which change would permit it. Raises as `may`."""
+        rights = None if self.is_admin else self._view.rights(self.principal)
+        denial = Denial(
             no_right=rights is not None and not rights.grant(operation, resource, name),
             denied=rights is not None and rights.deny(operation, resource, name),
             narrowed=self._scopes is not None and not self._scopes.allow(operation, resource, name),
         )
-        return not_authorized(self.principal, operation, resource, name, hindrance)
+        return not_authorized(self.principal, operation, resource, name, denial)
 
 
 class AuthorizedCall:
-    """One call of a caller: what it needs, and what it was granted."""
+    """Holds one call of a principal: the access it requires, what it was granted, and what the audit log needs.
+
+    `failure` is the code of the error that the call ended with. `validate_only` marks a change that is only checked. `granted`
+    lists the rights that a lasting call used: the call ends when one is revoked. `resources` lists what a change names, in order.
+    """
 
     __slots__ = (
         "_refused",
         "action",
         "address",
         "caller",
-        "door",
         "failure",
         "granted",
+        "listener",
         "needs",
         "refusal",
         "request_id",
@@ -182,29 +188,27 @@ class AuthorizedCall:
         caller: Principal | None,
         needs: RequiredAccess,
         *,
-        door: str,
+        listener: str,
         action: str,
         address: str,
         refusal: Callable[[AuthorizedCall, str, str, str], None],
         request_id: str = "",
     ) -> None:
-        """`caller`: None is a stranger at a call that is open to all. `refusal` is told of what is refused: operation, kind,
-        name."""
+        """`caller` is None for an unauthenticated client, which only open calls permit.
+
+        `refusal` receives each refused use: this call, the operation, the kind ("topic", "group", "cluster") and the name.
+        """
         self.caller = caller
         self.needs = needs
-        self.door = door
+        self.listener = listener
         self.action = action
         self.address = address
         self.request_id = request_id
         self.refusal = refusal
         self.failure = ""
-        """The code of the error that it has ended with."""
         self.validate_only = False
-        """It changes nothing, as it was asked to."""
         self.granted: set[tuple[str, str, str]] = set()
-        """Of a call that lasts: it ends when one of these is taken back."""
         self.resources: dict[str, None] = {}
-        """Of a call that changes something: what it names, in order."""
         self._refused: set[tuple[str, str, str]] | None = None
 
     @property
@@ -216,7 +220,7 @@ class AuthorizedCall:
         return AuthorizedCall(
             self.caller,
             self.needs,
-            door=self.door,
+            listener=self.listener,
             action=self.action,
             address=self.address,
             refusal=self.refusal,
@@ -224,33 +228,33 @@ class AuthorizedCall:
         )
 
     def check(self, kind: str, name: str) -> None:
-        """Unauthenticated, NotAuthorized unless the call may name this."""
+        """Raises NotAuthorized unless the call may use this resource, and as Principal.check_counts."""
         needs = self.needs
-        if self.caller is not None and self.caller.is_peer:  # it was checked where it came in
+        if self.caller is not None and self.caller.is_peer:  # the broker that received the call has checked it
             self._note_resource(kind, name)
             return
         operation = needs.topic if kind == "topic" else needs.group if kind == "group" else needs.cluster
         caller = self.caller
         if caller is None or operation is None:
-            raise NotAuthorized(f"this call is for no {kind}", resource=kind)
+            raise NotAuthorized(f"this call may not name a {kind}", resource=kind)
         caller.check_counts()
         self._note_resource(kind, name)
         if not caller.may(operation, kind, name):
-            self._tell_refusal(operation, kind, name)
+            self._record_refusal(operation, kind, name)
             raise caller.refusal(operation, kind, name)
         if needs.lasts and len(self.granted) < GRANTED_MAX:
             self.granted.add((operation, kind, name))
 
     def _note_resource(self, kind: str, name: str) -> None:
-        if self.needs.changes and len(self.resources) < REFUSALS_TOLD_MAX:
+        if self.needs.changes and len(self.resources) < REFUSALS_LOGGED_MAX:
             self.resources[f"{kind}:{name[:249]}"] = None
 
     def may(self, operation: str, kind: str, name: str) -> bool:
-        """Whether it may, without a refusal: for what is left out of a list."""
+        """Returns whether the caller may do this, without recording a refusal: lists leave out what it may not see."""
         return self.caller is not None and self.caller.may(operation, kind, name)
 
-    def why_no_more(self) -> TidelogError | None:
-        """Why a call that lasts may go on no longer."""
+    def end_reason(self) -> TidelogError | None:
+        """Returns the error that must end a lasting call; None while it may continue."""
         assert self.caller is not None
         stale = self.caller.why_stale()
         if stale is not None:
@@ -263,24 +267,24 @@ class AuthorizedCall:
         except Unauthenticated as error:
             return error.with_traceback(None)
         except TidelogError:
-            return None  # nobody can tell at the moment
+            return None  # the view of ACLs is unread at the moment
         return None
 
-    def note_told(self) -> None:
-        """The audit log has heard why it was refused."""
+    def note_logged(self) -> None:
+        """Notes that the audit log has the outcome of this call, so that its end adds no line."""
         if self._refused is None:
             self._refused = set()
 
-    def _tell_refusal(self, operation: str, kind: str, name: str) -> None:
+    def _record_refusal(self, operation: str, kind: str, name: str) -> None:
         self._refused = self._refused or set()
         asked = (operation, kind, name)
-        if asked not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
+        if asked not in self._refused and len(self._refused) < REFUSALS_LOGGED_MAX:
             self._refused.add(asked)
             self.refusal(self, *asked)
 
     @property
     def was_refused(self) -> bool:
-        """The audit log knows of it already."""
+        """Returns True if the audit log has a refusal of this call already."""
         return self._refused is not None
 
 
@@ -288,13 +292,13 @@ _present: ContextVar[AuthorizedCall | None] = ContextVar("checked_call", default
 
 
 def begin(call: AuthorizedCall) -> None:
-    """For the rest of this task, and those that it starts."""
+    """Binds the call to the rest of this task, and to tasks that it starts."""
     _present.set(call)
 
 
 @contextmanager
 def acting(call: AuthorizedCall | None) -> Iterator[None]:
-    """Holds the body to what the call may do. None: to nothing, where authentication is off."""
+    """Binds the call to the body; None, where authentication is off, permits everything."""
     token = _present.set(call)
     try:
         yield
@@ -302,68 +306,67 @@ def acting(call: AuthorizedCall | None) -> Iterator[None]:
         _present.reset(token)
 
 
-def present_call() -> AuthorizedCall | None:
-    return _present.get()
-
-
 def is_guarded() -> bool:
-    """Whether the present call is held to what somebody may do."""
+    """Returns True if the present call has a principal whose rights limit it."""
     return _present.get() is not None
 
 
 def check_topic(name: str) -> None:
-    """NotAuthorized unless the present call may do to the topic what it is for."""
+    """Raises NotAuthorized unless the present call has the right it requires on the topic."""
     call = _present.get()
     if call is not None:
         call.check("topic", name)
 
 
 def topic_check() -> Callable[[str], None]:
-    """`check_topic` for the present call, to be asked from other tasks."""
+    """Returns `check_topic` bound to the present call, for use from other tasks."""
     call = _present.get()
     return (lambda name: None) if call is None else (lambda name: call.check("topic", name))
 
 
 def check_group(name: str) -> None:
-    """The same of a consumer group."""
+    """Raises NotAuthorized unless the present call has the right it requires on the consumer group."""
     call = _present.get()
     if call is not None:
         call.check("group", name)
 
 
 def check_cluster() -> None:
-    """Raises NotAuthorized unless the present call may do to the cluster what it is for."""
+    """Raises NotAuthorized unless the present call has the right it requires on the cluster."""
     call = _present.get()
     if call is not None:
         call.check("cluster", CLUSTER_NAME)
 
 
 def may_see_topic(name: str) -> bool:
-    """Whether the present call may be told of it in a list."""
+    """Returns whether lists for the present call may contain the topic."""
     call = _present.get()
     return call is None or call.may("describe", "topic", name)
 
 
 def may_read_topic(name: str) -> bool:
-    """Whether the present call may read it: what it may not is left out without a word."""
+    """Returns whether the present call may read the topic; answers leave out a topic that it may not."""
     call = _present.get()
     return call is None or call.may("read", "topic", name)
 
 
 def may_see_group(name: str) -> bool:
+    """Returns whether lists for the present call may contain the group."""
     call = _present.get()
     return call is None or call.may("describe", "group", name)
 
 
 def may_suggest_topic(name: str) -> bool:
-    """Whether the present call may be told of it as what it may have meant. Not what another broker forwards: nobody here knows
-    what its client may see."""
+    """Returns whether an error of the present call may suggest the topic ("Did you mean").
+
+    Errors of forwarded calls suggest none: this broker does not know the rights of the client.
+    """
     call = _present.get()
     return call is None or (call.caller is not None and not call.caller.is_peer and call.may("describe", "topic", name))
 
 
 def may_see_cluster() -> bool:
-    """Also where nobody can tell at the moment, not: probes ask."""
+    """Returns whether the present call may describe the cluster; False while that is unknown, since probes ask."""
     call = _present.get()
     try:
         return call is None or call.may("describe", "cluster", CLUSTER_NAME)
@@ -372,26 +375,26 @@ def may_see_cluster() -> bool:
 
 
 def present_principal() -> str:
-    """Empty where nobody was asked who it is."""
+    """Returns the principal of the present call; empty without authentication."""
     call = _present.get()
     return call.principal if call is not None else ""
 
 
 def present_key_id() -> str:
-    """The id of the API key that the present call has shown; empty where it has shown none."""
+    """Returns the id of the API key of the present call; empty for other credentials."""
     call = _present.get()
     return call.caller.key_id if call is not None and call.caller is not None else ""
 
 
-def note_validate_only(validate_only: bool) -> None:  # as every call names it
-    """Whether the present call was asked to change nothing."""
+def note_validate_only(validate_only: bool) -> None:
+    """Notes for the audit log whether the present call only validates."""
     call = _present.get()
     if call is not None:
         call.validate_only = validate_only
 
 
 def note_failure(code: str) -> None:
-    """The present call ends with this error."""
+    """Notes for the audit log the error code that the present call ends with."""
     call = _present.get()
     if call is not None:
         call.failure = code

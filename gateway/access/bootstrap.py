@@ -1,4 +1,4 @@
-"""The guard of one broker, and what it shows to the others, made from its settings when it starts."""
+"""Builds the guard of a broker, and the metadata that proves its calls to other brokers, from the settings at the start."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from metadata.store.keys import KeyLayout
 
 
 class BrokerAccess(NamedTuple):
-    """What a broker has to know who calls, and to be known by the others."""
+    """Holds a broker's guard, and the metadata that identifies it to other brokers."""
 
     # None where authentication is off.
     guard: AccessGuard | None
-    # What goes with each call to another broker, by the id of that broker and the method.
+    # Makes the metadata of a call from the id of the called broker and the method; None where calls are not signed.
     peer_metadata: PeerMetadata | None
 
 
 NO_ACCESS: Final = BrokerAccess(None, None)
 
 
-class Prepared(NamedTuple):
-    """What lies on this machine of it."""
+class LocalAccess(NamedTuple):
+    """Holds what access control takes from local files: the admin key and the audit log."""
 
     admin_key: Credential | None
     audit: AuditLog | None
 
 
-async def prepare_access(settings: AccessSettings, *, broker_id: str, now_ms: Callable[[], int]) -> Prepared:
-    """What can be wrong with it is told before there is a cluster. Raises InvalidArgument."""
+async def prepare_access(settings: AccessSettings, *, broker_id: str, now_ms: Callable[[], int]) -> LocalAccess:
+    """Opens local files before the broker joins a cluster. Raises InvalidArgument where one is unusable."""
     if not settings.authentication:
-        return Prepared(None, None)
+        return LocalAccess(None, None)
     admin_key = None
     if settings.admin_key_file is not None:
         admin_key = await asyncio.to_thread(read_admin_key, settings.admin_key_file)
     audit = None if settings.audit_log == "off" else AuditLog(settings.audit_log, broker_id=broker_id, now_ms=now_ms)
-    return Prepared(admin_key, audit)
+    return LocalAccess(admin_key, audit)
 
 
 async def open_access(
     settings: AccessSettings,
-    prepared: Prepared,
+    local: LocalAccess,
     store: MetadataStore,
     layout: KeyLayout,
     *,
@@ -79,8 +79,8 @@ async def open_access(
     `view_age_s_max`: how old the view of keys, ACLs and quotas may be; None where the metadata are in this process.
 
     A broker without peers (`has_peers`: etcd is configured) has no peer secret, removes one that an earlier version left, and takes
-    no forwarded calls. A broker without authentication signs its calls too, for those that have it already, but over TLS alone: a
-    token in plain text could be repeated by whoever listens.
+    no forwarded calls. A broker without authentication signs its calls too, for brokers that require it, but over TLS alone: an
+    eavesdropper could replay a token in plain text.
     """
     tokens_of_peers = None
     if not has_peers:
@@ -93,14 +93,14 @@ async def open_access(
     cache = AccessCache(store, layout, age_s_max=view_age_s_max)
     tokens = None
     if settings.oidc_issuer:
-        from gateway.access.oidc import OidcVerifier  # what it takes to read tokens is a sixth of all imports
+        from gateway.access.oidc import OidcVerifier  # its libraries are a sixth of all imports
 
         tokens = OidcVerifier(settings)
     authentication = Authenticator(
         settings,
         cache,
         now_ms=now_ms,
-        admin_key=prepared.admin_key,
+        admin_key=local.admin_key,
         tokens=tokens,
     )
     quotas = PrincipalQuotas(cache, time.monotonic)
@@ -108,7 +108,7 @@ async def open_access(
         cache,
         authentication,
         quotas,
-        prepared.audit,
+        local.audit,
         tokens_of_peers,
         now_ms=now_ms,
         metrics_open=settings.metrics_open,
@@ -118,7 +118,7 @@ async def open_access(
 
 
 def unchecked_metadata(tokens: PeerTokens) -> PeerMetadata:
-    """The metadata of a broker that authenticates nobody: it asserts that, and no principal."""
+    """Returns the metadata of a broker without authentication: it asserts that, and no principal."""
     asserted = ((PEER_UNCHECKED, "true"),)
 
     def metadata(called: str, method: str) -> CallMetadata:
@@ -128,7 +128,7 @@ def unchecked_metadata(tokens: PeerTokens) -> PeerMetadata:
 
 
 def peer_metadata(tokens: PeerTokens) -> PeerMetadata:
-    """The metadata of a broker that authenticates its clients: it asserts the principal and the API key of the present call.
+    """Returns the metadata of a broker that authenticates its clients: it asserts principal and API key of the present call.
 
     The token covers each entry of `asserted`; their names are in peer_tokens.ASSERTED. A message that carries records of many
     clients has no principal.

@@ -1,8 +1,8 @@
-"""Why somebody may not do something, and what would help, in words. Pure.
+"""Words the refusals of authorization, and the commands that would permit the operation. Pure.
 
-no ACL allows it            ─▶ acl add
-an ACL denies it            ─▶ acl remove: whatever else allows it, that one goes before; and acl add, where none allows it
-its key has other scopes    ─▶ key create --scope …, as well as an ACL where there is none
+no ACL allows it                ─▶ acl add
+an ACL denies it                ─▶ acl remove, since a denial outweighs every allowance; and acl add where no ACL allows it
+the key's scopes leave it out   ─▶ key create --scope …; and acl add where no ACL allows it
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from metadata.errors import NotAuthorized
 
-# What a topic or group is looked up for, and the operation that it needs, which allows the look as well.
+# Why clients describe a topic or group, and the operation each purpose needs; each of these includes `describe`.
 _LOOKED_UP_TO: Final = {
     "topic": (("to write", "write"), ("to read", "read"), ("only to look at it", "describe")),
     "group": (("to be a member", "read"), ("only to look at it", "describe")),
@@ -21,7 +21,7 @@ _LOOKED_UP_TO: Final = {
 
 
 class Denial(NamedTuple):
-    """What stands in the way, at least one of these."""
+    """Holds the reasons of a refusal; at least one is set."""
 
     # No ACL allows it to the principal, whether one denies it or not.
     no_right: bool = False
@@ -31,32 +31,33 @@ class Denial(NamedTuple):
     narrowed: bool = False
 
 
-def not_authorized(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> NotAuthorized:
+def not_authorized(principal: str, operation: str, kind: str, name: str, denial: Denial) -> NotAuthorized:
+    """Returns the error of a refused operation; `kind` is "topic", "group" or "cluster"."""
     shown = name[:249]
     what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
-    if hindrance.denied:
+    if denial.denied:
         said = f"{principal} is denied the right to {operation} {what}"
-    elif hindrance.no_right:
+    elif denial.no_right:
         said = f"{principal} has no right to {operation} {what}"
     else:
         said = f"this API key of {principal} is narrowed to scopes that leave out the right to {operation} {what}"
     return NotAuthorized(
-        said, hint=_hint(principal, operation, kind, shown, hindrance), principal=principal, operation=operation, resource=kind
+        said, hint=_hint(principal, operation, kind, shown, denial), principal=principal, operation=operation, resource=kind
     )
 
 
-def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Denial) -> str:
+def _hint(principal: str, operation: str, kind: str, name: str, denial: Denial) -> str:
     who = quote(principal)
     on = "--cluster" if kind == "cluster" else f"--{kind} {quote(name)}"
     scope = kind if kind == "cluster" else f"{kind}:{name}"
     hints = []
-    if hindrance.denied:
+    if denial.denied:
         hints.append("An ACL denies it, whatever others allow: ask who runs the cluster to remove that (tidelog acl list shows it)")
-    if hindrance.no_right:
+    if denial.no_right:
         ways = _ways(operation, kind, lambda needed: f"tidelog acl add {who} {needed} {on}")
-        asked = "No ACL allows it either: ask" if hindrance.denied else "Ask who runs the cluster"
+        asked = "No ACL allows it either: ask" if denial.denied else "Ask who runs the cluster"
         hints.append(f"{asked} for {ways}")
-    if hindrance.narrowed:
+    if denial.narrowed:
         ways = _ways(operation, kind, lambda needed: f"tidelog key create {who} --scope {quote(f'{needed}:{scope}')}")
         asked = "The API key is narrowed as well: ask for a key" if hints else "Ask who runs the cluster for a key"
         hints.append(f"{asked} whose scopes, beside those that this one has, hold {ways}")
@@ -64,9 +65,9 @@ def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Denia
 
 
 def _ways(operation: str, kind: str, command: Callable[[str], str]) -> str:
-    """Clients look things up before they use them: `describe` alone would have them refused at the next step."""
+    """Returns the commands for what the client may intend: it describes first, so `describe` alone would fail at its next call."""
     ways = _LOOKED_UP_TO.get(kind, ()) if operation == "describe" else ()
     if not ways:
         return f"it: {command(operation)}"
-    told = "; ".join(f"{to}: {command(needed)}" for to, needed in ways)
-    return f"what is to be done. {told[0].upper()}{told[1:]}"
+    commands = "; ".join(f"{to}: {command(needed)}" for to, needed in ways)
+    return f"what is to be done. {commands[0].upper()}{commands[1:]}"

@@ -1,16 +1,14 @@
-"""What stands before every call of both doors once authentication is on: who is it, may it, has it quota left; and what is told
-of it.
+"""Admits every call of a broker with authentication: authenticates it, authorizes it, charges quotas, and records it.
 
-    call ─▶ its row in permissions.py ─▶ who? ─▶ noted in its task (authorization.py) ─▶ quota ─▶ the call ─▶ audit
-                                    └ forwarded: only with a token of another broker (peer_tokens.py), which has checked it
+    call ─▶ its row in permissions.py ─▶ principal ─▶ bound to its task (authorization.py) ─▶ quota ─▶ handler ─▶ audit log
+                                    └ forwarded: only with a token of the broker that has checked the client (peer_tokens.py)
 
-A broker whose authentication is off has checked nobody, and what it forwards is done all the same: anybody who reaches it can make
-a key there, so refusing would protect nothing. The log names it. What a forwarded call changes is in the audit logs of both
-brokers: here with the principal that the other one asserts, and with its id.
+A broker without authentication has checked no client, yet its forwarded calls are served: anyone who reaches that broker can create
+a key there, so refusing would protect nothing. The log names the broker. A forwarded change is in the audit logs of both brokers:
+here with the asserted principal and the id of the other broker.
 
-Calls that last (long polls, streams) are watched: when keys, ACLs or quotas change, and when credentials expire, those that may go
-on no longer end with the reason. Invariants: no call is begun before its caller is known, but for those that are open; what ends
-here has told the audit log once.
+Lasting calls (long polls, streams) are watched. When keys, ACLs or quotas change and when credentials expire, the guard ends the
+calls that may not continue. Invariants: only open calls begin without a principal. The audit log has each refusal once.
 """
 
 from __future__ import annotations
@@ -38,11 +36,12 @@ from metadata.access.cache import AccessCache
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from metadata.secret import Secret
 
-# Credentials of forwarded calls, as the audit log names them.
+# Credentials of forwarded calls in the audit log.
 PEER: Final = "peer"
 UNCHECKED: Final = "broker without authentication"
+# Brokers that the guard remembers to have warned about.
 UNCHECKED_MAX: Final = 1_000
-# Between two warnings about tokens of one broker.
+# The least time between two warnings about the tokens of one broker.
 WARNING_INTERVAL_S: Final = 60.0
 OK: Final = "ok"
 
@@ -50,6 +49,8 @@ log = logging.getLogger(__name__)
 
 
 class AccessGuard:
+    """Authenticates, authorizes, meters and records the calls of all listeners. Its owner runs `run()` as a task."""
+
     def __init__(
         self,
         cache: AccessCache,
@@ -62,7 +63,10 @@ class AccessGuard:
         metrics_open: bool = False,
         scram_secret: Secret | None = None,
     ) -> None:
-        """`peers`: None without etcd, and then no call counts as forwarded. `scram_secret`: the cluster's; None makes one up."""
+        """`peers` is None without etcd; forwarded calls are refused then.
+
+        `scram_secret` is the cluster's secret for salts of unknown users; None generates one for this broker.
+        """
         self.cache = cache
         self.audit = audit
         self.metrics_open = metrics_open
@@ -74,12 +78,12 @@ class AccessGuard:
         self._lasting: set[_Lasting] = set()
         self._unchecked: set[str] = set()
         self._warned_s: dict[str, float] = {}
-        cache.subscribe(self._look_again)
-        authentication.subscribe(self._look_again)
+        cache.subscribe(self._check_lasting)
+        authentication.subscribe(self._check_lasting)
 
     @property
     def lasting(self) -> int:
-        """Calls that are watched now."""
+        """Returns the number of lasting calls that are watched now."""
         return len(self._lasting)
 
     async def run(self) -> None:
@@ -90,7 +94,7 @@ class AccessGuard:
             if self.audit is not None:
                 tasks.create_task(self.audit.run(), name="audit log")
 
-    # ── who ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the principal ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def begin(
         self,
@@ -98,46 +102,53 @@ class AccessGuard:
         shown: str | bytes,
         subject: Callable[[], Subject | None],
         *,
-        door: str,
+        listener: str,
         action: str,
         address: str,
         request_id: str = "",
     ) -> AuthorizedCall:
-        """The call of a client, noted in this task. Unauthenticated, NotAuthorized; both are told to the audit log."""
+        """Begins the call of a client and binds it to this task.
+
+        Raises Unauthenticated and NotAuthorized, which the audit log records; Unavailable.
+        """
         caller: Principal | None
         if needs.open:
-            caller = await self._whoever(shown, subject)
+            caller = await self._caller_or_stranger(shown, subject)
         else:
             try:
                 caller = (self._authentication.known(shown) if shown else None) or await self._authentication.caller(
                     shown, subject()
                 )
             except Unauthenticated as error:
-                self._tell(error.code, door=door, address=address, call=action, request_id=request_id, reason=error.message)
+                self._record(
+                    error.code, listener=listener, address=address, call=action, request_id=request_id, reason=error.message
+                )
                 raise
-        return self._begun(caller, needs, door=door, action=action, address=address, request_id=request_id)
+        return self._begun(caller, needs, listener=listener, action=action, address=address, request_id=request_id)
 
-    async def _whoever(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
-        """A call that is open to all: who shows nothing, or something wrong, is a stranger."""
+    async def _caller_or_stranger(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
+        """Returns the principal of an open call; None where its credentials are missing or invalid."""
         try:
             return await self._authentication.caller(shown, subject())
         except TidelogError:
             return None
 
-    def begin_forwarded(self, needs: RequiredAccess, claim: PeerClaim, *, door: str, action: str, address: str) -> AuthorizedCall:
-        """Begins the call of another broker for its client. `action`: the method, /service/name.
+    def begin_forwarded(
+        self, needs: RequiredAccess, claim: PeerClaim, *, listener: str, action: str, address: str
+    ) -> AuthorizedCall:
+        """Begins a call that another broker forwards for its client. `action` is the method, /service/name.
 
         Raises Unauthenticated where no broker of this cluster has signed it, or this broker has no peers, and as
-        check_forwarded_key; NotAuthorized of a call that brokers do not forward; Unavailable as PeerTokens.check.
+        check_forwarded_key; NotAuthorized for a method that brokers do not forward; Unavailable as PeerTokens.check.
         """
         try:
             self._check_claim(claim, action)
             self.check_forwarded_key(claim.value(PEER_KEY))
         except TidelogError as error:
-            self._tell(error.code, door=door, address=address, call=action, reason=error.message)
+            self._record(error.code, listener=listener, address=address, call=action, reason=error.message)
             raise
         if claim.is_unchecked:
-            self._tell_of_unchecked(claim.broker_id)
+            self._warn_of_unchecked(claim.broker_id)
         peer = Principal(
             claim.principal,
             self.cache,
@@ -146,11 +157,13 @@ class AccessGuard:
             is_peer=True,
             forwarded_by=claim.broker_id,
         )
-        return self._begun(peer, needs, door=door, action=action, address=address)
+        return self._begun(peer, needs, listener=listener, action=action, address=address)
 
     def check_forwarded_key(self, key_id: str) -> None:
-        """Raises Unauthenticated where this broker knows that the API key was revoked or has expired, which the broker that
-        checked it may not know yet. A key that is not known here proves nothing: it may have been made a moment ago."""
+        """Raises Unauthenticated where this broker knows that the API key was revoked or has expired.
+
+        The broker that checked the key may not know that yet. An unknown key passes: it may have been created a moment ago.
+        """
         key = self.cache.known_key(key_id) if key_id else None
         if key is not None:
             check_counts(key, self._now_ms())
@@ -158,7 +171,7 @@ class AccessGuard:
     def _check_claim(self, claim: PeerClaim, method: str) -> None:
         if self._peers is None:
             raise Unauthenticated(
-                "this broker takes no forwarded calls: it runs without etcd, and so has no peers",
+                "this broker takes no forwarded calls: without etcd it has no peers",
                 hint="A client must not send tidelog-… metadata.",
             )
         try:
@@ -170,77 +183,86 @@ class AccessGuard:
             raise NotAuthorized(f"brokers do not forward {method}", hint="Call it at any broker with credentials of a client.")
 
     def _warn_of_token(self, broker_id: str, error: Unavailable) -> None:
-        """Logs each broker's refused tokens once in WARNING_INTERVAL_S."""
+        """Logs the refused tokens of a broker, at most once in WARNING_INTERVAL_S."""
         now_s = time.monotonic()
         if now_s - self._warned_s.get(broker_id, float("-inf")) >= WARNING_INTERVAL_S:
             if len(self._warned_s) >= UNCHECKED_MAX:
                 self._warned_s.clear()
             self._warned_s[broker_id] = now_s
-            log.warning("forwarded calls are refused broker=%s: %s; %s", broker_id, error.message, error.hint)
+            log.warning("forwarded calls refused broker=%s: %s; %s", broker_id, error.message, error.hint)
 
     @property
-    def takes_tokens(self) -> bool:
-        """Whether tokens of an OpenID provider are accepted."""
-        return self._authentication.takes_tokens
+    def accepts_tokens(self) -> bool:
+        """Returns True if tokens of an OpenID provider are accepted."""
+        return self._authentication.accepts_tokens
 
     def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
-        """Returns by what a user proves its password; None where it has no SCRAM credential. Raises Unavailable."""
+        """Returns the SCRAM credential of a user; None where it has none. Raises Unavailable."""
         return self._authentication.scram(user, mechanism)
 
     def unknown_salt(self, user: str) -> bytes:
-        """Returns a salt for a user that there is not, the same at all brokers and at all times."""
+        """Returns the salt of an unknown user, the same at all brokers and times, so that it looks like a known one."""
         return hmac.digest(self._scram_secret.reveal().encode(), user.encode(), "sha256")
 
     async def prove(self, shown: str) -> Principal:
         """Returns the principal of an `authorization` header. Raises Unauthenticated, which the caller records; Unavailable."""
         return self._authentication.known(shown) or await self._authentication.caller(shown, None)
 
-    def tell_refused(self, caller: Principal | None, error: TidelogError, *, door: str, address: str, action: str) -> None:
+    def record_refused(self, caller: Principal | None, error: TidelogError, *, listener: str, address: str, action: str) -> None:
         """Records in the audit log a request that was refused before it became a call."""
         principal, credential = (caller.principal, caller.credential) if caller is not None else ("", "")
-        self._tell(
-            error.code, door=door, address=address, call=action, principal=principal, credential=credential, reason=error.message
+        self._record(
+            error.code,
+            listener=listener,
+            address=address,
+            call=action,
+            principal=principal,
+            credential=credential,
+            reason=error.message,
         )
 
     def certified(self, subject: Subject) -> Principal | None:
-        """Returns the principal of a client certificate; None where it names nobody who can be one."""
+        """Returns the principal of a client certificate; None where its name cannot be a principal."""
         try:
             return self._authentication.certified(subject)
         except Unauthenticated:
             return None
 
     def call_of(
-        self, caller: Principal | None, needs: RequiredAccess, *, door: str, action: str, address: str, request_id: str = ""
+        self, caller: Principal | None, needs: RequiredAccess, *, listener: str, action: str, address: str, request_id: str = ""
     ) -> AuthorizedCall:
-        """Returns a call of a caller that is known already. The listener notes it where the call runs (authorization.acting)."""
+        """Returns a call of an authenticated principal. The listener binds it where the call runs (authorization.acting)."""
         return AuthorizedCall(
-            caller, needs, door=door, action=action, address=address, refusal=self._refused, request_id=request_id
+            caller, needs, listener=listener, action=action, address=address, refusal=self._refused, request_id=request_id
         )
 
     def _begun(
-        self, caller: Principal | None, needs: RequiredAccess, *, door: str, action: str, address: str, request_id: str = ""
+        self, caller: Principal | None, needs: RequiredAccess, *, listener: str, action: str, address: str, request_id: str = ""
     ) -> AuthorizedCall:
-        call = self.call_of(caller, needs, door=door, action=action, address=address, request_id=request_id)
+        call = self.call_of(caller, needs, listener=listener, action=action, address=address, request_id=request_id)
         begin(call)
         if needs.peer and not (caller is not None and caller.is_peer):
-            self._tell_of(call, NotAuthorized.code, ("between brokers",))
-            raise NotAuthorized("this call is for brokers of the cluster alone", hint="Clients have no use for it.")
+            self._record_call(call, NotAuthorized.code, ("between brokers",))
+            raise NotAuthorized("only brokers of the cluster may make this call", hint="Clients have no use for it.")
         if needs.cluster is not None:
             call.check("cluster", CLUSTER_NAME)
         return call
 
-    def _tell_of_unchecked(self, broker_id: str) -> None:
-        """Once of each broker."""
+    def _warn_of_unchecked(self, broker_id: str) -> None:
+        """Logs, once for each broker, that it forwards calls of unauthenticated clients."""
         if broker_id not in self._unchecked and len(self._unchecked) < UNCHECKED_MAX:
             self._unchecked.add(broker_id)
             log.warning(
-                "broker %s forwards calls of clients that nobody has checked, since its authentication is off: whoever reaches it "
-                "may do everything in this cluster until it is switched on there, too",
+                "forwarded calls of unauthenticated clients broker=%s: its authentication is off, so every client may "
+                "do everything in this cluster; switch authentication on there",
                 broker_id,
             )
 
     def check_again(self, call: AuthorizedCall) -> None:
-        """What was checked at its head, once its message has come. Unauthenticated, NotAuthorized; the audit log hears of both."""
+        """Checks credentials and cluster rights again once the call's message has arrived.
+
+        Raises Unauthenticated and NotAuthorized, which the audit log records.
+        """
         if call.caller is None:
             return
         self.check_counts(call)
@@ -258,31 +280,31 @@ class AccessGuard:
             raise
 
     def quota(self, call: AuthorizedCall) -> Meter | None:
-        """Returns what the principal of the call has used of its quota; None of one without a quota."""
+        """Returns the quota meter of the call's principal; None where no quota applies."""
         caller = call.caller
-        if caller is None or caller.is_peer or call.needs.open:  # a probe is answered whatever else its principal does
+        if caller is None or caller.is_peer or call.needs.open:  # probes are answered whatever their principal has used
             return None
         return self._quotas.meter(caller.principal)
 
     def meter(self, call: AuthorizedCall) -> Meter | None:
-        """Begins a request of a principal with a quota; None of one without. Raises Throttled where it has used it up."""
+        """Charges a request and returns its meter; None where no quota applies. Raises Throttled once the quota is used up."""
         meter = self.quota(call)
         if meter is not None:
             meter.begin()
         return meter
 
     def flow(self, call: AuthorizedCall) -> StreamUsage | None:
-        """For the streams of a call. None for those of peers and strangers."""
+        """Returns the metering of a call's streams; None for peers and unauthenticated clients."""
         caller = call.caller
         if caller is None or caller.is_peer:
             return None
         principal = caller.principal
         return StreamUsage(lambda: self._quotas.meter(principal))
 
-    # ── how long ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── lasting calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def as_long_as_it_may(self, call: AuthorizedCall) -> AbstractContextManager[None]:
-        """Runs the body of a call that lasts; interrupted with the reason once it may go on no longer."""
+    def while_permitted(self, call: AuthorizedCall) -> AbstractContextManager[None]:
+        """Cancels the body of a lasting call once it may not continue, and raises the reason in its place."""
         if call.caller is None or call.caller.is_peer:
             return nullcontext()
         return _Lasting(self, call)
@@ -293,38 +315,38 @@ class AccessGuard:
     def forget(self, lasting: _Lasting) -> None:
         self._lasting.discard(lasting)
 
-    def milliseconds_left(self, caller: Principal) -> int | None:
-        """Of its credentials; None: no end is known."""
+    def lifetime_left_ms(self, caller: Principal) -> int | None:
+        """Returns how long the credentials remain valid; None where they do not expire."""
         return max(0, caller.expires_at_ms - self._now_ms()) if caller.expires_at_ms else None
 
-    def _look_again(self) -> None:
+    def _check_lasting(self) -> None:
         for lasting in tuple(self._lasting):
-            lasting.look()
+            lasting.check()
 
     def cut(self, call: AuthorizedCall, error: TidelogError) -> None:
-        """Tells that the call was ended before its time."""
-        self._tell_of(call, error.code, (), reason=error.message)
-        call.note_told()
+        """Records that the guard has ended the call."""
+        self._record_call(call, error.code, (), reason=error.message)
+        call.note_logged()
 
-    # ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── audit ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ended(self, call: AuthorizedCall, failure: str) -> None:
-        """Tells of a change that was asked for: done, or why not. `failure`: the code of its error."""
+        """Records the outcome of a change. `failure` is the code of its error; empty if it was done."""
         if call.needs.changes and not call.was_refused:
-            self._tell_of(call, failure or OK, tuple(call.resources))
+            self._record_call(call, failure or OK, tuple(call.resources))
 
     def _refused(self, call: AuthorizedCall, operation: str, kind: str, name: str) -> None:
         if self.audit is not None and call.caller is not None:
             reason = call.caller.refusal(operation, kind, name).message
-            self._tell_of(call, NotAuthorized.code, (f"{kind}:{name}",), reason=reason)
+            self._record_call(call, NotAuthorized.code, (f"{kind}:{name}",), reason=reason)
 
-    def _tell_of(self, call: AuthorizedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:
+    def _record_call(self, call: AuthorizedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:
         credential = call.caller.credential if call.caller is not None else ""
-        self._tell(
+        self._record(
             outcome,
             principal=call.principal,
             credential=credential,
-            door=call.door,
+            listener=call.listener,
             address=call.address,
             call=call.action,
             resources=resources,
@@ -334,11 +356,11 @@ class AccessGuard:
             forwarded_by=call.caller.forwarded_by if call.caller is not None else "",
         )
 
-    def _tell(
+    def _record(
         self,
         outcome: str,
         *,
-        door: str,
+        listener: str,
         address: str,
         call: str,
         principal: str = "",
@@ -350,11 +372,11 @@ class AccessGuard:
         forwarded_by: str = "",
     ) -> None:
         if self.audit is not None:
-            self.audit.tell(
+            self.audit.record(
                 outcome=outcome,
                 principal=principal,
                 credential=credential,
-                door=door,
+                listener=listener,
                 address=address,
                 call=call,
                 resources=resources,
@@ -366,7 +388,10 @@ class AccessGuard:
 
 
 class _Lasting:
-    """A call that is watched. As asyncio.Timeout does it, at less cost where nothing expires: each read pays for this."""
+    """Cancels the task of a lasting call once the call may not continue.
+
+    It works as asyncio.Timeout, and costs less where nothing expires; every read pays for it.
+    """
 
     __slots__ = ("_call", "_cancelling", "_guard", "_task", "_timer", "_why")
 
@@ -381,24 +406,24 @@ class _Lasting:
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
         self._guard.watch(self)
-        self._wait_for_the_end()
+        self._schedule_expiry()
 
-    def _wait_for_the_end(self) -> None:
-        """Of the credentials, by the wall clock; the loop's own may be a moment ahead of it."""
+    def _schedule_expiry(self) -> None:
+        """Sets a timer for the expiry of the credentials by the wall clock, which may be slightly behind the loop's clock."""
         assert self._call.caller is not None
-        left_ms = self._guard.milliseconds_left(self._call.caller)
+        left_ms = self._guard.lifetime_left_ms(self._call.caller)
         if left_ms is not None:
-            self._timer = self._task.get_loop().call_later(max(left_ms, 1) / 1000, self._end_has_come)
+            self._timer = self._task.get_loop().call_later(max(left_ms, 1) / 1000, self._on_expiry)
 
-    def _end_has_come(self) -> None:
-        self.look()
+    def _on_expiry(self) -> None:
+        self.check()
         if self._why is None:
-            self._wait_for_the_end()
+            self._schedule_expiry()
 
-    def look(self) -> None:
-        """Ends it, where it may go on no longer. Called when rights have changed, and when credentials expire."""
+    def check(self) -> None:
+        """Cancels the task if the call may not continue. Called when rights have changed, and when credentials expire."""
         if self._why is None:
-            self._why = self._call.why_no_more()
+            self._why = self._call.end_reason()
             if self._why is not None:
                 self._task.cancel()
 
@@ -410,12 +435,12 @@ class _Lasting:
             return
         cancelled_by_us_alone = self._task.uncancel() <= self._cancelling
         if cancelled_by_us_alone and kind is not None and issubclass(kind, asyncio.CancelledError):
-            if not isinstance(self._why, Unavailable):  # that is no refusal of this caller
+            if not isinstance(self._why, Unavailable):  # a stale view is no refusal of this principal
                 self._guard.cut(self._call, self._why)
             raise self._why from None
 
 
 def _request_id() -> str:
-    """As the log names the present call."""
+    """Returns the request id of the present call; empty outside a request."""
     call = current_call()
     return call.request_id if call is not None else ""

@@ -1,15 +1,14 @@
-"""Bearer tokens of an OpenID provider: JWTs, checked with the provider's own public keys.
+"""Verifies bearer tokens (JWTs) of an OpenID provider with the provider's public keys.
 
-    token ─▶ its kid ─▶ a key that is known? ─▶ signature, issuer, audience, times ─▶ the principal, until the token expires
-                            └ no: the provider is asked once more, at most every ASK_AGAIN_S       └ or its key is taken away
+    token ─▶ its kid ─▶ known key? ─▶ signature, issuer, audience, times ─▶ principal, until the token expires
+                          └ no: read the provider's keys, at most every ASK_AGAIN_S        └ or its key is removed
 
-    {issuer}/.well-known/openid-configuration ─▶ jwks_uri ─▶ keys, read again every KEYS_AGE_S by a task of its own: a client that
-    hangs up stops nothing
+    {issuer}/.well-known/openid-configuration ─▶ jwks_uri ─▶ keys, read every KEYS_AGE_S by a task of their own, which no
+    disconnected client cancels
 
-Only signatures with public keys are taken: a token that says `none`, or HMAC with the public key as its secret, is none (RFC 8725
-§3.1). While the provider is away, known keys hold. Invariants: nothing of a token is believed before its signature was checked
-with a key of the provider; no answer of the provider takes more than ANSWER_BYTES_MAX; a crowd of tokens with unknown keys asks
-it once.
+Only signatures of public-key algorithms are accepted; `none`, and HMAC with a public key as its secret, are not (RFC 8725 §3.1).
+While the provider is unreachable, known keys remain valid. Invariants: no claim is used before the signature is verified. At most
+ANSWER_BYTES_MAX of an answer are read. Any number of tokens with unknown keys causes one request to the provider.
 """
 
 from __future__ import annotations
@@ -31,13 +30,16 @@ from metadata.access.acl import check_principal
 from metadata.errors import TidelogError, Unauthenticated, Unavailable
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+# Bounds of a token, and of an answer of the provider.
 TOKEN_CHARACTERS_MAX: Final = 12 << 10
 ANSWER_BYTES_MAX: Final = 1 << 20
 ANSWER_TIMEOUT_S: Final = 5.0
+# What a waiting call allows beyond ANSWER_TIMEOUT_S, for the loop.
 SCHEDULING_S: Final = 1.0
+# How often keys are read, and how often at most when a token names an unknown key.
 KEYS_AGE_S: Final = 600.0
 ASK_AGAIN_S: Final = 15.0
-# By which clocks may differ.
+# By how much the clocks of broker and provider may differ.
 LEEWAY_S: Final = 30
 KEYS_MAX: Final = 200
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*", re.ASCII)
@@ -47,19 +49,21 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 
 class VerifiedToken(NamedTuple):
+    """Holds what a valid token proves."""
+
     principal: str
     expires_at_ms: int
-    # Whether the provider still has the key that has signed it.
+    # Returns whether the provider still publishes the key that signed the token.
     holds: Callable[[], bool]
 
 
 class _Key(NamedTuple):
-    told: dict[str, Any]
+    document: dict[str, Any]
     jwk: jwt.PyJWK
 
 
 class OidcSettings(Protocol):
-    """Of gateway/access/settings.py's AccessSettings."""
+    """Names the provider and its tokens, as AccessSettings of gateway/access/settings.py does."""
 
     @property
     def oidc_issuer(self) -> str: ...
@@ -70,27 +74,27 @@ class OidcSettings(Protocol):
 
 
 class OidcVerifier:
-    """Its owner runs `run()` as a task."""
+    """Verifies tokens and follows the provider's keys. Its owner runs `run()` as a task."""
 
-    def __init__(self, terms: OidcSettings, fetch: Fetch | None = None) -> None:
-        """`fetch`: how the provider is asked; tests bring their own."""
-        self._issuer = terms.oidc_issuer
-        self._audience = terms.oidc_audience
-        self._claim = terms.oidc_principal_claim
-        self._fetch = fetch or fetched
+    def __init__(self, settings: OidcSettings, fetch: Fetch | None = None) -> None:
+        """`fetch` returns the body at a URL; tests pass their own."""
+        self._issuer = settings.oidc_issuer
+        self._audience = settings.oidc_audience
+        self._claim = settings.oidc_principal_claim
+        self._fetch = fetch or fetch_url
         self._keys: dict[str, _Key] = {}
+        # When the keys may be read again, by the loop's clock; infinite while they are being read.
         self._next_s = float("-inf")
-        """When the provider may be asked again."""
         self._wanted = asyncio.Event()
-        self._answered = asyncio.Event()  # set, and replaced, when the provider was asked
+        self._answered = asyncio.Event()  # set and replaced after each reading
         self._subscribers: list[Callable[[], None]] = []
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` when keys were taken away or replaced. Must not block, nor raise."""
+        """Calls `changed` when keys were removed or replaced. It must not block or raise."""
         self._subscribers.append(changed)
 
     async def run(self) -> None:
-        """Reads the provider's keys, at once and again and again, until cancelled."""
+        """Reads the provider's keys at once, then every KEYS_AGE_S or on demand, until cancelled."""
         while True:
             self._wanted.clear()
             self._next_s = float("inf")
@@ -105,7 +109,7 @@ class OidcVerifier:
                         await self._wanted.wait()
 
     async def verify(self, token: str) -> VerifiedToken:
-        """Unauthenticated for a token that is none of ours; Unavailable where the provider's keys can't be had."""
+        """Returns what the token proves. Raises Unauthenticated; Unavailable while no key of the provider is known."""
         key = await self._key_of(token)
         try:
             claims = jwt.decode(
@@ -120,7 +124,7 @@ class OidcVerifier:
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("the token has expired", hint="Get a new one from the provider.") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise Unauthenticated(f"the token is not accepted: {_said(error)}", hint=_HINT) from None
+            raise Unauthenticated(f"the token is not accepted: {_reason(error)}", hint=_HINT) from None
         principal = claims.get(self._claim)
         if not isinstance(principal, str):
             raise Unauthenticated(f"the token names no principal: its claim {self._claim} is not text", hint=_HINT)
@@ -134,7 +138,9 @@ class OidcVerifier:
     async def _key_of(self, token: str) -> _Key:
         if len(token) > TOKEN_CHARACTERS_MAX:
             raise Unauthenticated("the token is too long", hint=_HINT)
-        if not _TOKEN.fullmatch(token):  # versions of the library overlook what is no Base64: one token would be many texts
+        if not _TOKEN.fullmatch(
+            token
+        ):  # some versions of PyJWT ignore characters outside Base64, so one token would be cached under many texts
             raise Unauthenticated("the credentials are neither an API key nor a token", hint=_HINT)
         try:
             head = jwt.get_unverified_header(token)
@@ -149,7 +155,7 @@ class OidcVerifier:
             key = self._known(kid)
         if key is None:
             if not self._keys:
-                raise Unavailable("the keys of the OpenID provider can't be had", hint="Retry with back-off.")
+                raise Unavailable("the broker could not read the keys of the OpenID provider", hint="Retry with back-off.")
             raise Unauthenticated("the token is signed with a key that its provider does not know", hint=_HINT)
         return key
 
@@ -159,7 +165,7 @@ class OidcVerifier:
         return self._keys.get(kid) if isinstance(kid, str) else None
 
     async def _ask(self) -> None:
-        """Waits until the provider was asked for its keys, unless that was a moment ago."""
+        """Requests a reading of the keys and waits for it, unless the last was less than ASK_AGAIN_S ago."""
         if self._next_s <= self._now_s() or self._next_s == float("inf"):
             self._wanted.set()
             with suppress(TimeoutError):
@@ -167,12 +173,12 @@ class OidcVerifier:
                     await self._answered.wait()
 
     async def _read_again(self) -> None:
-        """What fails leaves the keys that are known."""
+        """Reads the keys; after a failure the known keys remain."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 found = await self._read()
         except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
-            log.warning("the OpenID provider %s tells no keys: %s", self._issuer, error or type(error).__name__)
+            log.warning("reading keys of the OpenID provider failed issuer=%s: %s", self._issuer, error or type(error).__name__)
             return
         if found:
             lost = any(found.get(kid) is not key for kid, key in self._keys.items())
@@ -183,18 +189,18 @@ class OidcVerifier:
     async def _read(self) -> dict[str, _Key]:
         about = msgspec.json.decode(await self._fetch(self._issuer.rstrip("/") + "/.well-known/openid-configuration"))
         if not isinstance(about, dict) or about.get("issuer") != self._issuer:
-            raise ValueError("it calls itself otherwise than oidc_issuer")
+            raise ValueError("its issuer differs from oidc_issuer")
         where = about.get("jwks_uri")
         if not isinstance(where, str) or not _is_safe(where):
-            raise ValueError("its jwks_uri is no https URL")
-        told = msgspec.json.decode(await self._fetch(where))
-        listed = told.get("keys") if isinstance(told, dict) else None
+            raise ValueError("its jwks_uri is not an https URL")
+        document = msgspec.json.decode(await self._fetch(where))
+        listed = document.get("keys") if isinstance(document, dict) else None
         keys: dict[str, _Key] = {}
         for each in listed[:KEYS_MAX] if isinstance(listed, list) else ():
             if (jwk := _public_key(each)) is not None:
                 kid = jwk.key_id or ""
                 held = self._keys.get(kid)
-                keys[kid] = held if held is not None and held.told == each else _Key(each, jwk)
+                keys[kid] = held if held is not None and held.document == each else _Key(each, jwk)
         return keys
 
     def _now_s(self) -> float:
@@ -204,12 +210,12 @@ class OidcVerifier:
 _HINT: Final = "Show a token of the provider that this cluster trusts, for its audience, or an API key."
 
 
-def _public_key(told: Any) -> jwt.PyJWK | None:
-    """None for what signs nothing, or is a secret that two share."""
-    if not isinstance(told, dict) or told.get("kty") not in {"RSA", "EC", "OKP"} or told.get("use", "sig") != "sig":
+def _public_key(document: Any) -> jwt.PyJWK | None:
+    """Returns a public signing key; None for keys of other uses and for shared secrets."""
+    if not isinstance(document, dict) or document.get("kty") not in {"RSA", "EC", "OKP"} or document.get("use", "sig") != "sig":
         return None
     try:
-        return jwt.PyJWK({name: value for name, value in told.items() if name != "d"})
+        return jwt.PyJWK({name: value for name, value in document.items() if name != "d"})
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
 
@@ -219,14 +225,14 @@ def _is_safe(url: str) -> bool:
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK))
 
 
-def _said(error: Exception) -> str:
-    """The library's words hold nothing of the token for these; for others only what kind of fault it is."""
+def _reason(error: Exception) -> str:
+    """Returns the library's message where it holds nothing of the token, else a general one."""
     known = (jwt.InvalidAudienceError, jwt.InvalidIssuerError, jwt.ImmatureSignatureError, jwt.MissingRequiredClaimError)
     return str(error) if isinstance(error, known) else "its signature or its form is wrong"
 
 
-async def fetched(url: str) -> bytes:
-    """The body at a URL. Raises aiohttp.ClientError, ValueError."""
+async def fetch_url(url: str) -> bytes:
+    """Returns the body at a URL. Raises aiohttp.ClientError; ValueError for another status than 200, or a body too large."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as answer:
         answer.raise_for_status()

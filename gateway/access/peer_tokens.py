@@ -1,19 +1,19 @@
 """Signs and checks the short-lived tokens by which brokers of one cluster prove themselves to each other. Pure.
 
-Each call between brokers carries one token, and what the calling broker asserts, as metadata:
+Each call between brokers carries one token, and the assertions of the calling broker, as metadata:
 
     tidelog-peer           v1:{issued at, ms since 1970}:{id of the called broker}:{HMAC-SHA256, hex}
     tidelog-forwarded-by   id of the calling broker
-    tidelog-principal      whom the calling broker has authenticated, percent-encoded
-    tidelog-key            id of the API key that the client has shown to the calling broker
-    tidelog-unchecked      the calling broker has authenticated nobody
+    tidelog-principal      principal that the calling broker has authenticated, percent-encoded
+    tidelog-key            id of the API key that the calling broker has authenticated
+    tidelog-unchecked      the calling broker runs without authentication
 
     HMAC key    HMAC-SHA256(peer secret, "tidelog peer token v1" and the cluster id)
     HMAC input  the first three fields of the token, the method, and all asserted entries; each with its length before it
 
-The peer secret itself never leaves the broker. A token that is read from the wire serves for calls of one method to one broker for
-one principal, until it expires. Both clocks count: a token is accepted from CLOCK_SKEW_MS_MAX before its issue until
-LIFETIME_MS and CLOCK_SKEW_MS_MAX after it. Invariant: errors speak of times or of the called broker only where the HMAC is right.
+The peer secret never leaves the broker. A token that is read from the wire permits calls of one method to one broker for one
+principal, until it expires. The clocks of both brokers matter: a token is accepted from CLOCK_SKEW_MS_MAX before its issue until
+LIFETIME_MS and CLOCK_SKEW_MS_MAX after it. Invariant: errors name times or the called broker only where the HMAC is valid.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ LIFETIME_MS: Final = 30_000
 CLOCK_SKEW_MS_MAX: Final = 60_000
 # A token is used again for this long, so that a call costs no HMAC.
 REUSE_MS: Final = 5_000
+# Signed and verified tokens that are cached.
 REMEMBERED_MAX: Final = 10_000
 PRINCIPAL_CHARACTERS_MAX: Final = 249
 
@@ -59,13 +60,13 @@ Entries = tuple[tuple[str, str], ...]
 
 
 class PeerClaim(NamedTuple):
-    """What a call from another broker carries."""
+    """Holds the token and the assertions that a call from another broker carries."""
 
     token: str
     asserted: Entries
 
     def value(self, name: str) -> str:
-        """The asserted value; empty where there is none."""
+        """Returns the asserted value; empty where there is none."""
         return next((value for key, value in self.asserted if key == name), "")
 
     @property
@@ -82,12 +83,12 @@ class PeerClaim(NamedTuple):
 
 
 def asserted_principal(principal: str) -> str:
-    """The principal's name as an ASCII value of gRPC metadata; Claim.principal decodes it."""
+    """Encodes a principal as an ASCII value of gRPC metadata; PeerClaim.principal decodes it."""
     return principal if _PLAIN.issuperset(principal) else quote(principal, safe="")
 
 
 class PeerTokens:
-    """One broker's side: it signs for its own calls, and checks those of others."""
+    """Signs the calls of one broker, and checks calls from others; both results are cached."""
 
     def __init__(self, secret: Secret, *, cluster_id: str, broker_id: str, now_ms: Callable[[], int]) -> None:
         self._key = hmac.digest(secret.reveal().encode(), _framed((_KEY_PURPOSE, cluster_id.encode())), "sha256")
@@ -97,7 +98,7 @@ class PeerTokens:
         self._proven: dict[tuple[str, str, Entries], tuple[int, str]] = {}
 
     def sign(self, called: str, method: str, asserted: Entries) -> str:
-        """A token for calls of `method` to the broker `called`. FORWARDED_BY is added to what is asserted."""
+        """Returns a token for calls of `method` to the broker `called`; it covers `asserted` and FORWARDED_BY."""
         assert method in FORWARDED_CALLS, f"{method} is not in FORWARDED_CALLS: the other broker would refuse it"
         now_ms = self._now_ms()
         wanted = (called, method, asserted)
@@ -114,7 +115,8 @@ class PeerTokens:
     def check(self, claim: PeerClaim, method: str) -> None:
         """Raises Unauthenticated unless a broker of this cluster has signed the claim for this method.
 
-        Raises Unavailable, which clients retry, where one has, but the clocks differ too much or it meant another broker.
+        Raises Unavailable, which clients retry, where the signature is valid, but the clocks differ too much or the token names
+        another broker.
         """
         shown = (claim.token, method, claim.asserted)
         proven = self._proven.get(shown)
@@ -135,12 +137,12 @@ class PeerTokens:
         if called != self._broker_id:
             raise Unavailable(
                 f"broker {claim.broker_id} called broker {called}, and reached broker {self._broker_id}",
-                hint="Retry. Where it lasts: does each broker have an address of its own (advertise_grpc)?",
+                hint="Retry. If it persists, check that each broker has an address of its own (advertise_grpc).",
                 broker_id=claim.broker_id,
             )
 
     def _verified(self, claim: PeerClaim, method: str) -> tuple[int, str]:
-        """When the token was issued, and for a call to which broker."""
+        """Returns the time of issue (ms since 1970) and the called broker of a token. Raises Unauthenticated."""
         found = _TOKEN.fullmatch(claim.token)
         if found is None:
             raise _not_a_broker()
@@ -155,12 +157,12 @@ class PeerTokens:
 
 
 def _framed(parts: Iterable[bytes]) -> bytes:
-    """Each part with its length before it, so that two lists of parts never look alike."""
+    """Joins the parts, each after its length, so that no two lists of parts have equal bytes."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def _not_a_broker() -> Unauthenticated:
     return Unauthenticated(
         "only brokers of this cluster may forward calls",
-        hint="Was it a broker? It needs the same etcd, and authentication or else TLS. A client must not send tidelog-… metadata.",
+        hint="A broker needs the same etcd, and authentication or else TLS. A client must not send tidelog-… metadata.",
     )

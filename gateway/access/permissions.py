@@ -1,14 +1,14 @@
-"""What each call needs: one row for every route of HTTP and every method of gRPC. Pure.
+"""Lists the access that each call requires: one row for every HTTP route, gRPC method and Kafka API. Pure.
 
-    topic, group     of each topic and group that the call names, in its path or its message
-    cluster          asked before the call begins
-    open             answers strangers, too: probes
-    peer             other brokers alone
-    changes          told by the audit log also where it was allowed
-    lasts            ends when its credentials do, or when a right that it used is taken back
-    none of the first three: whoever has shown who it is
+    topic, group     the operation on each topic and group that the call names, in its path or its message
+    cluster          the operation on the cluster, checked before the call begins
+    open             needs no authentication: probes
+    peer             only other brokers may make it
+    changes          the audit log records it when it is permitted as well
+    lasts            ends when its credentials expire, or when a right that it uses is revoked
+    none of the first three: every authenticated principal may make it
 
-Invariant: a call without a row is not served: a test holds the rows against all routes and methods.
+Invariant: a call without a row is refused; a test compares the rows with all routes and methods.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from metadata.access.acl import Operation
 
 @dataclass(frozen=True, slots=True)
 class RequiredAccess:
+    """Holds the access that one call requires; the fields are those of the module's table."""
+
     topic: Operation | None = None
     group: Operation | None = None
     cluster: Operation | None = None
@@ -31,8 +33,8 @@ class RequiredAccess:
     lasts: bool = False
 
 
-# Who has shown who it is.
-_ANYBODY: Final = RequiredAccess()
+# Every authenticated principal.
+_AUTHENTICATED: Final = RequiredAccess()
 _OPEN: Final = RequiredAccess(open=True)
 _READ: Final = RequiredAccess(topic="read", lasts=True)
 _DESCRIBE: Final = RequiredAccess(topic="describe")
@@ -54,10 +56,10 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", "/livez"): _OPEN,
     ("GET", "/readyz"): _OPEN,
     ("GET", "/startupz"): _OPEN,
-    ("GET", "/openapi.json"): _ANYBODY,
+    ("GET", "/openapi.json"): _AUTHENTICATED,
     ("GET", "/metrics"): _METRICS,
     ("GET", "/metrics/detail"): _METRICS,
-    ("GET", "/v1/topics"): _ANYBODY,  # of these, those that it may describe
+    ("GET", "/v1/topics"): _AUTHENTICATED,  # the answer lists those that the caller may describe
     ("POST", "/v1/topics"): _ADMIN,
     ("GET", _TOPIC): _DESCRIBE,
     ("PATCH", _TOPIC): _ADMIN,
@@ -72,12 +74,12 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("POST", f"{_TOPIC}/records"): RequiredAccess(topic="write"),
     ("GET", f"{_TOPIC}/records"): _READ,
     ("GET", f"{_PARTITION}/records"): _READ,
-    ("POST", "/v1/producers"): _ANYBODY,
-    ("GET", "/v1/cluster"): _ANYBODY,
-    ("GET", "/v1/brokers"): _ANYBODY,
+    ("POST", "/v1/producers"): _AUTHENTICATED,
+    ("GET", "/v1/cluster"): _AUTHENTICATED,
+    ("GET", "/v1/brokers"): _AUTHENTICATED,
     ("POST", "/v1/brokers/{broker_id}/drain"): _CLUSTER_ADMIN,
     ("POST", "/v1/brokers/{broker_id}/undrain"): _CLUSTER_ADMIN,
-    ("GET", "/v1/groups"): _ANYBODY,  # of these, those that it may describe
+    ("GET", "/v1/groups"): _AUTHENTICATED,  # the answer lists those that the caller may describe
     ("GET", _GROUP): RequiredAccess(group="describe"),
     ("DELETE", _GROUP): _GROUP_ADMIN,
     ("POST", f"{_GROUP}/seek"): _GROUP_ADMIN,
@@ -107,7 +109,7 @@ _GROUPS: Final = "/tidelog.v1.Groups/"
 _ACCESS: Final = "/tidelog.v1.Access/"
 
 GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
-    f"{_LOG}InitProducer": _ANYBODY,
+    f"{_LOG}InitProducer": _AUTHENTICATED,
     f"{_LOG}Produce": RequiredAccess(topic="write"),
     f"{_LOG}ProduceStream": RequiredAccess(topic="write"),  # each message is checked
     f"{_LOG}Fetch": _READ,
@@ -118,11 +120,11 @@ GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_LOG}FindWrittenOnce": RequiredAccess(peer=True),
     f"{_TOPICS}CreateTopic": _ADMIN,
     f"{_TOPICS}GetTopic": _DESCRIBE,
-    f"{_TOPICS}ListTopics": _ANYBODY,
+    f"{_TOPICS}ListTopics": _AUTHENTICATED,
     f"{_TOPICS}UpdateTopic": _ADMIN,
     f"{_TOPICS}DeleteTopic": _ADMIN,
-    f"{_CLUSTER}GetCluster": _ANYBODY,
-    f"{_CLUSTER}ListBrokers": _ANYBODY,
+    f"{_CLUSTER}GetCluster": _AUTHENTICATED,
+    f"{_CLUSTER}ListBrokers": _AUTHENTICATED,
     f"{_CLUSTER}DrainBroker": _CLUSTER_ADMIN,
     f"{_CLUSTER}UndrainBroker": _CLUSTER_ADMIN,
     f"{_CLUSTER}ExplainOffset": RequiredAccess(topic="read"),
@@ -133,7 +135,7 @@ GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_GROUPS}LeaveGroup": _MEMBER,
     f"{_GROUPS}OffsetCommit": _MEMBER,
     f"{_GROUPS}OffsetFetch": RequiredAccess(group="describe", topic="describe"),
-    f"{_GROUPS}ListGroups": _ANYBODY,
+    f"{_GROUPS}ListGroups": _AUTHENTICATED,
     f"{_GROUPS}DescribeGroup": RequiredAccess(group="describe"),
     f"{_GROUPS}DeleteGroup": _GROUP_ADMIN,
     f"{_GROUPS}DeleteOffsets": _GROUP_ADMIN,
@@ -150,7 +152,7 @@ GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_ACCESS}DeleteQuota": _CLUSTER_ADMIN,
 }
 
-# By the name of the API. Where an API names topics and groups, each of them is checked, and its error stands in its place.
+# By the name of the API. An API that names several topics or groups checks each, and answers an error for each.
 KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "ApiVersions": _OPEN,
     "SaslHandshake": _OPEN,
@@ -160,20 +162,20 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "ListOffsets": _DESCRIBE,
     "OffsetForLeaderEpoch": _DESCRIBE,
     "Metadata": _DESCRIBE,
-    "DescribeCluster": _ANYBODY,
+    "DescribeCluster": _AUTHENTICATED,
     "DescribeTopicPartitions": _DESCRIBE,
-    "InitProducerId": _ANYBODY,
+    "InitProducerId": _AUTHENTICATED,
     "CreateTopics": _ADMIN,
     "DeleteTopics": _ADMIN,
     "CreatePartitions": _ADMIN,
     "DeleteRecords": _ADMIN,
-    # Of topics and of brokers.
+    # Configurations of topics and of brokers.
     "DescribeConfigs": RequiredAccess(topic="describe", cluster="describe"),
     "AlterConfigs": RequiredAccess(topic="admin", cluster="admin", changes=True),
     "IncrementalAlterConfigs": RequiredAccess(topic="admin", cluster="admin", changes=True),
     "DescribeLogDirs": RequiredAccess(cluster="describe"),
     "ElectLeaders": RequiredAccess(topic="describe", cluster="admin"),
-    "ListPartitionReassignments": _ANYBODY,  # there are none
+    "ListPartitionReassignments": _AUTHENTICATED,  # there are none
     "FindCoordinator": RequiredAccess(group="describe"),
     "JoinGroup": _WAITING_MEMBER,
     "SyncGroup": _WAITING_MEMBER,
@@ -182,7 +184,7 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "OffsetCommit": _MEMBER,
     "OffsetFetch": RequiredAccess(group="describe", topic="describe"),
     "DescribeGroups": RequiredAccess(group="describe"),
-    "ListGroups": _ANYBODY,  # of these, those that it may describe
+    "ListGroups": _AUTHENTICATED,  # the answer lists those that the caller may describe
     "DeleteGroups": _GROUP_ADMIN,
     "OffsetDelete": _GROUP_ADMIN,
     "DescribeAcls": _CLUSTER_LIST,
@@ -194,8 +196,8 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "AlterUserScramCredentials": _CLUSTER_ADMIN,
 }
 
-# What one broker may call at another. A peer's token for any other call is refused: brokers make topics, keys and ACLs in the
-# metadata store, not through each other.
+# Methods that one broker may call at another. A peer token for any other method is refused: brokers change topics, keys and ACLs
+# in the metadata store, not through each other.
 FORWARDED_CALLS: Final = frozenset(
     {
         f"{_LOG}Produce",
@@ -221,7 +223,7 @@ FORWARDED_CALLS: Final = frozenset(
 
 
 class HttpRoute:
-    """One row of HTTP_CALLS, by the parts of its path."""
+    """Matches paths to one row of HTTP_CALLS, and says at which part of the path its topic and group are (0: none)."""
 
     __slots__ = ("action", "group_at", "needs", "topic_at", "words")
 
@@ -233,8 +235,8 @@ class HttpRoute:
         self.topic_at = parts.index("{topic}") if "{topic}" in parts else 0
         self.group_at = parts.index("{group}") if "{group}" in parts else 0
 
-    def fits(self, parts: Sequence[str]) -> bool:
-        for at, word in self.words:  # noqa: SIM110  # each request comes through here, and all() costs four times as much
+    def matches(self, parts: Sequence[str]) -> bool:
+        for at, word in self.words:  # noqa: SIM110  # every request runs this, and all() costs four times as much
             if parts[at] != word:
                 return False
         return True
@@ -248,13 +250,13 @@ def _by_method_and_length() -> dict[tuple[str, int], list[HttpRoute]]:
 
 
 _ROUTES: Final = _by_method_and_length()
-# What is not there is told to those alone who have shown who they are.
-NO_ROUTE: Final = HttpRoute("", "", _ANYBODY)
+# Paths without a route: only authenticated clients receive 404.
+NO_ROUTE: Final = HttpRoute("", "", _AUTHENTICATED)
 
 
 def http_route(method: str, parts: Sequence[str]) -> HttpRoute:
-    """The row of a path that was taken apart at its slashes."""
+    """Returns the row of a path that was split at its slashes; NO_ROUTE where there is none."""
     for route in _ROUTES.get((method, len(parts) - 1), ()):
-        if route.fits(parts):
+        if route.matches(parts):
             return route
     return NO_ROUTE

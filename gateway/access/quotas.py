@@ -1,10 +1,10 @@
-"""What each principal has used of its quota at this broker, and for how long it has to wait.
+"""Meters what each principal uses of its quota at this broker, and how long it must wait.
 
-    a request   ─▶ `begin`: Throttled while it is in debt, with how long ─▶ counted as it goes ─▶ debt for the next one
-    a stream    ─▶ begun as a request; then it waits here in place of being refused: who reads slowly, or is read slowly, needs no
-    error
+    a request   ─▶ `begin` raises Throttled with the wait while the quota is overdrawn ─▶ bytes are counted as they pass
+    a stream    ─▶ begins as a request; then each message waits here instead of failing
 
-Invariant: at most METERS_MAX principals are remembered; one that is forgotten begins with a full bucket.
+A request may overdraw the quota; the next one waits until the bucket has refilled.
+Invariant: at most METERS_MAX principals have meters; a principal whose meter was dropped begins with a full bucket.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from metadata.access.quota import Quota, TokenBucket
 from metadata.errors import Throttled
 
 METERS_MAX: Final = 10_000
-# A stream looks again after this at the latest: its quota may have been raised.
+# The longest sleep of a stream before it checks again, since its quota may have been raised.
 PAUSE_S_MAX: Final = 10.0
-_SPOKEN: Final = {
+_SETTING_NAMES: Final = {
     "bytes_in": "bytes_in_per_second",
     "bytes_out": "bytes_out_per_second",
     "requests": "requests_per_second",
@@ -27,13 +27,13 @@ _SPOKEN: Final = {
 
 
 class Quotas(Protocol):
-    """What metadata/access/cache.py's AccessCache tells."""
+    """Looks up quotas, as AccessCache of metadata/access/cache.py does."""
 
     def quota(self, principal: str) -> Quota | None: ...
 
 
 class Meter:
-    """Of one principal."""
+    """Counts what one principal uses of its quota, in one token bucket for each limit; None where there is no limit."""
 
     __slots__ = ("_clock", "_principal", "bytes_in", "bytes_out", "quota", "requests")
 
@@ -47,79 +47,82 @@ class Meter:
         self.requests = TokenBucket(quota.requests_per_second, now_s) if quota.requests_per_second else None
 
     def begin(self) -> None:
-        """A request begins. Throttled while what came before is not worked off."""
+        """Begins a request and counts it. Raises Throttled, with the wait, while an earlier one has overdrawn the quota."""
         now_s = self._clock()
         for name in ("bytes_in", "bytes_out", "requests"):
             bucket: TokenBucket | None = getattr(self, name)
             if bucket is not None and (wait_s := bucket.wait_s(now_s)) > 0:
                 raise Throttled(
-                    f"{self._principal} has used up its {_SPOKEN[name]} of {bucket.rate:g} at this broker",
+                    f"{self._principal} has used up its {_SETTING_NAMES[name]} of {bucket.rate:g} at this broker",
                     retry_after_s=wait_s,
                     hint="Retry after that time, ask for less, or ask for a larger quota.",
                 )
-        self.sent()
+        self.add_request()
 
-    def sent(self) -> None:
-        """A request, or a message on a stream."""
+    def add_request(self) -> None:
+        """Counts a request, or a message of a stream."""
         if self.requests is not None:
             self.requests.take(1, self._clock())
 
-    def took(self, bytes_count: int) -> None:
+    def add_bytes_in(self, bytes_count: int) -> None:
         if self.bytes_in is not None:
             self.bytes_in.take(bytes_count, self._clock())
 
-    def gave(self, bytes_count: int) -> None:
+    def add_bytes_out(self, bytes_count: int) -> None:
         if self.bytes_out is not None:
             self.bytes_out.take(bytes_count, self._clock())
 
     def wait_s(self, *buckets: TokenBucket | None) -> float:
-        """Until there is something in all of these."""
+        """Returns the seconds until none of these buckets is overdrawn."""
         now_s = self._clock()
         return max((bucket.wait_s(now_s) for bucket in buckets if bucket is not None), default=0.0)
 
 
 class StreamUsage:
-    """What one stream uses. Its meter is looked up each time: streams outlive changes of quotas."""
+    """Meters one stream. It looks the meter up each time, since quotas change while a stream is open."""
 
     __slots__ = ("_meter",)
 
     def __init__(self, meter: Callable[[], Meter | None]) -> None:
         self._meter = meter
 
-    async def until_it_may_send(self) -> None:
-        """Of the next message on a stream, which counts as a request."""
+    async def wait_to_send(self) -> None:
+        """Waits until the client may send the next message, and counts it as a request."""
         while (meter := self._meter()) is not None:
             wait_s = meter.wait_s(meter.bytes_in, meter.requests)
             if not wait_s:
-                meter.sent()
+                meter.add_request()
                 return
             await asyncio.sleep(min(wait_s, PAUSE_S_MAX))
 
-    async def until_it_may_receive(self) -> None:
+    async def wait_to_receive(self) -> None:
+        """Waits until the client may receive more bytes."""
         while (meter := self._meter()) is not None:
             wait_s = meter.wait_s(meter.bytes_out)
             if not wait_s:
                 return
             await asyncio.sleep(min(wait_s, PAUSE_S_MAX))
 
-    def took(self, bytes_count: int) -> None:
+    def add_bytes_in(self, bytes_count: int) -> None:
         if (meter := self._meter()) is not None:
-            meter.took(bytes_count)
+            meter.add_bytes_in(bytes_count)
 
-    def gave(self, bytes_count: int) -> None:
+    def add_bytes_out(self, bytes_count: int) -> None:
         if (meter := self._meter()) is not None:
-            meter.gave(bytes_count)
+            meter.add_bytes_out(bytes_count)
 
 
 class PrincipalQuotas:
+    """Holds the meters of principals with quotas."""
+
     def __init__(self, quotas: Quotas, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, of no particular beginning."""
+        """`clock` returns monotonic seconds."""
         self._quotas = quotas
         self._clock = clock
         self._meters: dict[str, Meter] = {}
 
     def meter(self, principal: str) -> Meter | None:
-        """None for one without a quota."""
+        """Returns the meter of a principal, a new one after its quota changed; None without a quota."""
         quota = self._quotas.quota(principal)
         if quota is None:
             return None

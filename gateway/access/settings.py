@@ -1,4 +1,4 @@
-"""Settings of who may do what. Pure; checked when they are made."""
+"""Holds and validates the settings of authentication, authorization and the audit log. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from metadata.access.acl import check_principal
 from metadata.errors import InvalidArgument
 
+# Hosts that an OpenID provider may have without TLS.
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -74,11 +75,11 @@ class AccessSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """As `allowed_hosts` names them."""
+        """Returns the names in `allowed_hosts`."""
         return frozenset(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
 
     @property
     def admins(self) -> frozenset[str]:
-        """As `admin_principals` names them."""
+        """Returns the names in `admin_principals`."""
         separator = ";" if ";" in self.admin_principals else ","
         return frozenset(name.strip() for name in self.admin_principals.split(separator) if name.strip())

@@ -17,7 +17,7 @@ from gateway.grpc.calls import Context, MethodHandler, client_host, ended, only_
 from gateway.grpc.limits import CallLimiter
 from gateway.net.tls.client_subject import grpc_subject
 
-DOOR: Final = "grpc"
+LISTENER: Final = "grpc"
 # Outcome of a call whose client disconnected; its work may be done or not.
 CANCELLED: Final = "CANCELLED"
 # Makers of handlers, by whether answers are streams. Requests are read as streams; on the wire a unary call is a stream of one.
@@ -53,16 +53,16 @@ class GrpcGuard:
             flow = guard.flow(checked) if lives or meter is not None else None
             begun = False
             try:
-                with guard.as_long_as_it_may(checked) if needs.lasts else nullcontext():
+                with guard.while_permitted(checked) if needs.lasts else nullcontext():
                     request = await ended(context, taken_up(checked, request, context))
                     begun = True
                     if flow is None:
                         return await behavior(request, context)
                     if not reads:
-                        flow.took(len(request))
+                        flow.add_bytes_in(len(request))
                     answer = await behavior(request, _Metered(context, flow))
                     if isinstance(answer, bytes):
-                        flow.gave(len(answer))
+                        flow.add_bytes_out(len(answer))
                     return answer
             except asyncio.CancelledError:
                 checked.failure = checked.failure or CANCELLED
@@ -98,8 +98,8 @@ class GrpcGuard:
         needs, address = GRPC_CALLS[path], client_host(context)
         if is_forwarded:
             claim = PeerClaim(token, tuple(sorted(asserted)))
-            return self._guard.begin_forwarded(needs, claim, door=DOOR, action=path, address=address)
-        return await self._guard.begin(needs, shown, lambda: grpc_subject(context), door=DOOR, action=path, address=address)
+            return self._guard.begin_forwarded(needs, claim, listener=LISTENER, action=path, address=address)
+        return await self._guard.begin(needs, shown, lambda: grpc_subject(context), listener=LISTENER, action=path, address=address)
 
 
 class _Metered:
@@ -115,14 +115,14 @@ class _Metered:
 
     async def read(self) -> Any:
         if not self._first:  # the first message came with the request, which was counted at its beginning
-            await self._flow.until_it_may_send()
+            await self._flow.wait_to_send()
         self._first = False
         message = await self._context.read()
         if isinstance(message, bytes):
-            self._flow.took(len(message))
+            self._flow.add_bytes_in(len(message))
         return message
 
     async def write(self, message: bytes) -> None:
-        await self._flow.until_it_may_receive()
+        await self._flow.wait_to_receive()
         await self._context.write(message)
-        self._flow.gave(len(message))
+        self._flow.add_bytes_out(len(message))

@@ -56,8 +56,8 @@ class HttpApp:
 
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._fetch = HttpFetch(broker, waits)
-        self._produce = HttpProduce(broker, self._fetch.room)
-        self._groups = HttpGroups(broker, waits, self._fetch.room)
+        self._produce = HttpProduce(broker, self._fetch.budget)
+        self._groups = HttpGroups(broker, waits, self._fetch.budget)
         self._status = HttpStatus(broker)
         self._broker = broker
         self._admin: Asgi | None = None
@@ -72,11 +72,11 @@ class HttpApp:
         call.trace_with(self._tracing, scope["method"])
         token = begin_call(call)
         try:
-            await self._answered(scope, receive, answer)
+            await self._respond(scope, receive, answer)
         finally:
             end_call(call, token)
 
-    async def _answered(self, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         try:
             if self.hosts is not None:
                 self.hosts.check(scope["method"], scope["headers"])
@@ -97,11 +97,11 @@ class HttpApp:
 
     async def _guarded(self, guard: HttpGuard, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         async def route(receive: Receive, send: Send) -> None:
-            answer.goes_out_by(send)
+            answer.use_send(send)
             await self._route(scope, receive, answer)
 
         parts = _path_parts(scope["raw_path"])
-        await guard.answer(scope, receive, answer.way_out, parts, answer.request_id, route)
+        await guard.answer(scope, receive, answer.send_raw, parts, answer.request_id, route)
 
     async def _route(self, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         match _path_parts(scope["raw_path"]):
@@ -122,18 +122,18 @@ class HttpApp:
                 request = Request(scope, receive, answer.send)
                 host, _ = scope.get("client") or ("", 0)
                 await self._groups.answer(request, path, await _short_body(request), host)
-            case ["", *path] if (tell := self._status.handler("/".join(path))) is not None:
+            case ["", *path] if (handler := self._status.handler("/".join(path))) is not None:
                 request = Request(scope, receive, answer.send)
                 if request.method != "GET":
                     raise _not_allowed(request, "GET")
                 await _short_body(request)
-                await tell(request)
+                await handler(request)
             case _:
                 body = await _short_body(Request(scope, receive, answer.send))
-                admin = self._admin if self._admin is not None else await self._admin_thread.run(self._made_admin)
-                await admin(scope, _received(body, receive), answer.send)
+                admin = self._admin if self._admin is not None else await self._admin_thread.run(self._load_admin_api)
+                await admin(scope, _replay(body, receive), answer.send)
 
-    def _made_admin(self) -> Asgi:
+    def _load_admin_api(self) -> Asgi:
         """In a thread, one at a time, so that what is served meanwhile does not wait."""
         if self._admin is None:
             from gateway.http.admin.api import admin_api
@@ -153,10 +153,10 @@ class ResponseWriter:
         self.begun = False
 
     @property
-    def way_out(self) -> Send:
+    def send_raw(self) -> Send:
         return self._send
 
-    def goes_out_by(self, send: Send) -> None:
+    def use_send(self, send: Send) -> None:
         self._send = send
 
     async def send(self, message: Message) -> None:
@@ -206,7 +206,7 @@ async def _short_body(request: Request) -> bytes:
     return body
 
 
-def _received(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body at once, then whatever comes (a client that hangs up)."""
     given = False
 

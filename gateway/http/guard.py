@@ -1,4 +1,4 @@
-"""The guard at the HTTP door: app.py hands each request through here, where authentication is on."""
+"""The guard at the HTTP listener: app.py hands each request through here, where authentication is on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.http.request import Message, Receive, Scope, Send
 from gateway.net.tls.client_subject import http_subject
 from metadata.errors import TidelogError
 
-DOOR: Final = "http"
+LISTENER: Final = "http"
 ERROR: Final = "INTERNAL"
 _OPEN: Final = RequiredAccess(open=True)
 Route = Callable[[Receive, Send], Awaitable[None]]
@@ -32,7 +32,7 @@ class HttpGuard:
             _OPEN if self._guard.metrics_open and scope["path"] in METRICS_PATHS else route.needs,
             _authorization(scope),
             lambda: http_subject(scope),
-            door=DOOR,
+            listener=LISTENER,
             action=route.action if route is not NO_ROUTE else scope["method"],
             address=_address(scope),
             request_id=request_id,
@@ -45,7 +45,7 @@ class HttpGuard:
                 receive, send = _metered_receive(receive, flow), _metered_send(send, flow)
         failure = ERROR
         try:
-            with self._guard.as_long_as_it_may(call) if call.needs.lasts else nullcontext():
+            with self._guard.while_permitted(call) if call.needs.lasts else nullcontext():
                 await answer(receive, send)
             failure = ""
         except TidelogError as error:
@@ -80,7 +80,7 @@ def _metered_receive(receive: Receive, flow: StreamUsage) -> Receive:
     async def metered() -> Message:
         message = await receive()
         if body := message.get("body"):
-            flow.took(len(body))
+            flow.add_bytes_in(len(body))
         return message
 
     return metered
@@ -90,9 +90,9 @@ def _metered_send(send: Send, flow: StreamUsage) -> Send:
     async def metered(message: Message) -> None:
         body = message.get("body")
         if body and message.get("more_body"):  # of a stream, which waits; one answer goes out whole, and the next request waits
-            await flow.until_it_may_receive()
+            await flow.wait_to_receive()
         await send(message)
         if body:
-            flow.gave(len(body))
+            flow.add_bytes_out(len(body))
 
     return metered

@@ -73,7 +73,7 @@ class Request:
     def query(self, known: frozenset[str]) -> Query:
         return Query(self.query_string, known)
 
-    def only(self, header: bytes) -> bytes | None:
+    def single_header(self, header: bytes) -> bytes | None:
         """The value of a header that may be given once; None where it is not given. InvalidArgument where it is given twice."""
         if header not in self.headers:
             return None
@@ -154,18 +154,18 @@ class Request:
             if not message.get("more_body", False):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    async def attended(self, work: Awaitable[_Value]) -> _Value:
+    async def run_while_connected(self, work: Awaitable[_Value]) -> _Value:
         """What `work` gives; Disconnected, and `work` is cancelled, when the client hangs up before."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._hung_up())
+                watching = tasks.create_task(self._wait_for_disconnect())
                 result = await work
                 watching.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         return result
 
-    async def _hung_up(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
         raise Disconnected
@@ -238,10 +238,10 @@ class Query:
     def timestamp_ms(self, name: str) -> int | None:
         """Milliseconds since 1970, or RFC 3339 with its offset."""
         text = self._values.get(name)
-        return None if text is None else parsed_timestamp_ms(name, text)
+        return None if text is None else parse_timestamp_ms(name, text)
 
 
-def parsed_timestamp_ms(name: str, text: str) -> int:
+def parse_timestamp_ms(name: str, text: str) -> int:
     """`name` is what the text was given as, for who made a mistake in it."""
     if _INTEGER.fullmatch(text):
         if not 0 <= int(text) <= INT64_MAX:

@@ -1,4 +1,4 @@
-"""The HTTP door: uvicorn's protocol in the broker's own loop, without its server, its signal handlers and its ticking.
+"""The HTTP listener: uvicorn's protocol in the broker's own loop, without its server, its signal handlers and its ticking.
 
     start   listen
     stop    refuse new connections ─▶ end long polls and streams ─▶ answer what is in flight ─▶ up to the grace, then cut
@@ -99,9 +99,9 @@ class HttpServer:
         config.load()
         loop = asyncio.get_running_loop()
 
-        def connection(place: ConnectionSlot | None = None) -> asyncio.Protocol:
+        def connection(slot: ConnectionSlot | None = None) -> asyncio.Protocol:
             protocol = BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
-            protocol.place, protocol.open_connections = place, self.connections
+            protocol.slot, protocol.limiter = slot, self.connections
             protocol.open_paths, protocol.audit = self._open_paths, self._audit
             protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
             return protocol
@@ -119,8 +119,8 @@ class HttpServer:
             tls = self._tls
             listener = TlsListener(sockets, lambda: tls.context, connection, self.connections)
             self._accepting = loop.create_task(listener.run(), name="HTTP with TLS")  # until `stop`
-            self._accepting.add_done_callback(_tell_of_the_end)
-        self._tell_the_time()
+            self._accepting.add_done_callback(_log_accept_failure)
+        self._refresh_date()
         return port.address
 
     async def stop(self, grace_s: float) -> None:
@@ -145,10 +145,10 @@ class HttpServer:
         if self._clock is not None:
             self._clock.cancel()
 
-    def _tell_the_time(self) -> None:
+    def _refresh_date(self) -> None:
         """The Date header of all answers (RFC 9110 §6.6.1), once a second."""
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-        self._clock = asyncio.get_running_loop().call_later(1.0, self._tell_the_time)
+        self._clock = asyncio.get_running_loop().call_later(1.0, self._refresh_date)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -158,14 +158,14 @@ class BoundedProtocol(HttpToolsProtocol):
     """
 
     # The request that is being answered. Others may have come behind it on the same connection; uvicorn's `cycle` is the last.
-    _answered: RequestResponseCycle | None = None
+    _current_cycle: RequestResponseCycle | None = None
     # Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense.
     _silent_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     # Taken at the latest when the connection stands.
-    place: ConnectionSlot | None = None
-    open_connections: ConnectionLimiter
+    slot: ConnectionSlot | None = None
+    limiter: ConnectionLimiter
     certificate_required = False
     # Where a stranger is told of; where there is no authentication, nobody is.
     audit: AuditLog | None = None
@@ -173,9 +173,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself
         super().connection_made(transport)
-        if self.place is None:
-            self.place = self.open_connections.take(self.client[0] if self.client else "")
-        if self.place is None:
+        if self.slot is None:
+            self.slot = self.limiter.take(self.client[0] if self.client else "")
+        if self.slot is None:
             transport.abort()
         if (tls := transport.get_extra_info("ssl_object")) is not None:
             limited = cast(Any, transport)
@@ -185,11 +185,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.place is not None:
-            self.place.give_back()
+        if self.slot is not None:
+            self.slot.give_back()
         self._head_arrived()
         self._stop_write_timer()
-        self._tell_of_the_end()
+        self._notify_disconnect()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -224,8 +224,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._answered = cycle
-        refusal: TidelogError | None = self.place.refusal if self.place is not None else None
+        self._current_cycle = cycle
+        refusal: TidelogError | None = self.slot.refusal if self.slot is not None else None
         is_stranger = self.certificate_required and STATE_KEY not in self.app_state
         if cycle.scope["path"] in PROBES and (refusal is not None or is_stranger):
             app, refusal = partial(_status_alone, app, last=refusal is not None), None
@@ -240,14 +240,14 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             await app(scope, receive, send)  # type: ignore[arg-type]  # ASGI's messages are dicts here, TypedDicts there
         except Disconnected:
-            self._tell_of_the_end()
+            self._notify_disconnect()
             self.transport.abort()  # a polite end would keep what nobody takes until it is a stall
 
-    def _tell_of_the_end(self) -> None:
+    def _notify_disconnect(self) -> None:
         """To the request that is being answered: nobody reads its answer. uvicorn itself tells the last one that came."""
-        if self._answered is not None and not self._answered.response_complete:
-            self._answered.disconnected = True
-            self._answered.message_event.set()
+        if self._current_cycle is not None and not self._current_cycle.response_complete:
+            self._current_cycle.disconnected = True
+            self._current_cycle.message_event.set()
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -286,9 +286,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def _tell_of_the_end(accepting: asyncio.Task[None]) -> None:
+def _log_accept_failure(accepting: asyncio.Task[None]) -> None:
     if not accepting.cancelled() and (error := accepting.exception()) is not None:
-        log.critical("the HTTP door accepts no connections any more", exc_info=error)
+        log.critical("the HTTP listener accepts no connections any more", exc_info=error)
 
 
 async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, send: Send, *, last: bool) -> None:
@@ -310,9 +310,9 @@ async def _refuse_connection(refusal: TidelogError, audit: AuditLog | None, scop
     request_id = request_id_of(scope)
     if audit is not None and isinstance(refusal, Unauthenticated):
         route = http_route(scope["method"], scope["path"].split("/"))
-        audit.tell(
+        audit.record(
             outcome=refusal.code,
-            door="http",
+            listener="http",
             address=scope["client"][0] if scope.get("client") else "",
             call=route.action if route is not NO_ROUTE else scope["method"],
             request_id=request_id,

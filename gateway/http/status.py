@@ -74,13 +74,13 @@ class HttpStatus:
         return self._handlers.get(path)
 
     async def _live(self, request: Request) -> None:
-        await _tell_probe(request, WELL)
+        await _answer_probe(request, WELL)
 
     async def _ready(self, request: Request) -> None:
-        await _tell_probe(request, readiness(self._broker))
+        await _answer_probe(request, readiness(self._broker))
 
     async def _started(self, request: Request) -> None:
-        await _tell_probe(request, startup(self._broker))
+        await _answer_probe(request, startup(self._broker))
 
     async def _metrics(self, request: Request) -> None:
         await self._expose(request, detailed=False)
@@ -91,30 +91,30 @@ class HttpStatus:
     async def _expose(self, request: Request, *, detailed: bool) -> None:
         request.query(_NO_PARAMETERS)
         accept = request.headers.get(b"accept", b"").decode("latin-1")
-        told = await self._broker.metrics.exposition(accept, detailed=detailed)
-        await request.answer(200, told.body, [(b"content-type", told.media_type.encode()), _NO_STORE])
+        answer = await self._broker.metrics.exposition(accept, detailed=detailed)
+        await request.answer(200, answer.body, [(b"content-type", answer.media_type.encode()), _NO_STORE])
 
     async def _cluster(self, request: Request) -> None:
         request.query(_NO_PARAMETERS)
         broker = self._broker
-        told = ClusterAnswer(
+        answer = ClusterAnswer(
             cluster_id=broker.cluster_id,
             version=broker.version,
             bucket=broker.bucket_url if may_see_cluster() else "",
-            brokers=self._described(),
+            brokers=self._broker_answers(),
             metadata_age_ms=broker.metadata_age_ms,
         )
-        await request.answer(200, msgspec.json.encode(told), [_JSON])
+        await request.answer(200, msgspec.json.encode(answer), [_JSON])
 
     async def _brokers(self, request: Request) -> None:
         request.query(_NO_PARAMETERS)
-        await request.answer(200, msgspec.json.encode(BrokersAnswer(self._described())), [_JSON])
+        await request.answer(200, msgspec.json.encode(BrokersAnswer(self._broker_answers())), [_JSON])
 
-    def _described(self) -> list[BrokerAnswer]:
-        return [BrokerAnswer(**told.without_kafka()) for told in self._broker.brokers()]
+    def _broker_answers(self) -> list[BrokerAnswer]:
+        return [BrokerAnswer(**answer.without_kafka()) for answer in self._broker.brokers()]
 
 
-async def _tell_probe(request: Request, probed: Probed) -> None:
+async def _answer_probe(request: Request, probed: Probed) -> None:
     request.query(_NO_PARAMETERS)
-    told = probed.answer if may_see_cluster() else HealthAnswer(probed.answer.status)  # reasons name topics, objects, addresses
-    await request.answer(200 if probed.is_well else 503, msgspec.json.encode(told), [_JSON, _NO_STORE])
+    answer = probed.answer if may_see_cluster() else HealthAnswer(probed.answer.status)  # reasons name topics, objects, addresses
+    await request.answer(200 if probed.is_well else 503, msgspec.json.encode(answer), [_JSON, _NO_STORE])

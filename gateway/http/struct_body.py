@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 import msgspec
 from msgspec import Struct
 
-from gateway.http.validation_errors import ENTRY, FieldError, of_malformed_json, of_msgspec, step
+from gateway.http.validation_errors import ENTRY, FieldError, describe_malformed_json, field_error, step
 from metadata.errors import InvalidArgument, did_you_mean
 
 _Body = TypeVar("_Body", bound="Body")
@@ -23,19 +23,19 @@ class Body(Struct, forbid_unknown_fields=True):
     example: ClassVar[str] = ""
 
 
-def decoded(body: bytes, of: type[_Body]) -> _Body:
+def decode_body(body: bytes, of: type[_Body]) -> _Body:
     """Returns the body. Raises InvalidArgument, which names the field or the byte."""
     hint = f"Send for example {of.example}."
     try:
         return msgspec.json.decode(body, type=of)
     except msgspec.ValidationError as error:
-        fault = _with_key(of_msgspec(error), body, of)
+        fault = _with_key(field_error(error), body, of)
         if fault.unknown_field is not None:
             hint = f"{did_you_mean(fault.unknown_field, _fields_of(of))} {hint}".strip()
-        details: dict[str, str] = {"field": fault.place} if fault.place else {}
+        details: dict[str, str] = {"field": fault.path} if fault.path else {}
         raise InvalidArgument(fault.sentence("the body"), hint=hint, **details) from None
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the body {of_malformed_json(error, body)}", hint=hint) from None
+        raise InvalidArgument(f"the body {describe_malformed_json(error, body)}", hint=hint) from None
     except RecursionError:
         raise InvalidArgument("the body is nested too deeply", hint=hint) from None
 
@@ -43,8 +43,8 @@ def decoded(body: bytes, of: type[_Body]) -> _Body:
 def _with_key(fault: FieldError, body: bytes, of: type[Body]) -> FieldError:
     """Adds the key of the entry, which msgspec does not name, where the fault is in a map that is a field of the body."""
     types = {field.encode_name: field.type for field in msgspec.structs.fields(of)}
-    name = fault.place.removesuffix(ENTRY)
-    if not fault.place.endswith(ENTRY) or name not in types:
+    name = fault.path.removesuffix(ENTRY)
+    if not fault.path.endswith(ENTRY) or name not in types:
         return fault
     try:
         entries: dict[str, object] = msgspec.json.decode(body)[name]
@@ -54,7 +54,7 @@ def _with_key(fault: FieldError, body: bytes, of: type[Body]) -> FieldError:
         try:
             msgspec.convert({key: value}, types[name])
         except msgspec.ValidationError:
-            return fault._replace(place=f"{name}{step(key)}")
+            return fault._replace(path=f"{name}{step(key)}")
     return fault
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-SHOWN_CHARACTERS_MAX: Final = 60
+QUOTED_CHARACTERS_MAX: Final = 60
 # In a path of msgspec: some entry of a map.
 ENTRY: Final = "[...]"
 
@@ -40,17 +40,17 @@ class FieldError(NamedTuple):
     """One fault: `place` must be read as the subject of `said`."""
 
     # The path of the field, such as records[0].partition; empty for the whole.
-    place: str
-    said: str
+    path: str
+    problem: str
     # The name that stands there, where it is none of the known ones.
     unknown_field: str | None = None
 
     def sentence(self, whole: str) -> str:
         """`whole` is what the path begins in: the body, line 3."""
-        return f"{self.place or whole} {self.said}"
+        return f"{self.path or whole} {self.problem}"
 
 
-def of_msgspec(error: msgspec.ValidationError, prefix: str = "") -> FieldError:
+def field_error(error: msgspec.ValidationError, prefix: str = "") -> FieldError:
     """`prefix` is the path of what was decoded, where that was cut out of something larger."""
     message, _, path = str(error).rpartition(" - at `")
     if not message:
@@ -69,7 +69,7 @@ def of_msgspec(error: msgspec.ValidationError, prefix: str = "") -> FieldError:
     return FieldError(place, f"can't be taken: {message[:1].lower()}{message[1:]}")
 
 
-def of_malformed_json(error: msgspec.DecodeError, text: bytes) -> str:
+def describe_malformed_json(error: msgspec.DecodeError, text: bytes) -> str:
     """What makes the text no JSON, with the byte where it stops being it."""
     if not text or text.isspace():
         return f"is empty (byte {len(text)})"
@@ -87,9 +87,9 @@ def _kinds(names: Sequence[str]) -> str:
 
 def step(name: str) -> str:
     """Returns the step to a member in a path, as a programmer writes it; a name that is no plain word stands in brackets."""
-    return f".{name}" if name.isidentifier() and len(name) <= SHOWN_CHARACTERS_MAX else f"[{quoted(name)}]"
+    return f".{name}" if name.isidentifier() and len(name) <= QUOTED_CHARACTERS_MAX else f"[{quoted(name)}]"
 
 
 def quoted(text: str) -> str:
     """Returns the text in quotes, cut short where it is long."""
-    return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 1] + "…")
+    return repr(text if len(text) <= QUOTED_CHARACTERS_MAX else text[: QUOTED_CHARACTERS_MAX - 1] + "…")

@@ -47,7 +47,7 @@ from gateway.records.append import (
 )
 from gateway.records.append import ProduceRequest as AppendRequest
 from gateway.records.partitioning import CheckedBatch
-from gateway.routing.forward_queue import UNTOLD, ForwardedAppend
+from gateway.routing.forward_queue import NOT_AWAITED, ForwardedAppend
 from gateway.routing.log_service import LogService, Pending
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, TidelogError, TooLarge
@@ -404,7 +404,7 @@ def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outco
     if isinstance(pending, TidelogError):
         return pending
     if not isinstance(pending, PendingAppend):
-        return UNTOLD
+        return NOT_AWAITED
     if request.acks is not Acks.ALL or pending.segment is None:
         return pending.appended
     if not pending.segment.outcome.done():

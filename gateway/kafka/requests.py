@@ -43,7 +43,7 @@ RECEIVE_BYTES_MAX: Final = 32 << 20
 ADMISSION_TIMEOUT_S: Final = 3_600.0
 # The time that clients wait for an answer, where the request does not say: request.timeout.ms is 30 s by default.
 ANSWER_TIMEOUT_S: Final = 30.0
-DOOR: Final = "kafka"
+LISTENER: Final = "kafka"
 
 
 class KafkaRequests:
@@ -196,7 +196,7 @@ class KafkaRequests:
         if authorized is None or self._guard is None or not handler.needs.lasts:
             return await handler.handle(call, message)
         try:
-            with self._guard.as_long_as_it_may(authorized):
+            with self._guard.while_permitted(authorized):
                 return await handler.handle(call, message)
         except NotAuthorized:
             if call.release is not None:
@@ -215,7 +215,7 @@ class KafkaRequests:
         caller = connection.authenticated
         if caller is None and not needs.open:
             raise Unauthenticated("the client has not authenticated")
-        call = self._guard.call_of(caller, needs, door=DOOR, action=action, address=connection.client_host)
+        call = self._guard.call_of(caller, needs, listener=LISTENER, action=action, address=connection.client_host)
         if not needs.open:
             self._guard.check_counts(call)
         return call
@@ -227,9 +227,9 @@ class KafkaRequests:
         """
         if self._guard is None or authorized is None or (meter := self._guard.quota(authorized)) is None:
             return 0.0
-        meter.sent()
-        meter.took(bytes_in)
-        meter.gave(bytes_out)
+        meter.add_request()
+        meter.add_bytes_in(bytes_in)
+        meter.add_bytes_out(bytes_out)
         return meter.wait_s(meter.requests, meter.bytes_in, meter.bytes_out)
 
     async def _api_versions(self, call: KafkaCall, request: Any) -> Any:

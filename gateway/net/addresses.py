@@ -26,12 +26,12 @@ def host_and_port(address: str, *, name: str = "") -> tuple[str, int]:
     )
 
 
-def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> TidelogError:
+def cannot_listen(host: str, port: int, error: OSError, *, listener: str) -> TidelogError:
     """Returns the error of a listener ("HTTP", "gRPC") that cannot open: Unavailable if the port is taken, else InvalidArgument."""
-    flag = f"--{door.lower()} HOST:PORT"
+    flag = f"--{listener.lower()} HOST:PORT"
     if error.errno == errno.EADDRINUSE:
         return Unavailable(
             f"the port {port} on {host} is taken",
             hint=f"Stop what listens there (another broker?), or choose another: {flag}, where port 0 takes a free one.",
         )
-    return InvalidArgument(f"{door} can't listen on {host}:{port}: {error.strerror or error}", hint=f"Choose another {flag}.")
+    return InvalidArgument(f"{listener} can't listen on {host}:{port}: {error.strerror or error}", hint=f"Choose another {flag}.")

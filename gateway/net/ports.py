@@ -28,10 +28,10 @@ ABSENT: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 class ReservedPort:
     """Reserves one port on each address of its host. Its owner closes it, unless a listener opens there."""
 
-    def __init__(self, host: str, sockets: list[socket.socket], *, door: str) -> None:
+    def __init__(self, host: str, sockets: list[socket.socket], *, listener: str) -> None:
         # HOST:PORT, with the port that was chosen for port 0.
         self.address = f"{host}:{sockets[0].getsockname()[1]}"
-        self._door = door
+        self._listener = listener
         self._sockets = sockets
 
     def listen(self) -> list[socket.socket]:
@@ -42,7 +42,7 @@ class ReservedPort:
                 each.listen(BACKLOG)
         except OSError as error:
             self.close()
-            raise cannot_listen(*host_and_port(self.address), error, door=self._door) from None
+            raise cannot_listen(*host_and_port(self.address), error, listener=self._listener) from None
         sockets, self._sockets = self._sockets, []
         return sockets
 
@@ -69,29 +69,29 @@ class Ports(NamedTuple):
 async def reserve_ports(*, http: str, grpc: str, kafka: Iterable[str] = ()) -> Ports:
     """Takes the port of each listener, or none. Raises as take_port."""
     with ExitStack() as taken:
-        first = await take_port(http, door="HTTP")
+        first = await take_port(http, listener="HTTP")
         taken.callback(first.close)
-        second = await take_port(grpc, door="gRPC")
+        second = await take_port(grpc, listener="gRPC")
         taken.callback(second.close)
         others = []
         for address in kafka:
-            others.append(await take_port(address, door="Kafka"))
+            others.append(await take_port(address, listener="Kafka"))
             taken.callback(others[-1].close)
         taken.pop_all()
     return Ports(first, second, others)
 
 
-async def take_port(address: str, *, door: str) -> ReservedPort:
+async def take_port(address: str, *, listener: str) -> ReservedPort:
     """Reserves HOST:PORT; port 0 takes a free one. The second argument names the listener, "HTTP" or "gRPC", in errors.
 
     gRPC's [::] includes IPv4. Addresses of the host that this machine lacks are skipped if it has another.
     Raises Unavailable if the port is taken, and InvalidArgument if it cannot be opened for another reason.
     """
-    host, port = host_and_port(address, name=door.lower())
+    host, port = host_and_port(address, name=listener.lower())
     try:
-        return ReservedPort(host, await _bound(host.strip("[]"), port, both_families=door == "gRPC"), door=door)
+        return ReservedPort(host, await _bound(host.strip("[]"), port, both_families=listener == "gRPC"), listener=listener)
     except OSError as error:
-        raise cannot_listen(host, port, error, door=door) from None
+        raise cannot_listen(host, port, error, listener=listener) from None
 
 
 async def _bound(host: str, port: int, *, both_families: bool) -> list[socket.socket]:

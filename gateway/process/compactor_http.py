@@ -64,7 +64,7 @@ class CompactorHttp:
             await site.start()
         except OSError as error:
             await self._runner.cleanup()
-            raise cannot_listen(host, port, error, door="HTTP") from None
+            raise cannot_listen(host, port, error, listener="HTTP") from None
         return f"{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:

@@ -1,13 +1,12 @@
-"""One fetch over all the brokers that lead its partitions.
+"""Fetches from all the leaders of a request's partitions.
 
-    look: what each leader has, without a wait ─▶ enough, or an error that waiting does not mend: answer
-      ▲                                        └▶ all led: the first leader that has something ends the wait
-      │                                        └▶ some not led: wait at the leaders of the others, for a moment
-      └────────────── metadata changed ──────────── none led: wait for one, as long as a failover takes
+    probe: what each leader has now ─▶ enough, or an error that waiting does not mend: answer
+      ▲                             └▶ all led: the first leader that has records ends the wait
+      │                             └▶ some not led: wait at the leaders of the others, briefly
+      └────── metadata changed ──────── none led: wait for a leader, for the duration of a failover
 
-A partition without a leader, or whose leader is silent, delays no other: its error stands in its place. Invariants: what was
-fetched from another broker is what that broker had committed, and what is not used is not counted; a reader that hangs up ends the
-calls that were made for it.
+A partition without a leader, or with a silent one, delays no other: its error stands in its place. Invariants: records of another
+broker were committed there, and unused answers are not counted. When a client disconnects, the calls that were made for it end.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from metadata.model import Offset, SessionId
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
-# Where several leaders are asked, the others wait no longer for one that is silent. Longer than a read of the bucket takes.
-LAGGARD_S: Final = 3.0
-# The same for one that did not answer the last time.
-SILENT_S: Final = 0.1
-PAUSE_LEAST_S: Final = 0.02
-# Before the leaders are looked at again, unless the metadata tell of a change. Doubled from one look to the next.
-PAUSE_MOST_S: Final = 0.5
+# How long a fetch from several leaders waits for a silent one. It exceeds the duration of a read of the bucket.
+SLOW_LEADER_S: Final = 3.0
+# The same for a leader that did not answer the last fetch.
+SILENT_LEADER_S: Final = 0.1
+# How long reads pause before the next probe without a change of metadata; each pause doubles the last.
+PAUSE_S_MIN: Final = 0.02
+PAUSE_S_MAX: Final = 0.5
 
 Answer = FetchResult | TidelogError
 
 
-class FetchHere(Protocol):
-    """Of the partitions that are led here."""
+class LocalFetch(Protocol):
+    """Fetches from the partitions that this broker leads, as LocalLog.fetch."""
 
     async def __call__(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
@@ -46,81 +45,83 @@ class FetchHere(Protocol):
 
 
 def may_succeed_elsewhere(error: object) -> bool:
-    """Whether a read that met this error may succeed at another broker, or shortly."""
+    """Returns whether a read with this error may succeed at another broker, or shortly."""
     return isinstance(error, (NoLeader, NotLeader, SessionFenced, Stopping)) or type(error) is Unavailable
 
 
 class ClusterFetch:
+    """Fetches from several leaders at once, and waits until one has records."""
+
     def __init__(
         self,
-        here: FetchHere,
+        local: LocalFetch,
         view: ClusterView,
         leaders: LeaderLookup,
-        elsewhere: FollowerFetch,
+        remote: FollowerFetch,
         *,
         leader_wait_s: float,
         is_hopeless: Callable[[], bool],
     ) -> None:
-        """`here`: LocalLog.fetch. `is_hopeless`: nobody will lead, since this broker stops and is the only one."""
-        self._here = here
+        """`is_hopeless` returns True if no broker will lead: this one stops and is the only one."""
+        self._local = local
         self._view = view
         self._leaders = leaders
-        self._elsewhere = elsewhere
+        self._remote = remote
         self._leader_wait_s = leader_wait_s
         self._is_hopeless = is_hopeless
         self._silent: set[SessionId] = set()
 
     async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int, wait_ms_max: float) -> list[Answer]:
-        """As ReadPath.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
+        """Reads each target, as ReadPath.fetch. Returns once a leader has `bytes_min` bytes or a final error."""
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
-        patience_s = clock() + min(self._leader_wait_s, remaining_s())
-        pause_s = PAUSE_LEAST_S
-        if all(self._leaders.elsewhere(target.partition) is None for target in targets):
-            answers = await self._at(None, targets, bytes_max, bytes_min, wait_ms_max)
+        leader_deadline_s = clock() + min(self._leader_wait_s, remaining_s())
+        pause_s = PAUSE_S_MIN
+        if all(self._leaders.remote_leader(target.partition) is None for target in targets):
+            answers = await self._fetch_from(None, targets, bytes_max, bytes_min, wait_ms_max)
         else:
-            answers = await self._look(targets, bytes_max)
+            answers = await self._probe(targets, bytes_max)
         while True:
             led = [at for at, answer in enumerate(answers) if not may_succeed_elsewhere(answer)]
             bytes_there = _bytes_in(answers)
             is_final = any(isinstance(answers[at], TidelogError) for at in led)
-            left_s = (deadline_s if led else patience_s) - clock()
+            left_s = (deadline_s if led else leader_deadline_s) - clock()
             if bytes_there >= max(1, bytes_min) or is_final or left_s <= 0 or self._is_hopeless():
-                return fitted(targets, answers, bytes_max)
+                return fit_bytes(targets, answers, bytes_max)
             if bytes_there or not led:
                 await self._view.changed(timeout_s=min(pause_s, left_s))
-                answers = await self._look(targets, bytes_max)
+                answers = await self._probe(targets, bytes_max)
             else:
                 wait_s = left_s if len(led) == len(targets) else min(pause_s, left_s)
                 answers = await self._wait_at_leaders(targets, answers, led, bytes_max, bytes_min, wait_s)
                 if len(led) < len(targets) and not _bytes_in(answers):
-                    answers = await self._look(targets, bytes_max)
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+                    answers = await self._probe(targets, bytes_max)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    async def _look(self, targets: Sequence[FetchTarget], bytes_max: int) -> list[Answer]:
-        """What there is at every leader, without a wait. Of several, those that are silent are not waited for."""
+    async def _probe(self, targets: Sequence[FetchTarget], bytes_max: int) -> list[Answer]:
+        """Fetches what every leader has now. Of several leaders, silent ones are cut off after SLOW_LEADER_S."""
         parts = self._parts(targets, range(len(targets)))
         if len(parts) == 1:
-            return await self._at(parts[0][0], targets, bytes_max, 0, 0)
+            return await self._fetch_from(parts[0][0], targets, bytes_max, 0, 0)
         answers: list[Answer] = [_silent(leader) for _, leader in _by_place(parts)]
         share = max(1, bytes_max // max(1, len(parts)))
-        async with asyncio.TaskGroup() as looks:
+        async with asyncio.TaskGroup() as probes:
             running = {
-                looks.create_task(self._at(leader, [targets[at] for at in ats], share, 0, 0)): (leader, ats)
+                probes.create_task(self._fetch_from(leader, [targets[at] for at in ats], share, 0, 0)): (leader, ats)
                 for leader, ats in parts
             }
-            prompt = [look for look, (leader, _) in running.items() if leader is None or leader.session not in self._silent]
+            prompt = [probe for probe, (leader, _) in running.items() if leader is None or leader.session not in self._silent]
             if prompt:
-                await asyncio.wait(prompt, timeout=LAGGARD_S)
-            await asyncio.wait(running, timeout=SILENT_S if prompt else LAGGARD_S)
-            for look, (leader, ats) in running.items():
-                if not look.done():
-                    look.cancel()
-                elif not look.cancelled():
-                    for at, answer in zip(ats, look.result(), strict=True):
+                await asyncio.wait(prompt, timeout=SLOW_LEADER_S)
+            await asyncio.wait(running, timeout=SILENT_LEADER_S if prompt else SLOW_LEADER_S)
+            for probe, (leader, ats) in running.items():
+                if not probe.done():
+                    probe.cancel()
+                elif not probe.cancelled():
+                    for at, answer in zip(ats, probe.result(), strict=True):
                         answers[at] = answer
                 if leader is not None:
-                    (self._silent.discard if look.done() else self._silent.add)(leader.session)
+                    (self._silent.discard if probe.done() else self._silent.add)(leader.session)
         return answers
 
     async def _wait_at_leaders(
@@ -132,14 +133,16 @@ class ClusterFetch:
         bytes_min: int,
         wait_s: float,
     ) -> list[Answer]:
-        """What the first leader has that has something; of the others what was there before. Their calls are ended."""
+        """Long-polls the leaders until the first has records, and cancels the other calls; their answers stay as in `before`."""
         answers = list(before)
         parts = self._parts(targets, led)
         share = max(1, bytes_max // len(parts))
-        ends_s = asyncio.get_running_loop().time() + wait_s + LAGGARD_S
+        ends_s = asyncio.get_running_loop().time() + wait_s + SLOW_LEADER_S
         async with asyncio.TaskGroup() as polls:
             running = {
-                polls.create_task(self._at(leader, [targets[at] for at in ats], share, min(bytes_min, share), 1000 * wait_s)): (
+                polls.create_task(
+                    self._fetch_from(leader, [targets[at] for at in ats], share, min(bytes_min, share), 1000 * wait_s)
+                ): (
                     leader,
                     ats,
                 )
@@ -157,25 +160,23 @@ class ClusterFetch:
                         is_enough |= isinstance(answer, TidelogError) or answer.size_bytes > 0
             for poll, (leader, ats) in running.items():
                 poll.cancel()
-                if not is_enough:  # it should have answered by now
+                if not is_enough:  # the leader has exceeded its long poll
                     answers = [_silent(leader) if at in ats else answer for at, answer in enumerate(answers)]
         return answers
 
-    async def _at(
+    async def _fetch_from(
         self, leader: BrokerRegistration | None, targets: Sequence[FetchTarget], bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
-        """From one leader. What it can't answer at all stands in the place of each target."""
+        """Fetches from one leader, or this broker (None). An error of the whole call stands in the place of each target."""
         try:
             if leader is None:
-                here = [target._replace(places_bytes_min=None) for target in targets]
-                return await self._here(here, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
-            found = await self._leaders.asked_of_each(
+                local = [target._replace(places_bytes_min=None) for target in targets]
+                return await self._local(local, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+            found = await self._leaders.ask_each(
                 leader,
                 targets,
                 lambda target: target.partition,
-                lambda named: self._elsewhere.fetch(
-                    leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
-                ),
+                lambda named: self._remote.fetch(leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max),
             )
             return [
                 self._leaders.reject_stale_epoch(target.partition, answered)
@@ -185,13 +186,13 @@ class ClusterFetch:
             return [error.with_traceback(None)] * len(targets)
 
     def _parts(self, targets: Sequence[FetchTarget], ats: Sequence[int]) -> list[tuple[BrokerRegistration | None, list[int]]]:
-        """The places of the targets by leader."""
-        return self._leaders.grouped(ats, lambda at: targets[at].partition)
+        """Groups the indexes of the targets by leader."""
+        return self._leaders.group_by_leader(ats, lambda at: targets[at].partition)
 
 
-def fitted(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max: int) -> list[Answer]:
-    """The answers, `bytes_max` bytes in all, but for the first with any: what has no room is left for the next fetch."""
-    told: list[Answer] = []
+def fit_bytes(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max: int) -> list[Answer]:
+    """Empties answers beyond `bytes_max` bytes in all; the first with records stays whole. The next fetch returns the rest."""
+    kept: list[Answer] = []
     bytes_used = 0
     for target, answer in zip(targets, answers, strict=True):
         if isinstance(answer, FetchResult) and answer.size_bytes:
@@ -199,8 +200,8 @@ def fitted(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max:
                 answer = answer._replace(batches=[], size_bytes=0, next_offset=Offset(target.offset))
             else:
                 bytes_used += answer.size_bytes
-        told.append(answer)
-    return told
+        kept.append(answer)
+    return kept
 
 
 def _bytes_in(answers: Sequence[Answer]) -> int:

@@ -1,14 +1,14 @@
-"""The log of the whole cluster: any broker serves any request.
+"""Serves the log of the whole cluster, so that any broker answers any request.
 
     led here ─▶ the SessionLog of this session      led elsewhere ─▶ its leader: reads by peer_reader.py, produce by forwarder.py
 
-A partition that this broker leads costs one look-up more for each batch. Requests wait for a partition between two leaders: produce
-until the deadline of the request, reads for the duration of a failover (`leader_wait_s`) or until their caller gives up, where
-there is nothing else to answer with. A call to a leader that does not answer ends when another broker leads.
+A batch for a partition that this broker leads costs one look-up more than without routing. Requests wait for a partition between
+two leaders: produce until the deadline of the request, reads for the duration of a failover (`leader_wait_s`). A call to a leader
+that does not answer ends when another broker leads.
 
-Invariants: batches of a partition never overtake each other, whichever broker leads; what another broker returns was committed
-there; an answer from an older leader epoch than the one known here is rejected, because its high watermark may be stale; a client
-that disconnects ends the calls that were made for it.
+Invariants: batches of a partition never overtake each other, whichever broker leads. Answers of another broker hold only committed
+records. An answer with an older leader epoch than the known one is rejected, because its high watermark may be stale. When a client
+disconnects, the calls that were made for it end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, ClusterFetch, may_succeed_elsewhere
+from gateway.routing.cluster_fetch import PAUSE_S_MAX, PAUSE_S_MIN, SLOW_LEADER_S, ClusterFetch, may_succeed_elsewhere
 from gateway.routing.follower_fetch import FollowerFetch
-from gateway.routing.forward_queue import NOT_LED, UNTOLD, ForwardedAppend
+from gateway.routing.forward_queue import NOT_AWAITED, NOT_LED, ForwardedAppend
 from gateway.routing.forwarder import ProduceForwarder
-from gateway.routing.leader_lookup import LeaderLookup, itself
+from gateway.routing.leader_lookup import LeaderLookup, identity
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import EpochQuestion, Pending, WrittenOnce
 from gateway.routing.peer_reader import PeerReader
@@ -50,7 +50,7 @@ Item = TypeVar("Item")
 
 
 class ClusterLog:
-    """Implements LogService for the whole cluster: answers from this broker's own log, or asks the leader of a partition."""
+    """Implements LogService for the whole cluster: answers from this broker's own log, or calls the leader of a partition."""
 
     def __init__(
         self,
@@ -66,8 +66,10 @@ class ClusterLog:
         rack: str = "",
         rack_read_bytes_min: int = 1,
     ) -> None:
-        """`settings` and `budget` are those of every session's SessionLog. `leader_wait_s`, the duration of a failover, bounds the
-        wait of a read for a leader. `rack` is this broker's; it reads at least `rack_read_bytes_min` for clients of its rack."""
+        """`settings` and `budget` are those of every session's SessionLog. `leader_wait_s` bounds the wait of a read for a leader.
+
+        `rack` is this broker's; for clients of its rack it reads records of at least `rack_read_bytes_min` from the bucket.
+        """
         self._local = local
         self._session_log = local.session_log
         self._view = view
@@ -77,13 +79,13 @@ class ClusterLog:
         self.settings = settings
         self.leader_wait_s = leader_wait_s
         self._leaders = LeaderLookup(self._session_log, view, broker_id=broker_id)
-        self.racks = FollowerFetch(peers.fetch, self._session_log, rack=rack, part_bytes_min=rack_read_bytes_min)
+        self.follower_fetch = FollowerFetch(peers.fetch, self._session_log, rack=rack, part_bytes_min=rack_read_bytes_min)
         self.preferred = PreferredReplica(view.brokers, rack=rack)
         self._fetch = ClusterFetch(
             local.fetch,
             view,
             self._leaders,
-            self.racks,
+            self.follower_fetch,
             leader_wait_s=leader_wait_s,
             is_hopeless=lambda: forwarding.no_leader_reason() is not None,
         )
@@ -110,7 +112,7 @@ class ClusterLog:
         continues: bool = False,
     ) -> Pending:
         """Appends at once where this broker leads and nothing waits before the batch; else queues the batch for its leader."""
-        if not self._forwarding.holds(partition):
+        if not self._forwarding.has_queued(partition):
             try:
                 return self._session_log().append(
                     partition, batch, header, admission, expected_offset=expected_offset, dates=dates, continues=continues
@@ -133,8 +135,8 @@ class ClusterLog:
     async def outcome(self, pending: Pending, *, acks: Acks, deadline: Deadline) -> Appended:
         if isinstance(pending, ForwardedAppend):
             if acks is Acks.NONE:
-                return UNTOLD
-            decided = await self._forwarding.decided(pending, deadline)
+                return NOT_AWAITED
+            decided = await self._forwarding.outcome(pending, deadline)
             if isinstance(decided, Appended):
                 return decided
             pending = decided
@@ -144,26 +146,26 @@ class ClusterLog:
         try:
             return self._local.written_here(partitions, producer_id)
         except NOT_LED:
-            return {}  # nothing is led here
+            return {}  # this broker leads no partition
 
     async def written_once(
         self, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
     ) -> WrittenOnce:
-        """Asks the leaders of all the partitions, this broker among them."""
+        """Asks the leaders of all the partitions, including this broker."""
 
         async def ask(leader: BrokerRegistration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
             if leader is None:
                 return await self._local.written_once(asked, producer_id, topic_revision=topic_revision)
             topic = self._leaders.topic_name(asked[0])
             answer = self._peers.written_once(leader, topic, asked, producer_id, topic_revision=topic_revision)
-            return await self._leaders.asked(leader, asked, answer)
+            return await self._leaders.ask_leader(leader, asked, answer)
 
         async def ask_all() -> WrittenOnce:
-            parts = await gather_all(ask(leader, asked) for leader, asked in self._leaders.grouped(partitions, itself))
+            parts = await gather_all(ask(leader, asked) for leader, asked in self._leaders.group_by_leader(partitions, identity))
             batches = {partition: batch for part in parts for partition, batch in part.batches.items()}
             return WrittenOnce(batches, max(part.topic_revision for part in parts))
 
-        return await self._patiently(ask_all)
+        return await self._retry_until_led(ask_all)
 
     async def check_not_sealed(self) -> None:
         """Checks only this broker's own session: the leaders elsewhere have checked theirs when they answered."""
@@ -181,67 +183,65 @@ class ClusterLog:
         async def ask(leader: BrokerRegistration | None, asked: Sequence[TopicPartition]) -> Sequence[Bounds | TidelogError]:
             if leader is None:
                 return await self._local.bounds_of(asked)
-            found = await self._leaders.asked_of_each(leader, asked, itself, lambda named: self._peers.bounds(leader, named))
+            found = await self._leaders.ask_each(leader, asked, identity, lambda named: self._peers.bounds(leader, named))
             return [self._leaders.reject_stale_epoch(at, bounds) for at, bounds in zip(asked, found, strict=True)]
 
-        return await self._of_each(partitions, itself, ask, wait_s=wait_s)
+        return await self._ask_each(partitions, identity, ask, wait_s=wait_s)
 
     async def ends_of_epochs(
         self, questions: Sequence[EpochQuestion], *, wait_s: float = math.inf
     ) -> list[EpochEnd | TidelogError]:
-        """Of each; the error of a question stands in its place. Leaders are waited for up to `wait_s`."""
-
         async def ask(leader: BrokerRegistration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
             if leader is None:
                 return await self._local.ends_of_epochs(asked)
-            return await self._leaders.asked_of_each(
+            return await self._leaders.ask_each(
                 leader, asked, lambda question: question.partition, lambda named: self._peers.ends_of_epochs(leader, named)
             )
 
-        return await self._of_each(questions, lambda question: question.partition, ask, wait_s=wait_s)
+        return await self._ask_each(questions, lambda question: question.partition, ask, wait_s=wait_s)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         async def ask() -> TimestampedOffset | None:
-            leader = self._leaders.elsewhere(partition)
+            leader = self._leaders.remote_leader(partition)
             if leader is None:
                 return await self._session_log().reads.offset_for_timestamp(partition, timestamp_ms)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms)
-            return await self._leaders.asked(leader, [partition], answer)
+            return await self._leaders.ask_leader(leader, [partition], answer)
 
-        return await self._patiently(ask)
+        return await self._retry_until_led(ask)
 
     async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
         async def ask() -> TimestampedOffset | None:
-            leader = self._leaders.elsewhere(partition)
+            leader = self._leaders.remote_leader(partition)
             if leader is None:
                 return await self._session_log().reads.offset_of_max_timestamp(partition)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.offset_of_max_timestamp(leader, topic, partition)
-            return await self._leaders.asked(leader, [partition], answer)
+            return await self._leaders.ask_leader(leader, [partition], answer)
 
-        return await self._patiently(ask)
+        return await self._retry_until_led(ask)
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
         async def ask() -> Offset:
-            leader = self._leaders.elsewhere(partition)
+            leader = self._leaders.remote_leader(partition)
             if leader is None:
                 return await self._session_log().manifests.delete_records(partition, before_offset, validate_only=validate_only)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.delete_records(leader, topic, partition, before_offset, validate_only=validate_only)
-            return await self._leaders.asked(leader, [partition], answer)
+            return await self._leaders.ask_leader(leader, [partition], answer)
 
-        return await self._patiently(ask)
+        return await self._retry_until_led(ask)
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
         async def ask() -> Explanation:
-            leader = self._leaders.elsewhere(partition)
+            leader = self._leaders.remote_leader(partition)
             if leader is None:
                 return await self._session_log().reads.explain(partition, offset)
             answer = self._peers.explain(leader, self._leaders.topic_name(partition), partition, offset)
-            return await self._leaders.asked(leader, [partition], answer)
+            return await self._leaders.ask_leader(leader, [partition], answer)
 
-        return await self._patiently(ask)
+        return await self._retry_until_led(ask)
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
@@ -249,17 +249,17 @@ class ClusterLog:
         return await self._fetch.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
     def places_bytes_min(self, client_rack: str) -> int | None:
-        return self.racks.places_bytes_min(client_rack)
+        return self.follower_fetch.places_bytes_min(client_rack)
 
     def preferred_broker(self, partition: TopicPartition, client_rack: str) -> BrokerRegistration | None:
-        return self.preferred.of(partition, client_rack, self._view.leader(partition)) if client_rack else None
+        return self.preferred.broker_for(partition, client_rack, self._view.leader(partition)) if client_rack else None
 
     def fenced(self, partition: TopicPartition, error: FencedLeaderEpoch) -> FencedLeaderEpoch:
         return self._local.fenced(partition, error)
 
     # ── waiting for a leader ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _of_each(
+    async def _ask_each(
         self,
         items: Sequence[Item],
         partition_of: Callable[[Item], TopicPartition],
@@ -267,7 +267,10 @@ class ClusterLog:
         *,
         wait_s: float = math.inf,
     ) -> list[Found | TidelogError]:
-        """What `ask` finds at the leader of each, all leaders at once; those without one are asked again for up to `wait_s`."""
+        """Calls `ask` for all leaders at once, and returns an answer or error for each item.
+
+        Items without a leader are asked again for up to `wait_s`.
+        """
 
         async def at(leader: BrokerRegistration | None, places: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
             try:
@@ -276,16 +279,16 @@ class ClusterLog:
             except TidelogError as error:
                 return [error.with_traceback(None)] * len(places)
             except TimeoutError:
-                assert leader is not None, "what is led here has its own time limits"
+                assert leader is not None, "local reads have their own time limits"
                 return [Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer")] * len(places)
 
         found: dict[int, Found | TidelogError] = {}
         clock = asyncio.get_running_loop().time
-        ends_s, pause_s = clock() + min(wait_s, self.leader_wait_s, remaining_s()), PAUSE_LEAST_S
+        ends_s, pause_s = clock() + min(wait_s, self.leader_wait_s, remaining_s()), PAUSE_S_MIN
         missing = list(range(len(items)))
         while True:
-            limit_s = max(PAUSE_LEAST_S, min(LAGGARD_S, ends_s - clock()))
-            parts = self._leaders.grouped(missing, lambda place: partition_of(items[place]))
+            limit_s = max(PAUSE_S_MIN, min(SLOW_LEADER_S, ends_s - clock()))
+            parts = self._leaders.group_by_leader(missing, lambda place: partition_of(items[place]))
             answers = await gather_all(at(leader, places, limit_s) for leader, places in parts)
             for (_, places), part in zip(parts, answers, strict=True):
                 found.update(zip(places, part, strict=True))
@@ -294,12 +297,12 @@ class ClusterLog:
             if not missing or left_s <= 0 or self._forwarding.no_leader_reason():
                 return [found[place] for place in range(len(items))]
             await self._view.changed(timeout_s=min(pause_s, left_s))
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Found]]) -> Found:
-        """Asks again while the partition is between two leaders, as long as reads wait."""
+    async def _retry_until_led(self, ask: Callable[[], Awaitable[Found]]) -> Found:
+        """Repeats `ask` while the partition is between two leaders, for up to `leader_wait_s`."""
         clock = asyncio.get_running_loop()
-        ends_s, pause_s = clock.time() + min(self.leader_wait_s, remaining_s()), PAUSE_LEAST_S
+        ends_s, pause_s = clock.time() + min(self.leader_wait_s, remaining_s()), PAUSE_S_MIN
         while True:
             try:
                 return await ask()
@@ -307,4 +310,4 @@ class ClusterLog:
                 if not may_succeed_elsewhere(error) or ends_s <= clock.time() or self._forwarding.no_leader_reason():
                     raise
             await self._view.changed(timeout_s=min(pause_s, max(0.0, ends_s - clock.time())))
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)

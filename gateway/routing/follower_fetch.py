@@ -1,11 +1,11 @@
-"""Fetches from leaders, for readers of this broker's rack: the leader tells where the records lie, and this broker reads them.
+"""Fetches for clients of this broker's rack: the leader returns where the records lie, and this broker reads the bucket (KIP-392).
 
-    targets that name a least size of parts ─▶ the leader, of another rack ─▶ places ─▶ read here, from the bucket ─▶ batches
-                                                       └ records (they are small, or it knows nothing of places) ─▶ as they are
-    what can't be read here ─────────────────────────▶ the leader, once more: its records
+    targets with places_bytes_min ─▶ the leader, in another rack ─▶ locations ─▶ read here, from the bucket ─▶ batches
+                                                   └ records (small ones, or an older leader) ─▶ returned as they are
+    locations that cannot be read here ────────▶ the leader, once more: its records
 
-Bounds, epochs and errors are the leader's, of this very question. Invariant: a reader is told nothing, and refused nothing, that
-the leader does not say; where records come from the bucket, they are those that the leader has committed.
+Bounds, epochs and errors are those of the leader's answer. Invariant: a client receives exactly what the leader answered; batches
+from the bucket are those that the leader has committed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from segments.read.log_reader import FetchResult
 from segments.read.record_locations import LeaderSnapshot
 
 Answer = FetchResult | TidelogError
-# A target with the name of its topic.
+# A target, after the name of its topic.
 Named = tuple[str, FetchTarget]
 
-# After which the leader is asked for what is still being read here; that goes on into the cold pool.
+# Time limit of a read of the bucket; then the leader sends the records, and the read continues into the read cache.
 READ_S: Final = 10.0
-# Between two warnings of what can't be read here.
+# The least time between two warnings about locations that cannot be read.
 WARNING_S: Final = 60.0
 
 log = logging.getLogger(__name__)
 
 
 class FetchAtPeer(Protocol):
-    """PeerReader.fetch."""
+    """Fetches from another broker, as PeerReader.fetch."""
 
     async def __call__(
         self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
@@ -51,7 +51,7 @@ _READ_BYTES = "tidelog_rack_read_bytes"
 
 @dataclass(slots=True)
 class RackReadCounters:
-    """Counts answers with records to readers of this broker's rack, of partitions that others lead, since the process began."""
+    """Counts answers with records of other brokers' partitions to clients of this broker's rack, since the process began."""
 
     bucket_reads: int = counter(_READS, "Partitions led elsewhere, answered to readers of this broker's rack.", source="bucket")
     leader_reads: int = counter(_READS, source="leader")
@@ -65,8 +65,13 @@ class RackReadCounters:
 
 
 class FollowerFetch:
+    """Fetches from leaders in other racks, and reads the records from the bucket for clients of this broker's rack."""
+
     def __init__(self, fetch_at_peer: FetchAtPeer, log: Callable[[], SessionLog], *, rack: str, part_bytes_min: int) -> None:
-        """`log`: of the present session; raises NoLeader or Stopping while there is none."""
+        """`log` returns the log of the present session; it raises NoLeader or Stopping while there is none.
+
+        `part_bytes_min` is the least size of records that this broker reads from the bucket.
+        """
         self._fetch_at_peer = fetch_at_peer
         self._log = log
         self._rack = rack
@@ -75,30 +80,32 @@ class FollowerFetch:
         self._warns_s = 0.0
 
     def places_bytes_min(self, client_rack: str) -> int | None:
-        """Of the targets of a reader of this rack; None: whoever leads sends the records."""
+        """Returns FetchTarget.places_bytes_min for a client of this rack; None if leaders send it the records."""
         return self._part_bytes_min if client_rack and client_rack == self._rack else None
 
     async def fetch(
         self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
-        """As PeerReader.fetch."""
-        asked = _asked(targets, is_near=leader.rack == self._rack)
+        """Fetches from one leader, as PeerReader.fetch."""
+        asked = _requests(targets, is_near=leader.rack == self._rack)
         answers = await self._fetch_at_peer(leader, asked, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
-        told = [at for at, answer in enumerate(answers) if isinstance(answer, FetchResult) and answer.located is not None]
-        if told:
-            for at, read in zip(told, await self._read_here([(asked[at], answers[at]) for at in told], bytes_max), strict=True):
+        located = [at for at, answer in enumerate(answers) if isinstance(answer, FetchResult) and answer.located is not None]
+        if located:
+            for at, read in zip(
+                located, await self._read_bucket([(asked[at], answers[at]) for at in located], bytes_max), strict=True
+            ):
                 answers[at] = read
-            await self._ask_for_the_rest(leader, asked, answers, told, bytes_max)
-        if bytes_max > 1:  # else it was a look, and what it has seen is read later
-            self._count(asked, answers, set(told))
+            await self._fetch_missing(leader, asked, answers, located, bytes_max)
+        if bytes_max > 1:  # else it was a probe; the fetch that follows is counted
+            self._count(asked, answers, set(located))
         return answers
 
-    async def _read_here(self, told: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
+    async def _read_bucket(self, located: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
         places = [
             ToldTarget(
                 topic, target, LeaderSnapshot(answer.located, answer.high_watermark, answer.log_start_offset, answer.leader_epoch)
             )
-            for (topic, target), answer in told
+            for (topic, target), answer in located
             if isinstance(answer, FetchResult) and answer.located is not None
         ]
         try:
@@ -109,13 +116,15 @@ class FollowerFetch:
         except TidelogError as error:
             return [error.with_traceback(None)] * len(places)
 
-    async def _ask_for_the_rest(
-        self, leader: BrokerRegistration, asked: Sequence[Named], answers: list[Answer], told: list[int], bytes_max: int
+    async def _fetch_missing(
+        self, leader: BrokerRegistration, asked: Sequence[Named], answers: list[Answer], located: list[int], bytes_max: int
     ) -> None:
-        """Takes the leader's records of what could not be read here. Where nothing at all was read, that is all of it: the leader
-        has said that there is something, and would say so again, at once."""
-        is_nothing = not any(_has_records(answers[at]) for at in told)
-        missing = [at for at in told if is_nothing or isinstance(answers[at], TidelogError)]
+        """Fetches the records of unreadable locations from the leader.
+
+        If no record was read at all, it fetches every one: the leader would return the same locations again at once.
+        """
+        is_nothing = not any(_has_records(answers[at]) for at in located)
+        missing = [at for at in located if is_nothing or isinstance(answers[at], TidelogError)]
         if not missing:
             return
         self.counters.failures += len(missing)
@@ -124,16 +133,16 @@ class FollowerFetch:
         records = await self._fetch_at_peer(leader, plain, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0)
         for at, answer in zip(missing, records, strict=True):
             answers[at] = answer
-            told.remove(at)
+            located.remove(at)
 
     def _warn(self, leader: BrokerRegistration, met: Answer) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s < self._warns_s:
             return
         self._warns_s = now_s + WARNING_S
-        why = met if isinstance(met, TidelogError) else "nothing was found where it should lie"
+        why = met if isinstance(met, TidelogError) else "no records at these locations"
         log.warning(
-            "what broker %s leads can't be read from the bucket for readers of rack %s, and comes from there: %s",
+            "reading located records failed leader=%s rack=%s: %s; fetching them from the leader",
             leader.broker_id,
             self._rack,
             why,
@@ -152,8 +161,8 @@ class FollowerFetch:
                 counters.leader_bytes += answer.size_bytes
 
 
-def _asked(targets: Sequence[Named], *, is_near: bool) -> list[Named]:
-    """What the leader is asked: for places no more than once for each partition, and not where its records cost nothing."""
+def _requests(targets: Sequence[Named], *, is_near: bool) -> list[Named]:
+    """Returns the targets with locations requested at most once a partition, and never from a leader of this rack."""
     asked: list[Named] = []
     seen: set[TopicPartition] = set()
     for topic, target in targets:

@@ -1,19 +1,17 @@
-"""The batches of one partition that are not led here: in order, one message on its way at a time. Decides, and sends nothing.
+"""Queues the batches of one partition that another broker leads, with at most one message in flight. Decides, and sends nothing.
 
-    add ─▶ waiting ─▶ take: on their way ─▶ answered ─▶ settled
-              ▲                                ├─ not led there any more: back to the front, in order
-              ▲                                └─ refused for good: settled, with what is behind it of its client's message;
-              │                                   what came behind it of others was not looked at, and goes again, unless the
-              │                                   batch was refused alone, for its producer's sequence or clock
-              └──────────── lost: no answer came; what a leader recognises goes back to the front, the rest is told ──┘
+    add ─▶ waiting ─▶ take: in flight ─▶ answered ─▶ settled
+              ▲                            ├─ not led there any more: back to the front, in order
+              ▲                            └─ refused for good: settled, with the later batches of its client's message. The leader
+              │                               stops at the first refusal, so later batches of other clients go again, unless the
+              │                               refusal concerns its own producer alone
+              └──────── lost: no answer came; repeatable batches go back to the front, the others settle as OutcomeUnknown ──┘
 
-Since nothing else of the lane is on its way, what goes back to the front was overtaken by nothing. A batch with a producer id and a
-sequence may go to the next leader after its answer was lost: were it written before, that leader has found it on the bucket, and
-says so. From then on its failure is told as an unknown outcome, whatever a leader says, since it may have been written before that.
+Nothing else of the queue is in flight, so nothing overtakes a batch that goes back to the front. After a lost answer, a batch with
+a producer id and sequence may go to the next leader: if the former leader wrote it, the next one has found it on the bucket and
+recognises it. From then on its failure is always OutcomeUnknown, because the lost attempt may have written it.
 
-Invariants: batches leave in the order of their coming; what could be written twice is sent once; each is settled once.
-
-A batch for a partition that is not led here, and what becomes of it.
+Invariants: batches leave in the order in which they were added. A batch without a producer id is sent once. Each is settled once.
 """
 
 from __future__ import annotations
@@ -48,16 +46,18 @@ from segments.records.header import BatchHeader
 
 @dataclass(slots=True)
 class MessageRoom:
-    """What is left of the message that is put together. All in it are to be answered at the same time."""
+    """Bounds the message that is being composed; all its batches have the same acks.
+
+    `waits` is True if its producers wait for the commit (acks=all); the first batch decides it.
+    """
 
     bytes_left: int
     appends_left: int
-    # For the commit. None: whatever comes first decides.
     waits: bool | None = None
     taken: int = field(default=0)
 
     def has_room(self, append: ForwardedAppend) -> bool:
-        """The first always has, whatever its size."""
+        """Returns whether the batch fits; the first always does, whatever its size."""
         if self.waits is not None and (append.acks is Acks.ALL) != self.waits:
             return False
         return not self.taken or (self.appends_left > 0 and append.header.size <= self.bytes_left)
@@ -70,53 +70,57 @@ class MessageRoom:
 
 
 class ForwardQueue:
+    """Holds the batches of one partition until its leader has decided them.
+
+    `sent` is the message in flight and `sent_to` the session of its leader. `refusal` is the reason why the batches still wait.
+    After `pause_s`, at `retry_at_s` on the loop's clock, the forwarder looks up the leader again.
+    """
+
     def __init__(self, partition: TopicPartition, settle: Callable[[ForwardedAppend, Outcome], None]) -> None:
-        """`settle` tells the outcome of a batch to whoever waits for it, and gives its room back."""
+        """`settle` delivers the outcome of a batch to its waiter, and releases its bytes."""
         self.partition = partition
         self.sent: list[ForwardedAppend] = []
-        """The message on its way."""
         self.sent_to = SessionId(0)
         self.refusal: TidelogError | None = None
-        """Why the batches still wait."""
         self.pause_s = 0.0
-        self.look_at_s = 0.0
-        """When it is looked again who leads, where nobody took them."""
+        self.retry_at_s = 0.0
         self._settle_with = settle
         self._waiting: deque[ForwardedAppend] = deque()
-        self._messages: dict[int, ClientMessage] = {}
+        self._messages: dict[int, MessageGroup] = {}
 
     @property
     def is_empty(self) -> bool:
         return not self._waiting and not self.sent
 
-    def add(self, append: ForwardedAppend, of: object) -> None:
-        """`of`: the client's message that it belongs to."""
-        message = self._messages.get(id(of))
+    def add(self, append: ForwardedAppend, key: object) -> None:
+        """Queues a batch. `key` is the same object for all batches of one client's message."""
+        message = self._messages.get(id(key))
         if message is None:
-            message = self._messages[id(of)] = ClientMessage(of)
+            message = self._messages[id(key)] = MessageGroup(key)
         message.appends.append(append)
         message.undecided += 1
         append.message = message
         self._waiting.append(append)
 
     def first(self, now_s: float) -> ForwardedAppend | None:
-        """What is to go next. Those that nobody waits for any more, or that nobody took in time, are let go."""
+        """Returns the next batch to send. Drops batches without a waiter, and settles those whose deadline has passed."""
         while self._waiting:
             append = self._waiting[0]
             if append.outcome.done():
                 self._waiting.popleft()
             elif append.deadline_s <= now_s:
-                told = self.refusal if self.refusal is not None and self.refusal.nothing_was_written else None
-                self.refuse(append, append.overdue() if append.in_doubt or told is None else told)
+                reason = self.refusal if self.refusal is not None and self.refusal.nothing_was_written else None
+                self.refuse(append, append.overdue() if append.in_doubt or reason is None else reason)
             else:
                 return append
         return None
 
     def pop(self) -> None:
+        """Removes the batch that `first` returned."""
         self._waiting.popleft()
 
     def take(self, now_s: float, space: MessageRoom, leader: SessionId) -> list[ForwardedAppend]:
-        """What goes with the next message, if anything: it is on its way from now on, until `answered` or `lost`."""
+        """Moves the batches that fit into the next message in flight, until `answered` or `lost`, and returns them."""
         assert not self.sent, "one message at a time"
         while (append := self.first(now_s)) is not None and space.has_room(append):
             self._waiting.popleft()
@@ -127,7 +131,7 @@ class ForwardQueue:
         return self.sent
 
     def answered(self, outcomes: Sequence[Appended | TidelogError]) -> TidelogError | None:
-        """Settles what was decided. Why the rest has to be sent again, where it has because of the leader."""
+        """Settles decided batches and requeues the rest. Returns the error of a leader that no longer leads, else None."""
         sent, self.sent = self.sent, []
         again: list[ForwardedAppend] = []
         refused: list[tuple[ForwardedAppend, TidelogError]] = []
@@ -142,13 +146,13 @@ class ForwardQueue:
             elif not refused or refuses_alone(outcome):
                 refused.append((append, outcome))
             else:
-                again.append(append)  # it was not looked at, since the one before it was refused
+                again.append(append)  # the leader stopped at an earlier refusal
         self._waiting.extendleft(reversed(again))
         self._refuse([(append, append.lost() if append.in_doubt else error) for append, error in refused])
         return refusal
 
     def lost(self, error: OutcomeUnknown) -> TidelogError | None:
-        """No answer came. Why there is something to be sent again, where there is."""
+        """Requeues or settles the message whose answer was lost. Returns the error if batches must be sent again, else None."""
         sent, self.sent = self.sent, []
         again: list[ForwardedAppend] = []
         for append in sent:
@@ -162,7 +166,7 @@ class ForwardQueue:
         return error if again else None
 
     def refuse(self, refused: ForwardedAppend, error: TidelogError) -> None:
-        """Refuses the batch for good, and with it those behind it of its message that are not on their way."""
+        """Refuses the batch for good, and with it the batches of its message that are not in flight."""
         self._refuse([(refused, error)])
 
     def _refuse(self, refused: Sequence[tuple[ForwardedAppend, TidelogError]]) -> None:
@@ -171,59 +175,70 @@ class ForwardQueue:
         for append, error in refused:
             self.settle(append, error)
         for message, error in messages:
-            assert message is not None, "it is in this lane"
+            assert message is not None, "a queued batch has a group"
             for append in message.appends:
                 if not append.outcome.done() and not append.is_sent:
                     self.settle(append, append.lost() if append.in_doubt else error)
 
     def refuse_all(self, error: TidelogError) -> None:
-        """What is on its way is left to its answer."""
+        """Refuses all waiting batches; those in flight await their answer."""
         waiting, self._waiting = self._waiting, deque()
         for append in waiting:
             if not append.outcome.done():
                 self.settle(append, append.lost() if append.in_doubt else error)
 
     def settle(self, append: ForwardedAppend, outcome: Outcome) -> None:
+        """Delivers the outcome of a batch and removes it from its group."""
         message = append.message
         if message is not None:
             append.message = None
             message.undecided -= 1
             if not message.undecided:
-                self._messages.pop(id(message.of), None)
+                self._messages.pop(id(message.key), None)
         self._settle_with(append, outcome)
 
 
-# Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now.
+# Errors of a broker that does not lead, or no longer leads: nothing was written, and another broker may lead.
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
-_OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp, StaleRouting, Unauthenticated)
-# What a producer learns that does not wait (acks=none).
-UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
+# Refusals for a reason of the producer itself: its sequence, clock, routing or API key.
+_PRODUCER_ERRORS: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp, StaleRouting, Unauthenticated)
+# Outcome for a producer that does not wait (acks=none).
+NOT_AWAITED: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
 
 
 def refuses_alone(error: TidelogError) -> bool:
-    """Returns whether the batches behind the refused one are looked at nevertheless. That is so where the reason lies with its own
-    producer: its sequence, clock, routing or API key. Later batches of that producer are refused for the same reason, and those
-    of other producers, which share the message, are not concerned."""
-    return isinstance(error.rejection if isinstance(error, UnverifiedRejection) else error, _OF_ITS_PRODUCER)
+    """Returns whether a leader goes on with later batches of the message after this refusal.
+
+    It does if the reason lies with the batch's own producer: later batches of that producer fail for the same reason, and those of
+    other producers in the message are unaffected.
+    """
+    return isinstance(error.rejection if isinstance(error, UnverifiedRejection) else error, _PRODUCER_ERRORS)
 
 
-# The leader's answer, or the append of this broker, where it came to lead the partition while the batch waited.
+# The answer of the leader, or the append at this broker if it became the leader while the batch waited.
 Outcome = Appended | PendingAppend | TidelogError
 
 
-class ClientMessage:
-    """The batches of one client's message that wait for one partition. When one is refused for good, those behind it are, too."""
+class MessageGroup:
+    """Groups the batches of one client's message in a queue: when one is refused for good, the later ones are as well."""
 
-    __slots__ = ("appends", "of", "undecided")
+    __slots__ = ("appends", "key", "undecided")
 
-    def __init__(self, of: object) -> None:
-        """`of`: whatever is the same for batches of one message, and for no others."""
-        self.of = of
+    def __init__(self, key: object) -> None:
+        """`key` is the same object for all batches of one message, and for no others."""
+        self.key = key
         self.appends: list[ForwardedAppend] = []
         self.undecided = 0
 
 
 class ForwardedAppend:
+    """Holds a batch for a partition that another broker leads, and the future of its outcome.
+
+    `continues` is as in SessionLog.append. `bytes_charged` of the buffer are charged to the leader `charged_to`. `is_sent` is True
+    while the batch is in flight. `in_doubt` is True once an answer was lost: the batch may be in the log, and goes again only if
+    its leader recognises it. The queue sets `message`.
+    """
+
     __slots__ = (
         "acks",
         "batch",
@@ -257,7 +272,7 @@ class ForwardedAppend:
         key_id: str = "",
         continues: bool = False,
     ) -> None:
-        """`key_id`: of the API key that the client has shown. A leader that knows that it was revoked refuses the batch."""
+        """`key_id` is the id of the client's API key; a leader that knows of its revocation refuses the batch."""
         self.partition = partition
         self.batch = batch
         self.header = header
@@ -267,25 +282,22 @@ class ForwardedAppend:
         self.dates = dates
         self.key_id = key_id
         self.continues = continues
-        """As in SessionLog.append."""
-        self.message: ClientMessage | None = None
-        """Set by the lane that it waits in."""
+        self.message: MessageGroup | None = None
         self.bytes_charged = bytes_charged
         self.charged_to = charged_to
         self.is_sent = False
-        """On its way to a leader, now."""
         self.in_doubt = False
-        """It was sent, and no answer came: it may be in the log. Only what its leader recognises is sent again then."""
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a leader takes it once, however often it is sent: it has a producer id and a sequence."""
+        """Returns whether leaders write the batch once however often it is sent: it has a producer id and a sequence."""
         return self.header.producer_id != NO_PRODUCER
 
     def overdue(self) -> TidelogError:
-        """What to tell where nobody took it in time."""
+        """Returns the error of a batch that no leader took before its deadline."""
         return self.lost() if self.in_doubt else NoLeader(f"no leader of {self.partition} took the records in time")
 
     def lost(self) -> OutcomeUnknown:
+        """Returns the error of a batch whose leader may have written it."""
         return OutcomeUnknown(f"records for {self.partition} were forwarded to its leader, which has not answered in time")

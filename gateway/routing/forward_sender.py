@@ -1,12 +1,10 @@
-"""The messages on their way to one leader, put together from the lanes of all its partitions.
+"""Sends the batches for one leader, in messages composed from the queues of all its partitions.
 
-    lane is ready ─▶ as many ready lanes as make a message ─▶ call ─▶ each lane its answers
-                     at once while few messages are on their way; then every COALESCE_S, so that they grow
+    queue is ready ─▶ as many ready queues as fit one message ─▶ Produce at the leader ─▶ each queue gets its answers
+                      at once while few messages are in flight; then one each COALESCE_S, so that messages grow
 
-A message for each lane would be a call for each batch where a topic has many partitions, and a call costs more than its batches.
-Invariant: at most MESSAGES_AT_ONCE are on their way to a leader, and of a lane one.
-
-A message of forwarded batches on the wire: a Produce of ready batches at their leader, and what it answers.
+A call costs more than its batches, so a topic with many partitions must not cost one call for each queue.
+Invariant: at most MESSAGES_IN_FLIGHT messages are in flight to a leader, and one of each queue.
 """
 
 from __future__ import annotations
@@ -26,66 +24,68 @@ from metadata.topics.cache import TopicCache
 from segments.log.session_log import Acks
 from segments.partition.partition_log import Appended
 
-# A message to a leader is no longer, but for a single batch that is.
+# Bounds of a message to a leader; a single batch may be larger.
 MESSAGE_BYTES: Final = 4 << 20
 MESSAGE_APPENDS: Final = 1_000
-MESSAGES_AT_ONCE: Final = 64
-# So many messages are on their way before others wait for company.
-FREELY: Final = 2
+MESSAGES_IN_FLIGHT: Final = 64
+# Messages in flight up to which the next one is sent without COALESCE_S.
+UNDELAYED_MESSAGES: Final = 2
 COALESCE_S: Final = 0.01
 
-# One message: of each lane what is on its way with it.
+# One message: its batches by queue.
 Load = list[tuple[ForwardQueue, list[ForwardedAppend]]]
 
 
 class ForwardSender:
-    """Its owner runs `run()` as a task after the first `add`, and makes another one once it has `ended`."""
+    """Sends ready queues to one leader. Its owner runs `run()` as a task after the first `add`, and replaces it once `ended`."""
 
     def __init__(
         self,
         leader: BrokerRegistration,
         send: Callable[[BrokerRegistration, Load], Awaitable[None]],
         is_led: Callable[[TopicPartition, BrokerRegistration], bool],
-        elsewhere: Callable[[ForwardQueue], None],
+        return_queue: Callable[[ForwardQueue], None],
     ) -> None:
-        """`send` returns when each lane has its answers; `elsewhere` takes lanes that are empty, or led by others."""
+        """`send` returns when each queue has its answers. `return_queue` takes back empty queues and those of other leaders."""
         self.leader = leader
         self.ended = False
         self._send = send
         self._is_led = is_led
-        self._elsewhere = elsewhere
+        self._return = return_queue
         self._ready: dict[TopicPartition, ForwardQueue] = {}
         self._calls: dict[asyncio.Task[None], Load] = {}
         self._woken = asyncio.Event()
 
-    def add(self, lane: ForwardQueue) -> None:
-        self._ready[lane.partition] = lane
+    def add(self, queue: ForwardQueue) -> None:
+        """Marks a queue with waiting batches as ready."""
+        self._ready[queue.partition] = queue
         self._woken.set()
 
-    def give_up_calls(self) -> None:
-        """Ends calls that nobody waits for any more: their lanes have been told that the answers are lost."""
+    def cancel_abandoned_calls(self) -> None:
+        """Cancels calls whose queues have already settled their batches as lost."""
         for call, load in self._calls.items():
-            if all(lane.sent is not sent for lane, sent in load):
+            if all(queue.sent is not sent for queue, sent in load):
                 call.cancel()
 
     async def run(self) -> None:
+        """Sends until no queue is ready and no call is in flight."""
         clock = asyncio.get_running_loop().time
         sent_s = clock() - COALESCE_S
         async with asyncio.TaskGroup() as calls:
             while self._ready or self._calls:
                 self._woken.clear()
-                under_way = len(self._calls)
-                left_s = sent_s + COALESCE_S - clock() if under_way >= FREELY else 0.0
-                if not self._ready or under_way >= MESSAGES_AT_ONCE:
+                in_flight = len(self._calls)
+                left_s = sent_s + COALESCE_S - clock() if in_flight >= UNDELAYED_MESSAGES else 0.0
+                if not self._ready or in_flight >= MESSAGES_IN_FLIGHT:
                     await self._woken.wait()
                 elif left_s > 0:
                     await asyncio.sleep(left_s)
-                elif load := self._load(clock()):
+                elif load := self._next_load(clock()):
                     sent_s = clock()
                     call = calls.create_task(self._call(load))
                     self._calls[call] = load
                     call.add_done_callback(self._called)
-            self.ended = True  # in the same step as the last look
+            self.ended = True  # in the same step of the loop as the last check
 
     async def _call(self, load: Load) -> None:
         await self._send(self.leader, load)
@@ -94,24 +94,24 @@ class ForwardSender:
         del self._calls[call]
         self._woken.set()
 
-    def _load(self, now_s: float) -> Load:
-        """Of the lanes that are ready as much as makes a message."""
+    def _next_load(self, now_s: float) -> Load:
+        """Takes as many batches of ready queues as fit one message."""
         space = MessageRoom(MESSAGE_BYTES, MESSAGE_APPENDS)
         load: Load = []
-        for partition, lane in list(self._ready.items()):
-            first = lane.first(now_s)
+        for partition, queue in list(self._ready.items()):
+            first = queue.first(now_s)
             if first is None or not self._is_led(partition, self.leader):
                 del self._ready[partition]
-                self._elsewhere(lane)
+                self._return(queue)
             elif space.has_room(first):
                 del self._ready[partition]
-                load.append((lane, lane.take(now_s, space, self.leader.session)))
+                load.append((queue, queue.take(now_s, space, self.leader.session)))
             elif space.appends_left <= 0 or space.bytes_left <= 0:
                 break
         return load
 
 
-# Beyond the deadline of the records, for the answer that tells of it.
+# Time beyond the deadline of the records for the leader's answer.
 ANSWER_S: Final = 1.0
 _PRODUCE: Final = "/tidelog.v1.Log/Produce"
 
@@ -119,7 +119,10 @@ _PRODUCE: Final = "/tidelog.v1.Log/Produce"
 async def send_forwarded(
     peers: PeerChannels, topics: TopicCache, leader: BrokerRegistration, appends: Sequence[ForwardedAppend]
 ) -> list[Appended | TidelogError] | OutcomeUnknown:
-    """What the leader answers to each, all of them with acks=all or none; OutcomeUnknown where there was no answer to all."""
+    """Sends a Produce with these batches, which have the same acks, and returns an outcome for each.
+
+    Returns OutcomeUnknown where the answer was lost, or does not answer every batch.
+    """
     left_s = max(append.deadline_s for append in appends) - asyncio.get_running_loop().time()
     request = log_pb2.ProduceRequest(
         acks=log_pb2.ACKS_ALL if appends[0].acks is Acks.ALL else log_pb2.ACKS_LEADER, timeout_ms=max(1, round(1000 * left_s))
@@ -131,8 +134,9 @@ async def send_forwarded(
             leader, _PRODUCE, request, log_pb2.ProduceResponse, timeout_s=max(0.0, left_s) + ANSWER_S, is_write=True
         )
         if len(answer.results) != len(request.appends):
-            told = f"broker {leader.broker_id} answered {len(answer.results)} of {len(request.appends)} forwarded appends"
-            return OutcomeUnknown(told)
+            return OutcomeUnknown(
+                f"broker {leader.broker_id} answered {len(answer.results)} of {len(request.appends)} forwarded appends"
+            )
         found = [_outcome(result) for result in answer.results]
     except OutcomeUnknown as error:
         return error.with_traceback(None)
@@ -144,7 +148,7 @@ async def send_forwarded(
 
 
 def _add(request: log_pb2.ProduceRequest, topics: TopicCache, append: ForwardedAppend) -> UnknownTopic | None:
-    """Why it is left out: its topic was deleted, or made again, meanwhile."""
+    """Adds the batch to the request; returns UnknownTopic if its topic was deleted or recreated meanwhile."""
     try:
         topic = topics.by_id(append.partition.topic_id)
     except UnknownTopic as error:

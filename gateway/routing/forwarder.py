@@ -1,16 +1,15 @@
-"""Batches for partitions that are not led here, on their way to whoever leads: one lane for each partition that has any.
+"""Forwards batches to the leaders of their partitions, with one queue for each partition that has any.
 
-    append ─▶ lane of the partition ─▶ who leads now? ─▶ another broker: its outbox ─▶ outcomes
-                       ▲                               └▶ this one: appended here, and the lane ends
-                       ├──── refused since it leads no more, nothing written ─── nobody yet: wait for the metadata ──┤
-                       └──── another leads, and OVERTAKEN_S later there is no answer yet: lost ──────────────────────┘
+    append ─▶ queue of the partition ─▶ leader? ─▶ another broker: its sender ─▶ outcomes
+                       ▲                        └▶ this one: appended here, and the queue ends
+                       ├──── refused because it no longer leads, nothing written; or no leader yet: wait for metadata ───┤
+                       └──── another leads, and FORMER_LEADER_S later the former has not answered: lost ─────────────────┘
 
-What is decided for one lane is in forward_queue.py, what goes with one message in forward_sender.py, its wire form in
-forward_sender.py.
+forward_queue.py decides for one queue. forward_sender.py composes messages and sends them.
 
-Invariants: batches of a partition reach its leaders in the order of their coming; after a batch was refused for good, none of its
-own message follows it, and those of others do; what waits is charged to the buffer, and no broker that is slow takes more than a
-quarter of it, so that local work goes on; nobody waits longer for a leader that does not answer than for the next one.
+Invariants: batches of a partition reach its leaders in the order of their arrival. After a batch was refused for good, no later
+batch of its client's message is written; those of other clients are. Waiting batches are charged to the buffer, and one slow leader
+gets at most a quarter of it. A batch waits for a leader that does not answer only until the next one is appointed.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.records.header import BatchHeader
 
-PAUSE_LEAST_S: Final = 0.02
-# Before it is looked again who leads, unless the metadata tell of a change. Doubled from one look to the next.
-PAUSE_MOST_S: Final = 0.5
-# A leader that hands over has answered before; one that was slow has so long. Then its answer is taken for lost.
-OVERTAKEN_S: Final = 1.0
+# How long a queue pauses before its leader is looked up again without a change of metadata; each pause doubles the last.
+PAUSE_S_MIN: Final = 0.02
+PAUSE_S_MAX: Final = 0.5
+# How long a former leader may still answer; a planned handover answers earlier. Then the answer counts as lost.
+FORMER_LEADER_S: Final = 1.0
 
 
 class ProduceForwarder:
-    """Its owner runs `run()` as a task, which owns all that is on its way."""
+    """Forwards appends, and delivers their outcomes. Its owner runs `run()` as a task, which owns all senders."""
 
     def __init__(
         self,
@@ -56,32 +55,32 @@ class ProduceForwarder:
         budget: ByteBudget,
         is_stopping: Callable[[], bool],
     ) -> None:
-        """`here`: the log of the present session; raises NoLeader or Stopping while there is none."""
+        """`here` returns the log of the present session; it raises NoLeader or Stopping while there is none."""
         self._is_stopping = is_stopping
         self._here = here
         self._view = view
         self._peers = peers
         self._broker_id = broker_id
         self._budget = budget
-        self._lanes: dict[TopicPartition, ForwardQueue] = {}
+        self._queues: dict[TopicPartition, ForwardQueue] = {}
         self._paused: dict[TopicPartition, ForwardQueue] = {}
-        self._overtaken: dict[TopicPartition, float] = {}
-        """Lanes whose message is at a former leader, and when its answer is taken for lost."""
-        self._outboxes: dict[SessionId, ForwardSender] = {}
+        # Queues whose message is at a former leader, and when its answer counts as lost.
+        self._at_former_leader: dict[TopicPartition, float] = {}
+        self._senders: dict[SessionId, ForwardSender] = {}
         self._bytes_waiting: dict[str, int] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._appended_s = -math.inf
-        self._attention = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._brokers_changed = asyncio.Event()
-        view.partitions.subscribe(self._leaders_changed)
-        view.brokers.subscribe(self._tell_of_brokers)
+        view.partitions.subscribe(self._on_leaders_changed)
+        view.brokers.subscribe(self._on_brokers_changed)
 
     async def run(self) -> None:
-        """Delivers what is appended, until it is cancelled; then nothing waits any more."""
+        """Delivers appended batches until cancelled; then settles all that wait."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._look_again(), name="lanes that wait")
+                tasks.create_task(self._retry_paused(), name="paused queues")
                 try:
                     while True:
                         self._brokers_changed.clear()
@@ -91,16 +90,16 @@ class ProduceForwarder:
                 finally:
                     self._tasks = None
         finally:
-            for lane in self._lanes.values():
-                for append in lane.sent:
-                    lane.settle(append, append.lost())
-                lane.refuse_all(Stopping("this broker is shutting down"))
-            self._lanes.clear()
+            for queue in self._queues.values():
+                for append in queue.sent:
+                    queue.settle(append, append.lost())
+                queue.refuse_all(Stopping("this broker is shutting down"))
+            self._queues.clear()
             await self._peers.close()
 
-    def holds(self, partition: TopicPartition) -> bool:
-        """Whether batches of the partition are on their way, so that others have to stay behind them."""
-        return partition in self._lanes
+    def has_queued(self, partition: TopicPartition) -> bool:
+        """Returns whether batches of the partition are queued, so that later ones must queue behind them."""
+        return partition in self._queues
 
     def append(
         self,
@@ -115,14 +114,17 @@ class ProduceForwarder:
         dates: TimestampPolicy,
         continues: bool = False,
     ) -> ForwardedAppend:
-        """Takes a checked batch, and its bytes over from the admission, which stands for its message. Throttled, Stopping."""
+        """Queues a checked batch, and takes over its bytes from the admission, which identifies its client's message.
+
+        Raises Throttled, Stopping.
+        """
         if self._tasks is None:
             raise Stopping("this broker is shutting down")
         leader = self._view.leader(partition)
         self._appended_s = asyncio.get_running_loop().time()
         charged_to = leader.broker_id if leader is not None else ""
         bytes_charged = memory_bytes(header.size)
-        self._check_room(charged_to, bytes_charged)
+        self._check_budget(charged_to, bytes_charged)
         admission.take(bytes_charged)
         self._bytes_waiting[charged_to] = self._bytes_waiting.get(charged_to, 0) + bytes_charged
         append = ForwardedAppend(
@@ -138,101 +140,101 @@ class ProduceForwarder:
             charged_to=charged_to,
             key_id=present_key_id(),
         )
-        lane = self._lanes.get(partition)
-        if lane is not None:
-            lane.add(append, admission)
+        queue = self._queues.get(partition)
+        if queue is not None:
+            queue.add(append, admission)
         else:
-            lane = self._lanes[partition] = ForwardQueue(partition, self._settle)
-            lane.add(append, admission)
-            self._advance(lane)
+            queue = self._queues[partition] = ForwardQueue(partition, self._settle)
+            queue.add(append, admission)
+            self._advance(queue)
         return append
 
-    async def decided(self, append: ForwardedAppend, deadline: Deadline) -> Appended | PendingAppend:
-        """Returns the leader's answer, or the append of this broker where it leads meanwhile.
+    async def outcome(self, append: ForwardedAppend, deadline: Deadline) -> Appended | PendingAppend:
+        """Returns the leader's answer, or the append at this broker if it became the leader.
 
-        A batch that was not sent in time is taken back. Cancelling a waiter affects no other.
-
-        Raises the leader's error, NoLeader where there was none in time, OutcomeUnknown where its answer was lost, or is late.
+        A batch that was not sent before the deadline is withdrawn. Cancelling a waiter affects no other.
+        Raises the leader's error, NoLeader without a leader in time, OutcomeUnknown if the answer was lost or is late.
         """
         if not append.outcome.done():
             await asyncio.wait((append.outcome,), timeout=deadline.left_s())
         if not append.outcome.done():
             if append.is_sent:
                 raise append.lost()
-            self._lanes[append.partition].refuse(append, append.overdue())
+            self._queues[append.partition].refuse(append, append.overdue())
         found = append.outcome.result()
         if isinstance(found, TidelogError):
             raise found
         return found
 
-    async def until_quiet(self, *, quiet_s: float, timeout_s: float) -> None:
-        """Until nothing is on its way, and nothing has come for `quiet_s`. Returns at once where nobody else could lead.
+    async def wait_until_quiet(self, *, quiet_s: float, timeout_s: float) -> None:
+        """Waits until no queue is left and no batch has come for `quiet_s`. Returns at once if no other broker could lead.
 
-        Producers learn who leads from the answers to what is forwarded, and go there. To break their connections costs them more.
+        Producers learn the leader from the answers to forwarded batches and connect to it; a broken connection would cost them
+        more.
         """
         clock = asyncio.get_running_loop().time
         began_s = clock()
         while self.no_leader_reason() is None and clock() < began_s + timeout_s:
             quiet_at_s = max(began_s, self._appended_s) + quiet_s
-            if not self._lanes and clock() >= quiet_at_s:
+            if not self._queues and clock() >= quiet_at_s:
                 return
-            await asyncio.sleep(max(quiet_at_s - clock(), PAUSE_LEAST_S))
+            await asyncio.sleep(max(quiet_at_s - clock(), PAUSE_S_MIN))
 
     def no_leader_reason(self) -> Stopping | None:
-        """That this broker stops, where there is no other that could lead."""
+        """Returns Stopping if this broker stops and no other is registered, so that no partition will get a leader."""
         if not self._is_stopping() or any(broker_id != self._broker_id for broker_id in self._view.brokers.brokers):
             return None
         return Stopping("this broker is shutting down")
 
-    # ── a lane's next step ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the next step of a queue ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _advance(self, lane: ForwardQueue, refusal: TidelogError | None = None) -> None:
-        """Of a lane that has no message on its way: to whoever leads. `refusal`: why it comes back, where it was not taken."""
-        assert not lane.sent, "it is in order"
+    def _advance(self, queue: ForwardQueue, refusal: TidelogError | None = None) -> None:
+        """Passes a queue without a message in flight to its leader. After a `refusal` the queue pauses instead."""
+        assert not queue.sent, "one message at a time"
         if self._tasks is None:
-            return  # what waits is told so at the end
-        self._paused.pop(lane.partition, None)
-        if lane.first(asyncio.get_running_loop().time()) is not None and (final := self._why_never(lane.partition)) is not None:
-            lane.refuse_all(final)
-        if lane.first(asyncio.get_running_loop().time()) is None:
-            self._lanes.pop(lane.partition, None)
+            return  # run() settles all that wait
+        self._paused.pop(queue.partition, None)
+        if queue.first(asyncio.get_running_loop().time()) is not None and (final := self._final_error(queue.partition)) is not None:
+            queue.refuse_all(final)
+        if queue.first(asyncio.get_running_loop().time()) is None:
+            self._queues.pop(queue.partition, None)
             return
         if refusal is not None:
-            self._pause(lane, refusal)
+            self._pause(queue, refusal)
             return
-        leader = self._view.leader(lane.partition)
+        leader = self._view.leader(queue.partition)
         if leader is None:
-            self._pause(lane, NoLeader(f"nobody leads {lane.partition} at the moment"))
+            self._pause(queue, NoLeader(f"{queue.partition} has no leader at the moment"))
         elif leader.broker_id == self._broker_id:
-            not_led = self._append_here(lane)
+            not_led = self._append_locally(queue)
             if not_led is not None:
-                self._pause(lane, not_led)
+                self._pause(queue, not_led)
             else:
-                del self._lanes[lane.partition]
+                del self._queues[queue.partition]
         else:
-            self._outbox(leader).add(lane)
+            self._sender_to(leader).add(queue)
 
-    def _pause(self, lane: ForwardQueue, refusal: TidelogError) -> None:
-        lane.refusal = refusal
-        lane.pause_s = min(2 * lane.pause_s, PAUSE_MOST_S) or PAUSE_LEAST_S
-        lane.look_at_s = asyncio.get_running_loop().time() + lane.pause_s
-        self._paused[lane.partition] = lane
-        self._attention.set()
+    def _pause(self, queue: ForwardQueue, refusal: TidelogError) -> None:
+        queue.refusal = refusal
+        queue.pause_s = min(2 * queue.pause_s, PAUSE_S_MAX) or PAUSE_S_MIN
+        queue.retry_at_s = asyncio.get_running_loop().time() + queue.pause_s
+        self._paused[queue.partition] = queue
+        self._wakeup.set()
 
-    def _why_never(self, partition: TopicPartition) -> TidelogError | None:
-        """Why it makes no sense to wait for a leader: the topic was deleted, or this broker stops and is the only one."""
+    def _final_error(self, partition: TopicPartition) -> TidelogError | None:
+        """Returns the error if no leader will take the partition: the topic was deleted, or the only broker stops."""
         try:
             self._view.topics.by_id(partition.topic_id)
         except UnknownTopic as error:
             return error.with_traceback(None)
         return self.no_leader_reason()
 
-    def _append_here(self, lane: ForwardQueue) -> TidelogError | None:
-        """Appends all that waits, at once; or says why this broker does not lead after all."""
+    def _append_locally(self, queue: ForwardQueue) -> TidelogError | None:
+        """Appends all waiting batches to the log of this broker; returns the error if it does not lead after all."""
         now_s = asyncio.get_running_loop().time()
         try:
             log = self._here()
-            while (append := lane.first(now_s)) is not None:
+            while (append := queue.first(now_s)) is not None:
                 try:
                     pending = log.append(
                         append.partition,
@@ -246,119 +248,123 @@ class ProduceForwarder:
                 except NOT_LED:
                     raise
                 except TidelogError as error:
-                    lane.refuse(append, append.lost() if append.in_doubt else error.with_traceback(None))
+                    queue.refuse(append, append.lost() if append.in_doubt else error.with_traceback(None))
                     continue
-                lane.pop()
+                queue.pop()
                 if not pending.appended.duplicate:
-                    self._hand_over(append)
-                lane.settle(append, pending)
+                    self._release_charge(append)
+                queue.settle(append, pending)
         except NOT_LED as error:
             return error.with_traceback(None)
         return None
 
     # ── to another broker ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _outbox(self, leader: BrokerRegistration) -> ForwardSender:
-        outbox = self._outboxes.get(leader.session)
-        if outbox is None or outbox.ended:
+    def _sender_to(self, leader: BrokerRegistration) -> ForwardSender:
+        sender = self._senders.get(leader.session)
+        if sender is None or sender.ended:
             assert self._tasks is not None, "nothing is appended after the end"
-            self._outboxes = {session: open_ for session, open_ in self._outboxes.items() if not open_.ended}
-            outbox = self._outboxes[leader.session] = ForwardSender(leader, self._send, self._leads, self._advance)
-            name = f"outbox for {leader.broker_id}"
-            self._tasks.create_task(self._run(outbox), name=name, context=Context())  # it is nobody's call: it sends those of many
-        return outbox
+            self._senders = {session: open_ for session, open_ in self._senders.items() if not open_.ended}
+            sender = self._senders[leader.session] = ForwardSender(leader, self._send, self._leads, self._advance)
+            name = f"sender for {leader.broker_id}"
+            self._tasks.create_task(
+                self._run(sender), name=name, context=Context()
+            )  # without the context of one call, since it sends the batches of many
+        return sender
 
-    async def _run(self, outbox: ForwardSender) -> None:
-        await asyncio.sleep(0)  # what is appended in this step goes with the first message
-        await outbox.run()
+    async def _run(self, sender: ForwardSender) -> None:
+        await asyncio.sleep(0)  # batches of this step of the loop go with the first message
+        await sender.run()
 
     def _leads(self, partition: TopicPartition, leader: BrokerRegistration) -> bool:
         now = self._view.leader(partition)
         return now is not None and now.session == leader.session
 
     async def _send(self, leader: BrokerRegistration, load: Load) -> None:
-        """Sends a message, and gives each lane its answers, unless they were taken for lost meanwhile."""
+        """Sends a message, and gives each queue its answers, unless they counted as lost meanwhile."""
         appends = [append for _, sent in load for append in sent]
         found = await send_forwarded(self._peers, self._view.topics, leader, appends)
         at = 0
-        for lane, sent in load:
+        for queue, sent in load:
             answers = slice(at, at + len(sent))
             at += len(sent)
-            if lane.sent is sent:
-                self._overtaken.pop(lane.partition, None)
-                self._came_back(lane, lane.lost(found) if isinstance(found, OutcomeUnknown) else lane.answered(found[answers]))
+            if queue.sent is sent:
+                self._at_former_leader.pop(queue.partition, None)
+                self._on_answers(queue, queue.lost(found) if isinstance(found, OutcomeUnknown) else queue.answered(found[answers]))
 
-    def _came_back(self, lane: ForwardQueue, refusal: TidelogError | None) -> None:
+    def _on_answers(self, queue: ForwardQueue, refusal: TidelogError | None) -> None:
         if refusal is None:
-            lane.pause_s, lane.refusal = 0.0, None
-        self._advance(lane, refusal)
+            queue.pause_s, queue.refusal = 0.0, None
+        self._advance(queue, refusal)
 
-    # ── what changes meanwhile ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes of metadata ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _leaders_changed(self, changed: Set[TopicPartition]) -> None:
-        if not self._lanes or self._tasks is None:
+    def _on_leaders_changed(self, changed: Set[TopicPartition]) -> None:
+        if not self._queues or self._tasks is None:
             return
-        both = [partition for partition in self._lanes if partition in changed]  # in the order of the lanes, which no hash decides
+        both = [
+            partition for partition in self._queues if partition in changed
+        ]  # in the order of the queues, which no hash decides, so that simulations repeat
         now_s = asyncio.get_running_loop().time()
         for partition in both:
-            lane = self._lanes[partition]
+            queue = self._queues[partition]
             leader = self._view.partitions.get(partition)
-            if lane.sent and leader is not None and leader.leader_session != lane.sent_to:
-                self._overtaken.setdefault(partition, now_s + OVERTAKEN_S)
-                self._attention.set()
+            if queue.sent and leader is not None and leader.leader_session != queue.sent_to:
+                self._at_former_leader.setdefault(partition, now_s + FORMER_LEADER_S)
+                self._wakeup.set()
             else:
-                self._overtaken.pop(partition, None)
-            lane.pause_s = 0.0  # the next leader serves in a moment, however long there was none
+                self._at_former_leader.pop(partition, None)
+            queue.pause_s = 0.0  # the new leader will serve soon, however long the partition had none
         self._wake([self._paused[partition] for partition in both if partition in self._paused])
 
-    def local_log(self) -> None:
-        """This broker has taken partitions over: what waits here for that is appended at once."""
-        mine = [lane for partition, lane in self._paused.items() if self._is_here(partition)]
+    def on_takeover(self) -> None:
+        """Appends the batches that wait for partitions which this broker has taken over."""
+        mine = [queue for partition, queue in self._paused.items() if self._is_local(partition)]
         self._wake(mine)
 
-    def _is_here(self, partition: TopicPartition) -> bool:
+    def _is_local(self, partition: TopicPartition) -> bool:
         leader = self._view.leader(partition)
         return leader is not None and leader.broker_id == self._broker_id
 
-    def _tell_of_brokers(self) -> None:
+    def _on_brokers_changed(self) -> None:
         self._brokers_changed.set()
 
-    def _wake(self, lanes: Iterable[ForwardQueue]) -> None:
-        for lane in lanes:
-            self._advance(lane)
+    def _wake(self, queues: Iterable[ForwardQueue]) -> None:
+        for queue in queues:
+            self._advance(queue)
 
-    async def _look_again(self) -> None:
-        """Looks at what nobody has taken yet, and takes answers for lost that did not come in time."""
+    async def _retry_paused(self) -> None:
+        """Retries paused queues when due, and settles answers of former leaders as lost after FORMER_LEADER_S."""
         clock = asyncio.get_running_loop().time
         while True:
-            if not self._paused and not self._overtaken:
-                self._attention.clear()
-                await self._attention.wait()
-            await asyncio.sleep(PAUSE_LEAST_S)
+            if not self._paused and not self._at_former_leader:
+                self._wakeup.clear()
+                await self._wakeup.wait()
+            await asyncio.sleep(PAUSE_S_MIN)
             now_s = clock()
-            self._wake([lane for lane in self._paused.values() if lane.look_at_s <= now_s])
-            late = [partition for partition, until_s in self._overtaken.items() if until_s <= now_s]
+            self._wake([queue for queue in self._paused.values() if queue.retry_at_s <= now_s])
+            late = [partition for partition, until_s in self._at_former_leader.items() if until_s <= now_s]
             for partition in late:
-                del self._overtaken[partition]
-                lane = self._lanes[partition]
+                del self._at_former_leader[partition]
+                queue = self._queues[partition]
                 error = OutcomeUnknown(
-                    f"records for {partition} were forwarded to a leader that has not answered; another leads by now"
+                    f"records for {partition} were forwarded to a leader that has not answered, and has been replaced"
                 )
-                lane.lost(error)
-                self._came_back(lane, None)
+                queue.lost(error)
+                self._on_answers(queue, None)
             if late:
-                for outbox in self._outboxes.values():
-                    outbox.give_up_calls()
+                for sender in self._senders.values():
+                    sender.cancel_abandoned_calls()
 
-    # ── room ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, append: ForwardedAppend, outcome: Outcome) -> None:
         self._budget.release(append.bytes_charged)
-        self._hand_over(append)
+        self._release_charge(append)
         append.outcome.set_result(outcome)
 
-    def _hand_over(self, append: ForwardedAppend) -> None:
-        """The bytes are no longer ours: they are the log's, or were given back."""
+    def _release_charge(self, append: ForwardedAppend) -> None:
+        """Uncharges the leader: the log holds the bytes now, or they were released."""
         left = self._bytes_waiting.get(append.charged_to, 0) - append.bytes_charged
         append.bytes_charged = 0
         if left:
@@ -366,12 +372,12 @@ class ProduceForwarder:
         else:
             self._bytes_waiting.pop(append.charged_to, None)
 
-    def _check_room(self, leader: str, bytes_count: int) -> None:
-        """A batch finds room where nothing else waits for this leader, whatever its size."""
+    def _check_budget(self, leader: str, bytes_count: int) -> None:
+        """Raises Throttled if this leader's or the total share is used up; the first batch for a leader always passes."""
         there = self._bytes_waiting.get(leader, 0)
         in_all = sum(self._bytes_waiting.values())
         if there and (there + bytes_count > self._budget.bytes_max // 4 or in_all + bytes_count > self._budget.bytes_max // 2):
             raise Throttled(
-                f"{in_all} bytes wait to be forwarded, {there} of them to {leader or 'partitions that nobody leads'}",
+                f"{in_all} bytes wait to be forwarded, {there} of them to {leader or 'partitions without a leader'}",
                 hint="Retry with back-off.",
             )

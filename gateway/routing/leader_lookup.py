@@ -1,13 +1,13 @@
-"""Who leads a partition, as this broker sees it now, and questions to leaders that end when they lead no more.
+"""Looks up leaders in this broker's view of the metadata, and ends calls to leaders that have been replaced.
 
-A leader that was stopped in the middle keeps its connections and never answers. Another leads after its lease has ended: so whoever
-waits for the old one is told at once that it leads no more, and asks the new one.
+A leader that freezes keeps its connections and never answers. Once its lease has ended and another broker leads, the calls to it
+end with NotLeader, and their callers ask the new leader.
 
-The watch of a leader may be behind, so that it has not heard yet of a topic or partition that this broker's own view has. Its
-answer that it does not know them is not final: it becomes NoLeader, and the question is repeated until the leader has caught up.
+A leader's view may be behind this broker's, so that it does not know a topic or partition yet. Its UnknownTopic or UnknownPartition
+becomes NoLeader then, and callers repeat the call until the leader has caught up.
 
-Invariants: nothing is asked of a leader that the metadata don't name; a topic or partition is called unknown only where this
-broker's own view does not have the topic.
+Invariants: only the leader that the metadata name is called. A topic or partition is reported unknown only if this broker's own
+view does not have the topic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Item = TypeVar("Item")
 
 @dataclass(eq=False, slots=True)
 class LeaderCall:
-    """One that is on its way to a leader."""
+    """Holds a call in flight to a leader: its session, its partitions, and the timeout that ends it."""
 
     session: SessionId
     partitions: frozenset[TopicPartition]
@@ -40,72 +40,79 @@ class LeaderCall:
 
 
 class LeaderLookup:
+    """Finds the leaders of partitions, and calls them until they are replaced."""
+
     def __init__(self, log: Callable[[], SessionLog], view: ClusterView, *, broker_id: str) -> None:
-        """`log`: of the present session; raises NoLeader or Stopping while there is none."""
+        """`log` returns the log of the present session; it raises NoLeader or Stopping while there is none."""
         self._log = log
         self._view = view
         self._broker_id = broker_id
-        self._questions: dict[LeaderCall, None] = {}
-        """In the order in which they were asked."""
+        # Calls in flight, oldest first.
+        self._calls: dict[LeaderCall, None] = {}
         view.partitions.subscribe(self._cancel_outdated_calls)
 
-    def here(self, partition: TopicPartition) -> bool:
+    def is_local(self, partition: TopicPartition) -> bool:
+        """Returns whether the present session of this broker leads the partition."""
         try:
             return partition in self._log().partitions
         except TidelogError:
             return False
 
-    def elsewhere(self, partition: TopicPartition) -> BrokerRegistration | None:
-        """The other broker that leads the partition; None where it is led here, or by nobody."""
-        if self.here(partition):
+    def remote_leader(self, partition: TopicPartition) -> BrokerRegistration | None:
+        """Returns the other broker that leads the partition; None if this one leads it, or none does."""
+        if self.is_local(partition):
             return None
         leader = self._view.leader(partition)
         return None if leader is None or leader.broker_id == self._broker_id else leader
 
-    def grouped(
+    def group_by_leader(
         self, items: Iterable[Item], partition_of: Callable[[Item], TopicPartition]
     ) -> list[tuple[BrokerRegistration | None, list[Item]]]:
-        """By leader; None: this broker, and what nobody leads."""
+        """Groups items by the leader of their partition; None stands for this broker and for partitions without a leader."""
         groups: dict[str, tuple[BrokerRegistration | None, list[Item]]] = {}
         for item in items:
-            leader = self.elsewhere(partition_of(item))
+            leader = self.remote_leader(partition_of(item))
             groups.setdefault(leader.broker_id if leader is not None else "", (leader, []))[1].append(item)
         return list(groups.values())
 
     def topic_name(self, partition: TopicPartition) -> str:
         return self._view.topics.by_id(partition.topic_id).name
 
-    async def asked(self, leader: BrokerRegistration, partitions: Collection[TopicPartition], answer: Awaitable[Found]) -> Found:
-        """The leader's answer. Raises NotLeader as soon as another leads one of the partitions, and NoLeader where the leader has
-        not heard of them yet: use it only for questions that may be repeated."""
+    async def ask_leader(
+        self, leader: BrokerRegistration, partitions: Collection[TopicPartition], answer: Awaitable[Found]
+    ) -> Found:
+        """Returns the leader's answer to a call that may be repeated.
+
+        Raises NotLeader as soon as another broker leads one of the partitions, NoLeader if the leader does not know them yet.
+        """
         try:
             async with asyncio.timeout(None) as end:
-                question = LeaderCall(leader.session, frozenset(partitions), end)
-                self._questions[question] = None
+                call = LeaderCall(leader.session, frozenset(partitions), end)
+                self._calls[call] = None
                 try:
                     return await answer
                 finally:
-                    self._questions.pop(question, None)
+                    self._calls.pop(call, None)
         except TimeoutError:
             if not end.expired():
                 raise
-            raise NotLeader(f"broker {leader.broker_id} leads no more; it has not answered") from None
+            raise NotLeader(f"broker {leader.broker_id} no longer leads, and has not answered") from None
         except (UnknownTopic, UnknownPartition) as error:
-            if not all(self._is_there(partition) for partition in partitions):
+            if not all(self._knows_topic(partition) for partition in partitions):
                 raise
-            raise _unheard_of(leader, next(iter(partitions))) from error
+            raise _outdated_leader(leader, next(iter(partitions))) from error
 
-    async def asked_of_each(
+    async def ask_each(
         self,
         leader: BrokerRegistration,
         items: Sequence[Item],
         partition_of: Callable[[Item], TopicPartition],
         ask: Callable[[Sequence[tuple[str, Item]]], Awaitable[Sequence[Found | TidelogError]]],
     ) -> list[Found | TidelogError]:
-        """Asks the leader about several partitions, each with its topic's name, and returns an answer or an error for each.
+        """Asks the leader about several partitions, with the names of their topics, and returns an answer or error for each.
 
-        UnknownTopic stands in the place of a partition whose topic this broker's view does not have any more: only the others are
-        asked about. Raises as `asked`.
+        UnknownTopic stands in the place of a partition whose topic this broker's view does not have any more; the leader is not
+        asked about it. Raises as ask_leader.
         """
         named: list[tuple[str, Item]] = []
         gone: dict[int, TidelogError] = {}
@@ -115,55 +122,57 @@ class LeaderLookup:
             except TidelogError as error:
                 gone[at] = error.with_traceback(None)
         partitions = [partition_of(item) for _, item in named]
-        told = await self.asked(leader, partitions, ask(named)) if named else []
+        answers = await self.ask_leader(leader, partitions, ask(named)) if named else []
         found = iter(
-            [self.unless_unheard_of(leader, partition, answered) for partition, answered in zip(partitions, told, strict=True)]
+            [self.reject_outdated_view(leader, partition, answer) for partition, answer in zip(partitions, answers, strict=True)]
         )
         return [gone[at] if at in gone else next(found) for at in range(len(items))]
 
-    def unless_unheard_of(
-        self, leader: BrokerRegistration, partition: TopicPartition, answered: Found | TidelogError
+    def reject_outdated_view(
+        self, leader: BrokerRegistration, partition: TopicPartition, answer: Found | TidelogError
     ) -> Found | TidelogError:
-        """Returns the leader's answer for one partition; NoLeader in place of an answer that the leader does not know a partition
-        whose topic this broker's own view has."""
-        if isinstance(answered, (UnknownTopic, UnknownPartition)) and self._is_there(partition):
-            return _unheard_of(leader, partition)
-        return answered
+        """Returns the leader's answer; NoLeader if the leader does not know a partition whose topic this broker's view has."""
+        if isinstance(answer, (UnknownTopic, UnknownPartition)) and self._knows_topic(partition):
+            return _outdated_leader(leader, partition)
+        return answer
 
-    def _is_there(self, partition: TopicPartition) -> bool:
-        """Returns whether this broker's view has this life of the topic. Partitions are only ever added, so one that is beyond the
-        count known here may have been added a moment ago."""
+    def _knows_topic(self, partition: TopicPartition) -> bool:
+        """Returns whether this broker's view has the topic id.
+
+        Partitions are only ever added, so one beyond the known count may have been added a moment ago.
+        """
         try:
             self._view.topics.by_id(partition.topic_id)
         except TidelogError:
             return False
         return True
 
-    def reject_stale_epoch(self, partition: TopicPartition, answered: Answered | TidelogError) -> Answered | TidelogError:
-        """The answer, unless it comes from a leader of before the one known here: its high watermark may be of before, too."""
+    def reject_stale_epoch(self, partition: TopicPartition, answer: Answered | TidelogError) -> Answered | TidelogError:
+        """Returns the answer; NotLeader if its leader epoch is older than the known one, since its high watermark may be stale."""
         state = self._view.partitions.get(partition)
-        if isinstance(answered, TidelogError) or state is None or answered.leader_epoch >= state.leader_epoch:
-            return answered
+        if isinstance(answer, TidelogError) or state is None or answer.leader_epoch >= state.leader_epoch:
+            return answer
         return NotLeader(
-            f"{partition} was answered from leader epoch {answered.leader_epoch}; the present one is {state.leader_epoch}"
+            f"the answer for {partition} has leader epoch {answer.leader_epoch}; the present one is {state.leader_epoch}"
         )
 
     def _cancel_outdated_calls(self, changed: Set[TopicPartition]) -> None:
-        if not self._questions:
+        if not self._calls:
             return
         moved = {partition: state.leader_session for partition in changed if (state := self._view.partitions.get(partition))}
-        for question in tuple(self._questions):
-            if any(moved.get(partition, question.session) != question.session for partition in question.partitions):
-                del self._questions[question]
-                question.end.reschedule(asyncio.get_running_loop().time())
+        for call in tuple(self._calls):
+            if any(moved.get(partition, call.session) != call.session for partition in call.partitions):
+                del self._calls[call]
+                call.end.reschedule(asyncio.get_running_loop().time())
 
 
-def _unheard_of(leader: BrokerRegistration, partition: TopicPartition) -> NoLeader:
+def _outdated_leader(leader: BrokerRegistration, partition: TopicPartition) -> NoLeader:
     return NoLeader(
-        f"broker {leader.broker_id}, which is to lead {partition}, has not heard of it yet",
+        f"broker {leader.broker_id}, which is to lead {partition}, does not know it yet",
         hint="Retry with back-off: the partition is served as soon as that broker has caught up with the metadata.",
     )
 
 
-def itself(partition: TopicPartition) -> TopicPartition:
+def identity(partition: TopicPartition) -> TopicPartition:
+    """Returns its argument: the partition of an item that is a partition."""
     return partition

@@ -1,4 +1,4 @@
-"""The log of the partitions that this broker leads: for requests that another broker has forwarded.
+"""Serves the partitions that this broker leads, for requests that another broker has forwarded.
 
 LocalLog forwards nothing: it answers a request for a partition that another broker leads with NotLeader, which names that broker.
 """
@@ -30,7 +30,7 @@ from segments.wal.run_index import EpochEnd
 # Upper bound for the wait of a forwarded message for a takeover that has begun.
 TAKEOVER_S: Final = 0.5
 # Upper bound for a leader's wait until its watch shows the topic as the asking broker knows it.
-HEARD_S: Final = 2.0
+TOPIC_WAIT_S: Final = 2.0
 # How long, and how often, a leader checks whether a batch is committed that an earlier routing of a keyed request has written.
 COMMITTED_S: Final = 5.0
 COMMITTED_PAUSE_S: Final = 0.02
@@ -51,8 +51,10 @@ class LocalLog:
     def __init__(
         self, session_log: Callable[[], SessionLog], view: ClusterView | None = None, await_takeover: AwaitTakeover | None = None
     ) -> None:
-        """`session_log` returns the log of the present session; it raises NoLeader or Stopping while there is none. Without a view
-        no other broker is known."""
+        """`session_log` returns the log of the present session; it raises NoLeader or Stopping while there is none.
+
+        Without a view no other broker is known.
+        """
         self.session_log = session_log
         self._view = view
         self._await_takeover = await_takeover
@@ -68,8 +70,9 @@ class LocalLog:
         return self.session_log().budget.admit_now(bytes_count)
 
     async def await_takeover(self, partitions: Collection[TopicPartition], *, deadline_s: float) -> None:
-        """Waits a moment where this broker is about to serve all of these: the forwarding broker may read of an appointment before
-        this one has acted on it, and would send refused batches again and again. `deadline_s`: on the loop's clock.
+        """Waits up to TAKEOVER_S while this broker takes all of these partitions over. `deadline_s` is on the loop's clock.
+
+        The forwarding broker may read of an appointment before this one has acted on it, and would retry refused batches.
         """
         if self._await_takeover is not None:
             left_s = deadline_s - asyncio.get_running_loop().time()
@@ -107,7 +110,7 @@ class LocalLog:
     ) -> WrittenOnce:
         log = self.session_log()
         topics = self._view.topics if self._view is not None else None
-        if topics is not None and not await topics.wait_for(topic_revision, timeout_s=HEARD_S):
+        if topics is not None and not await topics.wait_for(topic_revision, timeout_s=TOPIC_WAIT_S):
             raise NoLeader(f"the leader of {partitions[0]} has not read its topic at revision {topic_revision} yet")
         committed_by_s = asyncio.get_running_loop().time() + COMMITTED_S
         try:

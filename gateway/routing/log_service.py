@@ -1,4 +1,4 @@
-"""The log as a listener uses it: one protocol, which has two implementations.
+"""Defines the log as listeners use it: one protocol with two implementations.
 
     LocalLog     local_log.py     the partitions that this broker leads, for requests that another broker has forwarded
     ClusterLog   cluster_log.py   the partitions of the whole cluster, for requests of clients
@@ -29,7 +29,7 @@ from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
 
-# A batch that a leader has taken and not committed yet: this broker, or another one.
+# An uncommitted batch: appended at this broker, or queued for another one.
 Pending = PendingAppend | ForwardedAppend
 
 
@@ -95,7 +95,7 @@ class LogService(Protocol):
     async def outcome(self, pending: Pending, *, acks: Acks, deadline: Deadline) -> Appended:
         """Returns where the batch lies: after the commit for Acks.ALL, else as soon as its leader has it.
 
-        Raises what PendingAppend.committed and Forwarding.decided raise.
+        Raises what PendingAppend.committed and ProduceForwarder.outcome raise.
         """
         ...
 

@@ -1,18 +1,18 @@
-"""The other brokers of the cluster, as this one calls them: one long-lived gRPC channel to each.
+"""Calls the other brokers of the cluster, over one long-lived gRPC channel to each.
 
-    connected? ─▶ no, and not in CONNECT_TIMEOUT_S: Unreachable, nothing was sent
+    connected? ─▶ not within CONNECT_TIMEOUT_S: Unreachable, nothing was sent
                └▶ yes: call ─▶ answered: the answer, or the error that the other broker raised
-                            ├▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be asked again
-                            └▶ it was dropped unread, as the other broker has more calls than it takes up: Throttled, but of a
-                               write nobody knows that it was not begun (OutcomeUnknown)
+                            ├▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be repeated
+                            └▶ dropped unread because the other broker has too many calls: Throttled; OutcomeUnknown for a write,
+                               since a write may have begun
 
 Every call carries FORWARDED_BY with the id of this broker, and what `call_metadata` gives for the called broker and the method. The
-called broker answers from what it leads itself: no request is forwarded twice. Invariants: a call has a deadline; of those with
-records at most WRITES_AT_ONCE are open to a broker; a channel is dropped when no registered broker has its address any more, and
-connects again by itself as long as one has.
+called broker answers from the partitions that it leads, so no request is forwarded twice. Invariants: every call has a deadline. At
+most WRITES_MAX calls with records are open to a broker. A channel reconnects by itself, and is closed once no registered broker has
+its address.
 
-With TLS, the other broker's certificate is checked by `tls_peer_ca_file` against the host at which it is advertised, or against
-tls_peer_name, and our own is shown. When these files change, calls go over new channels, and the old ones end with their calls.
+With TLS, the other broker's certificate is verified with `tls_peer_ca_file` against its advertised host, or against tls_peer_name,
+and this broker sends its own. When these files change, calls go over new channels, and the old ones end with their calls.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 
     from gateway.net.tls.identity import TlsReloader
 
-# Key of the metadata of a forwarded call; its value is the id of the broker that the client has asked.
+# Key of the metadata of a forwarded call; its value is the id of the forwarding broker.
 FORWARDED_BY: Final = peer_tokens.FORWARDED_BY
 CONNECT_TIMEOUT_S: Final = 2.0
-# How long calls to a broker that is registered no more may go on.
+# How long calls to a broker that is no longer registered may continue.
 CLOSE_GRACE_S: Final = 30.0
-# How long calls may go on over a channel that has given way to one with a new certificate: longer than any long poll.
+# How long calls may continue on a channel that was replaced after a change of certificates: longer than any long poll.
 RENEW_GRACE_S: Final = 90.0
-WRITES_AT_ONCE: Final = 64
+# Calls with records that are open to one broker.
+WRITES_MAX: Final = 64
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -58,21 +59,21 @@ _OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
-# What gRPC says of a call that it dropped before it was taken up (grpc_queue_timeout_ms); of a server that stops it says more.
-_WITHOUT_A_WORD: Final = grpc.StatusCode.CANCELLED.name
+# Details of a call that gRPC dropped before a handler took it (grpc_queue_timeout_ms); a stopping server sends longer ones.
+_UNREAD_DETAILS: Final = grpc.StatusCode.CANCELLED.name
 
 _Answer = TypeVar("_Answer", bound=Message)
 
 
 class Unreachable(NoLeader):
-    """There is no connection to that broker: nothing was sent."""
+    """Says that there is no connection to a broker, so that nothing was sent."""
 
 
 class PeerChannels:
-    """Its owner calls `drop_others` when brokers come and go, and `close` in the end."""
+    """Holds the channels to other brokers. Its owner calls `drop_others` when brokers change, and `close` at the end."""
 
     def __init__(self, broker_id: str, tls: TlsReloader | None = None, *, call_metadata: PeerMetadata | None = None) -> None:
-        """`call_metadata`: what goes with each call beside FORWARDED_BY, asked for in the task that calls."""
+        """`call_metadata` returns the metadata of a call beside FORWARDED_BY; it runs in the task of the call."""
         self._metadata: CallMetadata = ((FORWARDED_BY, broker_id),)
         self._call_metadata = call_metadata
         self._tls = tls
@@ -89,43 +90,43 @@ class PeerChannels:
         is_write: bool = False,
         lost: Callable[[str], TidelogError] | None = None,
     ) -> _Answer:
-        """The answer to /service/method. `is_write`: it carries records, of which only so many are open.
+        """Calls /service/method at a broker and returns the answer. `is_write` marks calls with records, bounded by WRITES_MAX.
 
-        Raises what the peer raised; Unreachable, which is a NoLeader; Throttled; where the answer was lost, or is late, what `lost`
-        makes of the reason: by default OutcomeUnknown for records, Unavailable for the rest. A call that was dropped unread is
-        Throttled, unless `lost` makes an OutcomeUnknown of it.
+        Raises the error of the other broker; Unreachable, which is a NoLeader; Throttled. If the answer is lost or late, raises
+        the error that `lost` makes of the reason: by default OutcomeUnknown for records, else Unavailable. A call that was dropped
+        unread is Throttled, unless `lost` makes an OutcomeUnknown of it.
         """
         answer_lost = lost or (lambda why: _lost(why, peer, is_write))
         channel = self._channels.get(peer.grpc_address)
         if channel is None:
             channel = self._channels[peer.grpc_address] = _Channel(peer.grpc_address, self._tls)
-        async with channel.turns if is_write else nullcontext():
-            await channel.connected(peer, timeout_s)
+        async with channel.write_slots if is_write else nullcontext():
+            await channel.wait_connected(peer, timeout_s)
             metadata = self._metadata
-            if self._call_metadata is not None:  # made when the call goes out: what it holds expires
+            if self._call_metadata is not None:  # made when the call is sent, since tokens expire
                 metadata = (*metadata, *self._call_metadata(peer.broker_id, method))
             try:
                 answer = await channel.method(method)(request.SerializeToString(), timeout=timeout_s, metadata=metadata)
                 return answer_type.FromString(answer)
             except grpc.aio.AioRpcError as error:
-                raise _translated(error, peer, answer_lost) from None
-            except grpc.aio.UsageError:  # the channel was dropped while this waited for its turn: nothing was sent
+                raise _translate(error, peer, answer_lost) from None
+            except grpc.aio.UsageError:  # the channel was closed while this call waited: nothing was sent
                 raise _unreachable(peer) from None
             except DecodeError as error:
-                raise answer_lost(f"what it answered is not a {answer_type.DESCRIPTOR.name}: {error}") from None
+                raise answer_lost(f"its answer is not a {answer_type.DESCRIPTOR.name}: {error}") from None
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                raise answer_lost("the connection was closed") from None  # the channel was dropped
+                raise answer_lost("the connection was closed") from None  # the channel was closed
 
     async def drop_others(self, addresses: Collection[str]) -> None:
-        """Closes the channels to all but these addresses, once the calls on them have ended."""
+        """Closes the channels to all but these addresses; their calls have CLOSE_GRACE_S to end."""
         gone = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
         await asyncio.gather(*(channel.close(CLOSE_GRACE_S) for channel in gone))
 
     async def renew(self) -> None:
-        """Calls go over new channels from now on; returns when those on the old ones have ended, or after RENEW_GRACE_S."""
+        """Replaces all channels; returns when the calls on the old ones have ended, or after RENEW_GRACE_S."""
         channels, self._channels = list(self._channels.values()), {}
         await asyncio.gather(*(channel.close(RENEW_GRACE_S) for channel in channels))
 
@@ -144,7 +145,7 @@ class _Channel:
         self._tls = tls is not None
         self._methods: dict[str, Callable[..., Awaitable[bytes]]] = {}
         self.close = self._channel.close
-        self.turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        self.write_slots = asyncio.Semaphore(WRITES_MAX)
 
     def method(self, name: str) -> Callable[..., Awaitable[bytes]]:
         method = self._methods.get(name)
@@ -152,8 +153,8 @@ class _Channel:
             method = self._methods[name] = self._channel.unary_unary(name)
         return method
 
-    async def connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
-        """Unreachable where there is no connection in time."""
+    async def wait_connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
+        """Raises Unreachable if there is no connection within `timeout_s` and CONNECT_TIMEOUT_S."""
         try:
             if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
                 return
@@ -164,9 +165,9 @@ class _Channel:
 
 
 def _unreachable(peer: BrokerRegistration, *, tls: bool = False) -> Unreachable:
-    hint = "Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?"
+    hint = "Retry with back-off. If it persists, check that the brokers can reach each other (--advertise-grpc)."
     if tls:
-        hint += " Is its certificate for that host (else tls_peer_name), and of an authority in tls_peer_ca_file?"
+        hint += " Its certificate must name that host (else tls_peer_name) and come from an authority in tls_peer_ca_file."
     return Unreachable(
         f"broker {peer.broker_id}, which leads the partition, can't be reached at {peer.grpc_address}",
         hint=hint,
@@ -174,21 +175,21 @@ def _unreachable(peer: BrokerRegistration, *, tls: bool = False) -> Unreachable:
     )
 
 
-def _translated(error: grpc.aio.AioRpcError, peer: BrokerRegistration, lost: Callable[[str], TidelogError]) -> TidelogError:
+def _translate(error: grpc.aio.AioRpcError, peer: BrokerRegistration, lost: Callable[[str], TidelogError]) -> TidelogError:
     trailer = _details(error.trailing_metadata())
     if trailer is not None:
         return from_status(trailer)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Throttled(f"broker {peer.broker_id} takes no more calls: {error.details()}", broker_id=peer.broker_id)
+        return Throttled(f"broker {peer.broker_id} accepts no more calls: {error.details()}", broker_id=peer.broker_id)
     as_lost = lost(f"{error.code().name}: {error.details()}")
-    is_unread = error.code() is grpc.StatusCode.CANCELLED and error.details() == _WITHOUT_A_WORD
+    is_unread = error.code() is grpc.StatusCode.CANCELLED and error.details() == _UNREAD_DETAILS
     if is_unread and not isinstance(as_lost, OutcomeUnknown):
         return Throttled(f"broker {peer.broker_id} has more calls than it can take up", broker_id=peer.broker_id)
     return as_lost
 
 
 def _details(trailers: Metadata | None) -> Status | None:
-    """What a broker adds to an error of its own."""
+    """Returns the status that a broker attaches to its own errors; None without one."""
     found: Any = dict(trailers or ()).get(DETAILS_TRAILER)
     if not isinstance(found, bytes):
         return None

@@ -1,7 +1,7 @@
-"""What is read from another broker: its partitions' batches, bounds and places, in the words of segments/log/session_log.py.
+"""Reads partitions at another broker over gRPC: batches, bounds, epochs and record locations.
 
-Invariant: what comes back has the form that the Log itself would have answered, errors included; a question names the topic's id
-beside its name, so that a topic that was made anew meanwhile is not taken for the old one.
+Invariant: results and errors are those that LocalLog returns at that broker. A request carries the topic id beside the topic name,
+so that a recreated topic is not taken for the deleted one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import from_status
 from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_channels import PeerChannels
-from gateway.routing.places_wire import located_from
+from gateway.routing.places_wire import decode_places
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
@@ -25,17 +25,19 @@ from segments.read.log_reader import FetchResult
 from segments.read.record_lookup import Explanation, TimestampedOffset
 from segments.wal.run_index import EpochEnd
 
-# Of one question, beyond its long poll.
+# Time limit of a request beyond its long poll.
 TIMEOUT_S: Final = 10.0
-# Of one DeleteRecords: its leader waits for the bucket.
+# Time limit of a DeleteRecords, whose leader writes to the bucket.
 DELETE_TIMEOUT_S: Final = 2 * COMMIT_TIMEOUT_S
-# Partitions in one question; each needs two of the QUERIES_MAX of ListOffsets.
-BOUNDS_AT_ONCE: Final = 4_000
+# Partitions in one request; each takes two of the QUERIES_MAX of ListOffsets.
+BOUNDS_MAX: Final = 4_000
 
 _LOG: Final = "/tidelog.v1.Log/"
 
 
 class PeerReader:
+    """Sends reads to other brokers. Raises their errors, and those of PeerChannels.call."""
+
     def __init__(self, peers: PeerChannels) -> None:
         self._peers = peers
 
@@ -48,7 +50,7 @@ class PeerReader:
         bytes_min: int,
         wait_ms_max: float,
     ) -> list[FetchResult | TidelogError]:
-        """As ReadPath.fetch, of targets with the names of their topics."""
+        """Fetches targets, each with the name of its topic, as ReadPath.fetch."""
         request = log_pb2.FetchRequest(
             partitions=[
                 log_pb2.FetchPartition(
@@ -74,10 +76,10 @@ class PeerReader:
     async def bounds(
         self, leader: BrokerRegistration, partitions: Sequence[tuple[str, TopicPartition]]
     ) -> list[Bounds | TidelogError]:
-        """Of partitions with the names of their topics."""
+        """Returns the bounds of partitions, each with the name of its topic."""
         found: list[Bounds | TidelogError] = []
-        for start in range(0, len(partitions), BOUNDS_AT_ONCE):
-            asked = partitions[start : start + BOUNDS_AT_ONCE]
+        for start in range(0, len(partitions), BOUNDS_MAX):
+            asked = partitions[start : start + BOUNDS_MAX]
             queries = [query for topic, partition in asked for query in _bounds_queries(topic, partition)]
             results = await self._list_offsets(leader, queries)
             found += [_bounds(earliest, latest) for earliest, latest in zip(results[::2], results[1::2], strict=True)]
@@ -86,7 +88,7 @@ class PeerReader:
     async def ends_of_epochs(
         self, leader: BrokerRegistration, questions: Sequence[tuple[str, EpochQuestion]]
     ) -> list[EpochEnd | TidelogError]:
-        """Of questions with the names of their topics, as many as one client may ask at once."""
+        """Answers questions, each with the name of its topic: at most as many as one client may ask in a request."""
         queries = [
             log_pb2.LeaderEpochQuery(
                 topic=topic,
@@ -113,15 +115,15 @@ class PeerReader:
         query = log_pb2.OffsetQuery(
             topic=topic, topic_id=partition.topic_id, partition=partition.partition, timestamp_ms=timestamp_ms
         )
-        return await self._record_found(leader, query)
+        return await self._find_record(leader, query)
 
     async def offset_of_max_timestamp(
         self, leader: BrokerRegistration, topic: str, partition: TopicPartition
     ) -> TimestampedOffset | None:
         query = log_pb2.OffsetQuery(topic=topic, topic_id=partition.topic_id, partition=partition.partition, max_timestamp=True)
-        return await self._record_found(leader, query)
+        return await self._find_record(leader, query)
 
-    async def _record_found(self, leader: BrokerRegistration, query: log_pb2.OffsetQuery) -> TimestampedOffset | None:
+    async def _find_record(self, leader: BrokerRegistration, query: log_pb2.OffsetQuery) -> TimestampedOffset | None:
         [found] = await self._list_offsets(leader, [query])
         if found.HasField("error"):
             raise from_status(found.error)
@@ -130,7 +132,7 @@ class PeerReader:
     async def delete_records(
         self, leader: BrokerRegistration, topic: str, partition: TopicPartition, before_offset: int, *, validate_only: bool
     ) -> Offset:
-        """The one question here that changes something. Where its answer is lost, OutcomeUnknown, unless it only validates."""
+        """Raises the log start at the leader. Raises OutcomeUnknown if the answer is lost, unless it only validates."""
         request = log_pb2.DeleteRecordsRequest(
             topic=topic,
             topic_id=partition.topic_id,
@@ -144,7 +146,7 @@ class PeerReader:
                 return Unavailable(f"broker {leader.broker_id}, which leads the partition, did not answer: {why}")
             return OutcomeUnknown(
                 f"broker {leader.broker_id}, which leads the partition, did not answer whether records were deleted: {why}",
-                hint="Ask again: it may be repeated.",
+                hint="Repeat the request: a second deletion changes nothing.",
             )
 
         answer = await self._peers.call(
@@ -183,7 +185,7 @@ class PeerReader:
         *,
         topic_revision: Revision,
     ) -> WrittenOnce:
-        """As LogService.written_once at that leader. NotLeader where one of them is not led there."""
+        """Asks one leader, as LogService.written_once. Raises NotLeader if it does not lead all the partitions."""
         request = log_pb2.FindWrittenOnceRequest(
             topic=topic,
             topic_id=partitions[0].topic_id,
@@ -226,7 +228,7 @@ def _bounds_queries(topic: str, partition: TopicPartition) -> tuple[log_pb2.Offs
 
 
 def _bounds(earliest: log_pb2.OffsetResult, latest: log_pb2.OffsetResult) -> Bounds | TidelogError:
-    """What is buffered at the leader is not told: the end is where readers stand."""
+    """Returns the bounds; the end is the high watermark, since the answer leaves out uncommitted records."""
     for result in (earliest, latest):
         if result.HasField("error"):
             return from_status(result.error)
@@ -245,7 +247,7 @@ def _fetched(partition: log_pb2.FetchedPartition) -> FetchResult | TidelogError:
         Offset(partition.high_watermark),
         Offset(partition.log_start_offset),
         LeaderEpoch(partition.leader_epoch),
-        located_from(partition.places) if partition.HasField("places") else None,
+        decode_places(partition.places) if partition.HasField("places") else None,
         committed_at_s=None,
     )
 

@@ -1,4 +1,4 @@
-"""Where records lie, in protobuf's words and in ours, from one broker to another. Pure."""
+"""Encodes record locations for answers of one broker to another, and decodes them. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from segments.read.record_locations import RecordLocations
 from segments.wal.run_index import RunPlace
 
 
-def places_of(located: RecordLocations) -> log_pb2.RecordPlaces:
+def encode_places(located: RecordLocations) -> log_pb2.RecordPlaces:
     return log_pb2.RecordPlaces(
         manifest_version=located.manifest_version,
         runs=[log_pb2.SegmentRun(**run._asdict()) for run in located.runs],
     )
 
 
-def located_from(places: log_pb2.RecordPlaces) -> RecordLocations:
+def decode_places(places: log_pb2.RecordPlaces) -> RecordLocations:
     runs = tuple(
         RunPlace(
             Offset(run.base_offset),

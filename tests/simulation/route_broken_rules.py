@@ -91,7 +91,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.UNHEARD_IS_UNKNOWN:
             return [(MessageAppender, "_knows_more", _forwarded_knows_no_more(MessageAppender._knows_more))]
         case BrokenRouteRule.UNHEARD_IS_UNREADABLE:
-            return [(LeaderLookup, "_is_there", _never_there)]
+            return [(LeaderLookup, "_knows_topic", _never_there)]
         case BrokenRouteRule.GROWTH_NOT_FOLLOWED:
             return [(RecordStream, "_follow_topic", _not_followed), (StandaloneConsumer, "topic_changed", _not_followed)]
         case BrokenRouteRule.APPOINTED_TWICE:
@@ -101,7 +101,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.FORWARDED_KEY_NOT_CHECKED:
             return [(AccessGuard, "check_forwarded_key", _any_key)]
         case BrokenRouteRule.LASTING_NOT_ENDED:
-            return [(AccessGuard, "as_long_as_it_may", _as_long_as_it_likes)]
+            return [(AccessGuard, "while_permitted", _as_long_as_it_likes)]
         case BrokenRouteRule.KEY_CHECKED_ONCE:
             return [(Principal, "check_counts", Principal.check_current)]
         case BrokenRouteRule.RIGHTS_CHECKED_ONCE:
@@ -136,10 +136,10 @@ async def _send_and_take_any_answer(self: ProduceForwarder, leader: BrokerRegist
         at += len(sent)
         if isinstance(found, OutcomeUnknown):
             if lane.sent is sent:
-                self._came_back(lane, lane.lost(found))
-        elif self._lanes.get(lane.partition) is lane and lane.sent and len(lane.sent) == len(sent):
+                self._on_answers(lane, lane.lost(found))
+        elif self._queues.get(lane.partition) is lane and lane.sent and len(lane.sent) == len(sent):
             with contextlib.suppress(KeyError, AssertionError):  # of a lane that is on its way twice, or has ended
-                self._came_back(lane, lane.answered(found[answers]))
+                self._on_answers(lane, lane.answered(found[answers]))
 
 
 def _forwarded_knows_no_more(knows_more: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,7 +180,7 @@ def _as_long_as_it_likes(self: AccessGuard, call: AuthorizedCall) -> contextlib.
 def _may_as_at_first(may: Callable[..., bool]) -> Callable[..., bool]:
     def broken(self: Principal, operation: str, resource: str, name: str) -> bool:
         if self._rights is not None:
-            self._version = self._book.version
+            self._version = self._view.version
         return may(self, operation, resource, name)
 
     return broken

@@ -42,7 +42,7 @@ from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import ProduceForwarder
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import LogService
-from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, PeerChannels, _unreachable
+from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_MAX, PeerChannels, _unreachable
 from gateway.routing.peer_reader import PeerReader
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import MetricsRegistry
@@ -157,7 +157,7 @@ class RoutedBroker(BrokerProcess):
             budget=self.leadership.budget,
             is_stopping=lambda: self._stopping,
         )
-        self.leadership.subscribe(self.forwarding.local_log)
+        self.leadership.subscribe(self.forwarding.on_takeover)
         local_log = LocalLog(self._log, self.view, self.leadership.await_takeover)
         self.cluster_log = ClusterLog(
             local_log,
@@ -178,7 +178,7 @@ class RoutedBroker(BrokerProcess):
         )
         self._waits = InterruptibleWaits()
         self.http_fetch = HttpFetch(served, self._waits)
-        self.http_produce = HttpProduce(served, self.http_fetch.room)
+        self.http_produce = HttpProduce(served, self.http_fetch.budget)
         handlers = GrpcLogService(served, self._waits, ProducerStreams()).handlers()
         methods: dict[str, GrpcMethod] = {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
         self._http_guard: HttpGuard | None = None
@@ -199,7 +199,7 @@ class RoutedBroker(BrokerProcess):
                     pass
                 forwarding = tasks.create_task(self.forwarding.run())
                 await self.leadership.run()
-                await self.forwarding.until_quiet(quiet_s=0.2, timeout_s=STOP_GRACE_S)
+                await self.forwarding.wait_until_quiet(quiet_s=0.2, timeout_s=STOP_GRACE_S)
                 self._waits.stop()
                 forwarding.cancel()
                 following.cancel()
@@ -304,7 +304,7 @@ class PeerChannel:
     def __init__(self, caller: RoutedBroker, called: RoutedBroker | None) -> None:
         self._caller = caller
         self._called = called
-        self.turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        self.write_slots = asyncio.Semaphore(WRITES_MAX)
 
     async def connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
         called, wire = self._called, self._caller.wire

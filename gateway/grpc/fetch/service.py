@@ -31,7 +31,7 @@ from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import BYTES_LEAST, Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
-from gateway.routing.places_wire import places_of
+from gateway.routing.places_wire import encode_places
 from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
@@ -289,7 +289,7 @@ def _told(
             head.preferred_broker.grpc_address = preferred.grpc_address
             head.preferred_broker.http_address = preferred.http_address
         if answer.located is not None:
-            head.places.CopyFrom(places_of(answer.located))
+            head.places.CopyFrom(encode_places(answer.located))
             told.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
         elif not terms.structured:
             told.append(PartitionResponse(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))

@@ -17,7 +17,7 @@ from gateway.grpc.produce.service import GrpcProduce
 from gateway.proto import log_pb2
 from gateway.proto.status import to_status
 from gateway.records.append import topic_named
-from gateway.routing.local_log import HEARD_S
+from gateway.routing.local_log import TOPIC_WAIT_S
 from gateway.routing.log_service import EpochQuestion, LogService
 from gateway.topics.names import check_topic_id, named, naming, partition_of
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
@@ -149,7 +149,7 @@ class GrpcLogService:
         if not request.partitions:
             raise InvalidArgument("the request names no partition", field="partitions")
         revision = Revision(request.topic_revision)
-        if not await self._broker.topic_cache.wait_for(revision, timeout_s=HEARD_S):
+        if not await self._broker.topic_cache.wait_for(revision, timeout_s=TOPIC_WAIT_S):
             raise NoLeader(f"this broker has not read the topic {request.topic} at revision {revision} yet")
         topic = topic_named(self._broker, request.topic)
         check_topic_id(topic, request.topic_id)

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from gateway.access.authorization import check_topic, note_validate_only
 from gateway.api import BrokerApi
 from gateway.http.admin.access import access_routes
-from gateway.http.admin.fastapi_errors import check_query, hand_on, translate_http, translate_validation
+from gateway.http.admin.fastapi_errors import check_query, reraise, translate_http, translate_validation
 from gateway.http.admin.openapi import document
 from gateway.http.admin.struct_route import StructRoute
 from gateway.http.problem_details import error_members
@@ -168,7 +168,7 @@ def admin_api(broker: BrokerApi) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(check_query)],
-        exception_handlers={HTTPException: translate_http, RequestValidationError: translate_validation, Exception: hand_on},
+        exception_handlers={HTTPException: translate_http, RequestValidationError: translate_validation, Exception: reraise},
         redirect_slashes=False,
     )
     app.router.route_class = StructRoute

@@ -74,12 +74,12 @@ async def translate_validation(_: Request, error: Exception) -> NoReturn:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     source, name = first["loc"]
-    said = "is missing"
+    problem = "is missing"
     if first["type"] != "missing":
         must_be = _MUST_BE.get(first["type"], "another value").format(**first.get("ctx", {}))
-        said = f"must be {must_be}; it is {quoted(str(first['input']))}"
-    raise InvalidArgument(f"the {source} parameter {name} {said}", field=f"{source}.{name}")
+        problem = f"must be {must_be}; it is {quoted(str(first['input']))}"
+    raise InvalidArgument(f"the {source} parameter {name} {problem}", field=f"{source}.{name}")
 
 
-async def hand_on(_: Request, error: Exception) -> NoReturn:
+async def reraise(_: Request, error: Exception) -> NoReturn:
     raise error

@@ -84,10 +84,10 @@ def _complete(operation: JsonObject, *, is_open: bool) -> None:
 
 
 def _struct_schemas(routes: Sequence[StructRoute]) -> JsonObject:
-    taken: set[type[Body]] = {*_BODIES, *(route.body for route in routes if route.body is not None)}
-    told = {*_ANSWERS, *(route.answer for route in routes if route.answer is not None)}
-    _, schemas = msgspec.json.schema_components(taken | told, ref_template="#/components/schemas/{name}")
-    for body in taken:
+    request_bodies: set[type[Body]] = {*_BODIES, *(route.body for route in routes if route.body is not None)}
+    answers = {*_ANSWERS, *(route.answer for route in routes if route.answer is not None)}
+    _, schemas = msgspec.json.schema_components(request_bodies | answers, ref_template="#/components/schemas/{name}")
+    for body in request_bodies:
         schemas[body.__name__]["examples"] = [msgspec.json.decode(body.example)]
     for schema in schemas.values():
         for described in schema.get("properties", {}).values():

@@ -1,6 +1,6 @@
 """A route of FastAPI whose endpoint takes and returns msgspec structs.
 
-    parameter of a Body     decoded by gateway/http/struct_body.py
+    parameter of a Body     decode_body by gateway/http/struct_body.py
     struct that is returned encoded by msgspec
     document                the body and the answer refer to the schemas of the structs, which openapi.py adds
 
@@ -18,7 +18,7 @@ import msgspec
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
-from gateway.http.struct_body import Body, decoded
+from gateway.http.struct_body import Body, decode_body
 
 
 class StructRoute(APIRoute):
@@ -48,18 +48,18 @@ def _encoded(endpoint: Callable[..., Awaitable[msgspec.Struct]], status: int) ->
     """An endpoint that takes FastAPI's `response` may set another status, and headers, on it."""
 
     @wraps(endpoint)
-    async def answered(**given: Any) -> Response:
+    async def endpoint_response(**given: Any) -> Response:
         body = msgspec.json.encode(await endpoint(**given))
-        told: Response | None = given.get("response")
-        headers = {} if told is None else dict(told.headers)
-        return Response(body, (told and told.status_code) or status, headers, "application/json")
+        response: Response | None = given.get("response")
+        headers = {} if response is None else dict(response.headers)
+        return Response(body, (response and response.status_code) or status, headers, "application/json")
 
-    return answered
+    return endpoint_response
 
 
 def _decoder(of: type[Body]) -> Callable[[Request], Awaitable[Body]]:
     async def read(request: Request) -> Body:
-        return decoded(await request.body(), of)
+        return decode_body(await request.body(), of)
 
     return read
 

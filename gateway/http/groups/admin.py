@@ -26,8 +26,8 @@ from gateway.http.groups.bodies import (
 )
 from gateway.http.groups.request import TRUE_OR_FALSE, GroupRequest
 from gateway.http.problem_details import error_members
-from gateway.http.request import parsed_timestamp_ms
-from gateway.http.struct_body import decoded
+from gateway.http.request import parse_timestamp_ms
+from gateway.http.struct_body import decode_body
 from gateway.proto import groups_pb2
 from gateway.proto.status import from_status
 from gateway.proto.values import value_of
@@ -44,7 +44,7 @@ class HttpGroupAdmin:
 
     async def list_groups(self, call: GroupRequest) -> None:
         query = call.query("page_size", "page_token", "state")
-        call.no_body()
+        call.refuse_body()
         page = await self._broker.group_operations.list_groups(
             groups_pb2.ListGroupsRequest(
                 page_size=query.integer("page_size", least=0, most=PAGE_SIZE_MAX) or 0,
@@ -56,7 +56,7 @@ class HttpGroupAdmin:
 
     async def describe(self, call: GroupRequest) -> None:
         call.query()
-        call.no_body()
+        call.refuse_body()
         request = groups_pb2.DescribeGroupRequest(group=call.group)
         found = await retry_coordinator(lambda: self._broker.group_operations.describe(request))
         members = [_member(member, found.protocol_type) for member in found.members]
@@ -64,14 +64,14 @@ class HttpGroupAdmin:
 
     async def delete(self, call: GroupRequest) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
-        call.no_body()
+        call.refuse_body()
         request = groups_pb2.DeleteGroupRequest(group=call.group, validate_only=validate_only)
         await retry_coordinator(lambda: self._broker.group_operations.delete(request))
         await call.answer(None)
 
     async def seek(self, call: GroupRequest) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
-        asked = decoded(call.body, Seek)
+        asked = decode_body(call.body, Seek)
         topics = [_topic_of(topic) for topic in asked.topics]
         request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(asked.to))
         for topic in topics:
@@ -102,7 +102,7 @@ def _seek_to(to: str | SeekPoint) -> dict[str, Any]:
         raise InvalidArgument(f"to={to[:60]!r} is no place in a log", hint=hint, field="to")
     points: dict[str, Any] = {}
     if to.timestamp is not UNSET:
-        points["timestamp_ms"] = parsed_timestamp_ms("to.timestamp", str(to.timestamp))
+        points["timestamp_ms"] = parse_timestamp_ms("to.timestamp", str(to.timestamp))
     if to.offset is not UNSET:
         points["offset"] = to.offset
     if to.shift is not UNSET:

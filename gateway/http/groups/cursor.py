@@ -1,13 +1,13 @@
 """How far a member of a group has read, as a text that it brings back: so no broker keeps anything for a member over HTTP. Pure.
 
-    cursor = base64url( version u8 · checksum 8 bytes · generation · turn · topics [ id 16 bytes · partitions [ place ] ] )
-    place  = distance from the partition before · offset << 1 | must stay
+    cursor = base64url( version u8 · checksum 8 bytes · generation · rotation · topics [ id 16 bytes · partitions [ entry ] ] )
+    entry  = distance from the partition before · offset << 1 | must stay
 
 Whole numbers are LEB128 varints, partitions are in order. The checksum is over the cluster, the group and the member as well, so a
 cursor of another, and a damaged one, is refused. It keeps out mistakes, no attackers: a cursor opens nothing that its member could
 not read anyway.
 
-A cursor has a bound (PLACES_MAX), so that a URL holds it: all places, where they fit, else those that must stay. A partition that
+A cursor has a bound (ENTRIES_MAX), so that a URL holds it: all entries, where they fit, else those that must stay. A partition that
 it does not name is read from what is committed. Invariant: what was read and is not committed is always in the cursor.
 """
 
@@ -25,7 +25,7 @@ from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
 
 # Partitions in one cursor, where each topic counts as two more: five to seven KiB of text, and ten at the very worst.
-PLACES_MAX: Final = 600
+ENTRIES_MAX: Final = 600
 TEXT_CHARACTERS_MAX: Final = 16_384
 _VERSION: Final = 1
 _CHECKSUM_BYTES: Final = 8
@@ -43,14 +43,14 @@ class CursorEntry(NamedTuple):
 
 class Cursor(NamedTuple):
     generation: Generation
-    places: Mapping[TopicPartition, CursorEntry]
+    entries: Mapping[TopicPartition, CursorEntry]
     # Which of the member's partitions comes first in the next answer, so that none starves the others.
-    turn: int = 0
+    rotation: int = 0
 
     @property
     def uncommitted(self) -> dict[TopicPartition, int]:
         """The offsets that a commit of this cursor commits."""
-        return {partition: place.offset for partition, place in self.places.items() if place.must_stay}
+        return {partition: entry.offset for partition, entry in self.entries.items() if entry.must_stay}
 
 
 class CursorOwner(NamedTuple):
@@ -64,11 +64,11 @@ def weight(partitions: Mapping[TopicPartition, object]) -> int:
 
 
 def encode_cursor(cursor: Cursor, owner: CursorOwner) -> str:
-    """Without the places that need not stay, where all would be more than PLACES_MAX."""
-    places = cursor.places
-    if weight(places) > PLACES_MAX:
-        places = {partition: place for partition, place in places.items() if place.must_stay}
-    body = b"".join(_body(cursor, places))
+    """Without the entries that need not stay, where all would be more than ENTRIES_MAX."""
+    entries = cursor.entries
+    if weight(entries) > ENTRIES_MAX:
+        entries = {partition: entry for partition, entry in entries.items() if entry.must_stay}
+    body = b"".join(_body(cursor, entries))
     return base64.urlsafe_b64encode(bytes([_VERSION]) + _checksum(body, owner) + body).rstrip(b"=").decode()
 
 
@@ -84,36 +84,36 @@ def decode_cursor(text: str, owner: CursorOwner) -> Cursor:
     if data[:1] != bytes([_VERSION]) or checksum != _checksum(body, owner):
         raise _refused()
     try:
-        return _decoded(body)
+        return _decode(body)
     except (IndexError, OverflowError):
         raise _refused() from None
 
 
-def _body(cursor: Cursor, places: Mapping[TopicPartition, CursorEntry]) -> Iterator[bytes]:
-    by_topic = [(topic, list(of_one)) for topic, of_one in groupby(sorted(places), key=lambda partition: partition.topic_id)]
-    yield _varint(cursor.generation) + _varint(cursor.turn) + _varint(len(by_topic))
+def _body(cursor: Cursor, entries: Mapping[TopicPartition, CursorEntry]) -> Iterator[bytes]:
+    by_topic = [(topic, list(of_one)) for topic, of_one in groupby(sorted(entries), key=lambda partition: partition.topic_id)]
+    yield _varint(cursor.generation) + _varint(cursor.rotation) + _varint(len(by_topic))
     for topic_id, partitions in by_topic:
         yield bytes.fromhex(topic_id) + _varint(len(partitions))
         before = 0
         for partition in partitions:
-            place = places[partition]
-            yield _varint(partition.partition - before) + _varint(place.offset << 1 | place.must_stay)
+            entry = entries[partition]
+            yield _varint(partition.partition - before) + _varint(entry.offset << 1 | entry.must_stay)
             before = partition.partition
 
 
-def _decoded(body: bytes) -> Cursor:
+def _decode(body: bytes) -> Cursor:
     """IndexError where it is too short, OverflowError where a number is too large."""
     numbers = _Numbers(body)
-    generation, turn = numbers.next(_INT32_MAX), numbers.next(_INT32_MAX)
-    places: dict[TopicPartition, CursorEntry] = {}
-    for _ in range(numbers.next(PLACES_MAX)):
+    generation, rotation = numbers.next(_INT32_MAX), numbers.next(_INT32_MAX)
+    entries: dict[TopicPartition, CursorEntry] = {}
+    for _ in range(numbers.next(ENTRIES_MAX)):
         topic_id = TopicId(numbers.take(16).hex())
         partition = 0
-        for _ in range(numbers.next(PLACES_MAX)):
+        for _ in range(numbers.next(ENTRIES_MAX)):
             partition += numbers.next(_INT32_MAX)
             offset = numbers.next(_INT64_MAX << 1 | 1)
-            places[TopicPartition(topic_id, Partition(partition))] = CursorEntry(offset >> 1, must_stay=bool(offset & 1))
-    return Cursor(Generation(generation), places, turn)
+            entries[TopicPartition(topic_id, Partition(partition))] = CursorEntry(offset >> 1, must_stay=bool(offset & 1))
+    return Cursor(Generation(generation), entries, rotation)
 
 
 class _Numbers:

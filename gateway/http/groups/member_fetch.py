@@ -43,11 +43,11 @@ from segments.read.log_reader import FetchResult
 
 # Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More
 # than a cursor holds, so that where one holds all, all are placed at once.
-PART: Final = 1_000
+PROBED_MAX: Final = 1_000
 # Between looks while some partitions have no leader.
-UNLED_PAUSE_S: Final = 0.02
+LEADERLESS_PAUSE_S: Final = 0.02
 # The same for one of which nobody could tell where it begins: the others are waited for meanwhile.
-UNPLACED_LOOK_S: Final = 0.5
+UNPLACED_PROBE_S: Final = 0.5
 
 
 class Reset(NamedTuple):
@@ -67,9 +67,9 @@ class MemberFetch:
         group: str,
         policy: StartPolicy,
         client_rack: str = "",
-        unheard_of: Mapping[str, TidelogError] | None = None,
+        unknown_here: Mapping[str, TidelogError] | None = None,
     ) -> None:
-        """`policy`: earliest or latest, for partitions without a committed offset, and for those whose place is gone. `unheard_of`:
+        """`policy`: earliest or latest, for partitions without a committed offset, and for those whose place is gone. `unknown_here`
         by topic, why partitions that are not known here can't be read. InvalidArgument for a cursor that tells of partitions of
         others."""
         self._broker = broker
@@ -84,15 +84,15 @@ class MemberFetch:
                 topic = known[topic_name] = _topic(broker, topic_name)
             try:
                 if isinstance(topic, TidelogError):
-                    self._unknown[topic_name, number] = (unheard_of or {}).get(topic_name, topic)
+                    self._unknown[topic_name, number] = (unknown_here or {}).get(topic_name, topic)
                 else:
                     self._topics[partition_of(topic, number)] = topic
             except TidelogError as error:
-                self._unknown[topic_name, number] = (unheard_of or {}).get(topic_name, error.with_traceback(None))
-        unheard = {at: place for at, place in cursor.places.items() if at not in self._topics and self._may_be_heard_of(at)}
-        self.positions = MemberPositions(list(self._topics), cursor, unheard_of=unheard)
+                self._unknown[topic_name, number] = (unknown_here or {}).get(topic_name, error.with_traceback(None))
+        unheard = {at: place for at, place in cursor.entries.items() if at not in self._topics and self._may_become_known(at)}
+        self.positions = MemberPositions(list(self._topics), cursor, unknown_here=unheard)
         self._failed: dict[TopicPartition, TidelogError] = {}
-        self._unled: dict[TopicPartition, TidelogError] = {}
+        self._leaderless: dict[TopicPartition, TidelogError] = {}
         """Those that may be read soon."""
         # Those that begin below what is committed, where the log was cut.
         self._cuts: dict[TopicPartition, Reset] = {}
@@ -102,9 +102,9 @@ class MemberFetch:
         self.record_count = 0
         """That were read."""
         """What is read, once there is something."""
-        self._has_looked = False
+        self._has_probed = False
 
-    def _may_be_heard_of(self, partition: TopicPartition) -> bool:
+    def _may_become_known(self, partition: TopicPartition) -> bool:
         """Returns whether the partition may be an assigned one that this broker does not know yet. A cursor names topics by their
         ids alone, so that an id which is unknown here may be that of any assigned topic which is unknown here."""
         try:
@@ -124,57 +124,57 @@ class MemberFetch:
             if isinstance(start, TidelogError):
                 self._refused(partition, start)
                 continue
-            self._unled.pop(partition, None)
+            self._leaderless.pop(partition, None)
             self.positions.begin(partition, start.offset, at_the_end=start.is_end)
             if start.moved and stored is not None:
                 self._cuts[partition] = Reset(stored.committed[partition].offset, start.offset)
 
     def _refused(self, partition: TopicPartition, error: TidelogError) -> None:
-        refused = self._unled if may_succeed_elsewhere(error) else self._failed
+        refused = self._leaderless if may_succeed_elsewhere(error) else self._failed
         refused[partition] = named(error.with_traceback(None), self._topics[partition])
 
     # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def look(self, ends_s: float, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
+    async def probe(self, ends_s: float, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
         """Whether there are records, by `ends_s` of the loop's clock at the latest, or once all was looked at.
 
         `committed` is asked only where the cursor does not tell all. Raises why none of the partitions can be read, where that is
         so of all.
         """
         clock = asyncio.get_running_loop().time
-        if await self._look_through(committed):
+        if await self._probe_all(committed):
             return True
         while (left_s := ends_s - clock()) > 0:
-            unplaced = [partition for partition in self.positions.unplaced if partition in self._unled]
-            if unplaced:
-                await self._begin(unplaced, self._stored, wait_s=min(BOUNDS_WAIT_S, max(LATER_PART_S, left_s)))
-                left_s = min(left_s, UNPLACED_LOOK_S)
-            targets = self._targets(self.positions.in_turn)
+            without_entry = [partition for partition in self.positions.without_entry if partition in self._leaderless]
+            if without_entry:
+                await self._begin(without_entry, self._stored, wait_s=min(BOUNDS_WAIT_S, max(LATER_PART_S, left_s)))
+                left_s = min(left_s, UNPLACED_PROBE_S)
+            targets = self._targets(self.positions.in_rotation)
             if targets:
-                if await self._is_anything_there(targets, wait_ms=1000 * left_s):
+                if await self._probe_targets(targets, wait_ms=1000 * left_s):
                     return True
-                if self._unled:
-                    await asyncio.sleep(UNLED_PAUSE_S)
+                if self._leaderless:
+                    await asyncio.sleep(LEADERLESS_PAUSE_S)
             else:
-                await asyncio.sleep(UNLED_PAUSE_S if self._unled else left_s)
-        refused = [*self._failed.values(), *self._unled.values(), *self._unknown.values()]
-        if refused and not self._has_looked:
+                await asyncio.sleep(LEADERLESS_PAUSE_S if self._leaderless else left_s)
+        refused = [*self._failed.values(), *self._leaderless.values(), *self._unknown.values()]
+        if refused and not self._has_probed:
             raise refused[0]
         return False
 
-    async def _look_through(self, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
+    async def _probe_all(self, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
         """A part of many partitions at a time, so that others get their turn, until there is something. What nobody leads is waited
         for as if it were one question."""
-        clock, in_turn = asyncio.get_running_loop().time, self.positions.in_turn
-        if not all(map(self.positions.is_placed, in_turn)):
+        clock, in_rotation = asyncio.get_running_loop().time, self.positions.in_rotation
+        if not all(map(self.positions.has_entry, in_rotation)):
             self._stored = await committed()
         leaders_by_s = clock() + BOUNDS_WAIT_S
-        for start in range(0, len(in_turn), PART):
-            part = in_turn[start : start + PART]
-            unplaced = [at for at in part if not self.positions.is_placed(at) and at not in self._failed]
-            await self._begin(unplaced, self._stored, wait_s=max(LATER_PART_S, leaders_by_s - clock()))
+        for start in range(0, len(in_rotation), PROBED_MAX):
+            part = in_rotation[start : start + PROBED_MAX]
+            without_entry = [at for at in part if not self.positions.has_entry(at) and at not in self._failed]
+            await self._begin(without_entry, self._stored, wait_s=max(LATER_PART_S, leaders_by_s - clock()))
             targets = self._targets(part)
-            if targets and await self._is_anything_there(targets, wait_ms=0):
+            if targets and await self._probe_targets(targets, wait_ms=0):
                 return True
             await asyncio.sleep(0)
         return False
@@ -187,15 +187,15 @@ class MemberFetch:
             if partition not in self._failed
         ]
 
-    async def _is_anything_there(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:
+    async def _probe_targets(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:
         """Where there is, `_found` begins with a partition that has records."""
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         gone: list[TopicPartition] = []
         first: int | None = None
         for at, (target, answer) in enumerate(zip(targets, answers, strict=True)):
             if isinstance(answer, FetchResult):
-                self._has_looked = True
-                self._unled.pop(target.partition, None)
+                self._has_probed = True
+                self._leaderless.pop(target.partition, None)
                 if answer.size_bytes and first is None:
                     first = at
             elif isinstance(answer, OutOfRange) and target.partition not in self._resets:
@@ -203,23 +203,23 @@ class MemberFetch:
             else:
                 self._refused(target.partition, answer)
         if first is not None:
-            self._found = targets[first : first + PART]
+            self._found = targets[first : first + PROBED_MAX]
             return True
-        return bool(gone) and await self._begin_anew(gone)
+        return bool(gone) and await self._reset(gone)
 
-    async def _begin_anew(self, gone: Sequence[TopicPartition]) -> bool:
+    async def _reset(self, gone: Sequence[TopicPartition]) -> bool:
         """Where records that were not read are gone, or the place was never in the log. Whether there are records then."""
         before = {partition: self.positions.drop(partition) for partition in gone}
         await self._begin(gone, None)
         begun = self._targets(gone)
         self._resets.update((target.partition, Reset(before[target.partition], target.offset)) for target in begun)
-        return bool(begun) and await self._is_anything_there(begun, wait_ms=0)
+        return bool(begun) and await self._probe_targets(begun, wait_ms=0)
 
     # ── read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, limits: Limits, place: Reservation, room: ResponseBudget) -> list[bytes]:
+    async def read(self, limits: Limits, reservation: Reservation, budget: ResponseBudget) -> list[bytes]:
         """The records, encoded, in pieces, as many as `place` holds; the positions are behind them then."""
-        bytes_max = min(limits.bytes_max, place.bytes_held)
+        bytes_max = min(limits.bytes_max, reservation.bytes_held)
         targets = [target._replace(bytes_max=bytes_max) for target in self._found]
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=bytes_max)
         found = {
@@ -228,11 +228,11 @@ class MemberFetch:
             if isinstance(answer, FetchResult) and answer.size_bytes
         }
         decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
-        return await room.opened(
-            list(found.values()), lambda: self._laid_out(found, limits, place.bytes_held, decompressed_bytes_max)
+        return await budget.opened(
+            list(found.values()), lambda: self._encode(found, limits, reservation.bytes_held, decompressed_bytes_max)
         )
 
-    def _laid_out(
+    def _encode(
         self, found: Mapping[FetchTarget, FetchResult], limits: Limits, bytes_left: int, decompressed_bytes_max: int
     ) -> list[bytes]:
         """May run in a thread: nobody else looks at the positions meanwhile."""
@@ -259,7 +259,7 @@ class MemberFetch:
             records_left -= opened.record_count
             self.record_count += opened.record_count
             bytes_left -= opened.size_bytes
-            self.positions.moved(target.partition, opened.next_offset)
+            self.positions.advance(target.partition, opened.next_offset)
         return pieces
 
     def _encoder(self, partition: TopicPartition, limits: Limits) -> Callable[[list[Any]], bytes]:
@@ -287,7 +287,7 @@ class MemberFetch:
             {"topic": topic, "partition": partition, "error": error_members(error)}
             for (topic, partition), error in self._unknown.items()
         ]
-        for refused in (self._failed, self._unled):
+        for refused in (self._failed, self._leaderless):
             errors += [self._named(partition) | {"error": error_members(error)} for partition, error in refused.items()]
         if errors:
             beside["errors"] = errors

@@ -24,7 +24,7 @@ from gateway.http.groups import member_leader
 from gateway.http.groups.bodies import Heartbeat, MemberAnswer, NewMember, assigned_topics
 from gateway.http.groups.request import GroupRequest, member_path
 from gateway.http.request import Disconnected
-from gateway.http.struct_body import decoded
+from gateway.http.struct_body import decode_body
 from gateway.topics.describe import described_topic
 from metadata.errors import (
     InvalidArgument,
@@ -60,7 +60,7 @@ class _Joining:
     member_id: MemberId
 
     @property
-    def is_unheard(self) -> bool:
+    def has_undelivered_id(self) -> bool:
         """Whether there is a member whose client does not know its id. One with an instance id needs none to come back."""
         return self.member_id != NO_MEMBER and not self.new.member_id and not self.new.instance_id
 
@@ -75,21 +75,21 @@ class HttpGroupMembers:
 
     async def join(self, call: GroupRequest) -> None:
         call.query()
-        new = decoded(call.body, NewMember)
+        new = decode_body(call.body, NewMember)
         topics = tuple(dict.fromkeys(new.topics))
         for topic in topics:
             await described_topic(self._broker, topic)
         call = call._replace(member_id=MemberId(new.member_id))
         joining = _Joining(call, new, topics, _assignors(new), call.member_id)
         try:
-            with call.remedied():
-                joined, synced = await call.request.attended(self._join(joining))
+            with call.with_hints():
+                joined, synced = await call.request.run_while_connected(self._join(joining))
         except Disconnected:
-            await self._leave_unheard(joining)
+            await self._leave_undelivered(joining)
             raise
         except TidelogError as error:
             if isinstance(error, Rejected):
-                await self._leave_unheard(joining)
+                await self._leave_undelivered(joining)
             elif joining.member_id != NO_MEMBER:
                 error.details = {**error.details, "member_id": joining.member_id}
             raise
@@ -107,18 +107,18 @@ class HttpGroupMembers:
     async def _join(self, joining: _Joining) -> tuple[Joined, Synced]:
         async with self._waits.until_stop():
             while True:
-                joined = await self._joined(joining)
+                joined = await self._join_once(joining)
                 joining.member_id = joined.member_id
                 try:
-                    return joined, await self._synced(joining, joined)
+                    return joined, await self._sync(joining, joined)
                 except (RebalanceInProgress, StaleGeneration):
                     pass
                 except UnknownMember:
-                    if not joining.is_unheard:
+                    if not joining.has_undelivered_id:
                         raise
                     joining.member_id = NO_MEMBER
 
-    async def _joined(self, joining: _Joining) -> Joined:
+    async def _join_once(self, joining: _Joining) -> Joined:
         new = joining.new
         request = JoinRequest(
             member_id=joining.member_id,
@@ -132,7 +132,7 @@ class HttpGroupMembers:
         )
         return await retry_coordinator(lambda: self._broker.groups.join(joining.call.group, request))
 
-    async def _synced(self, joining: _Joining, joined: Joined) -> Synced:
+    async def _sync(self, joining: _Joining, joined: Joined) -> Synced:
         assignments: Mapping[MemberId, bytes] = {}
         if joined.leader == joined.member_id and not joined.skip_assignment:
             assignments = await self._assignments(joined)
@@ -160,9 +160,9 @@ class HttpGroupMembers:
         except (InvalidArgument, UnknownTopic):
             return 0
 
-    async def _leave_unheard(self, joining: _Joining) -> None:
+    async def _leave_undelivered(self, joining: _Joining) -> None:
         """The others need not wait for a member that nobody can speak for."""
-        if not joining.is_unheard:
+        if not joining.has_undelivered_id:
             return
         member = (joining.member_id, InstanceId(joining.new.instance_id))
         try:
@@ -175,15 +175,15 @@ class HttpGroupMembers:
 
     async def heartbeat(self, call: GroupRequest) -> None:
         call.query()
-        beat = decoded(call.body, Heartbeat)
+        beat = decode_body(call.body, Heartbeat)
         instance_id, generation = InstanceId(beat.instance_id), Generation(beat.generation)
-        with call.remedied():
+        with call.with_hints():
             await retry_coordinator(lambda: self._broker.groups.heartbeat(call.group, call.member_id, instance_id, generation))
         await call.answer(None)
 
     async def leave(self, call: GroupRequest) -> None:
         instance_id = InstanceId(call.query("instance_id").text("instance_id"))
-        call.no_body()
+        call.refuse_body()
         asked = 0
 
         async def leave() -> TidelogError | None:
@@ -192,7 +192,7 @@ class HttpGroupMembers:
             [refused] = await self._broker.groups.leave(call.group, [(call.member_id, instance_id)])
             return refused
 
-        with call.remedied():
+        with call.with_hints():
             refused = await retry_coordinator(leave)
             has_left = asked > 1 and isinstance(refused, UnknownMember)  # an answer was lost
             if refused is not None and not has_left:

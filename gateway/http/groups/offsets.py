@@ -1,4 +1,4 @@
-"""Committed offsets of a group over HTTP: committed by a member or by hand, told, and deleted.
+"""Committed offsets of a group over HTTP: committed by a member or by hand, answers, and deleted.
 
     POST   …/members/{m}/offsets    {"generation", "offsets"} or {"generation", "cursor"}: what the cursor has read
     POST   …/offsets                by hand: of a group without members
@@ -30,9 +30,9 @@ from gateway.http.groups.bodies import (
     OffsetsAnswer,
 )
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
-from gateway.http.groups.request import TRUE_OR_FALSE, AsMember, GroupRequest, check_generation, numbers_of
+from gateway.http.groups.request import TRUE_OR_FALSE, GroupRequest, MemberIdentity, check_generation, numbers_of
 from gateway.http.problem_details import error_members
-from gateway.http.struct_body import decoded
+from gateway.http.struct_body import decode_body
 from gateway.proto import groups_pb2
 from gateway.proto.values import value_of
 from gateway.topics.names import NamedPartition, resolve_partitions
@@ -49,27 +49,27 @@ class HttpGroupOffsets:
 
     async def commit(self, call: GroupRequest) -> None:
         call.query()
-        asked = decoded(call.body, MemberCommit)
-        member = AsMember(call.group, call.member_id, InstanceId(asked.instance_id), Generation(asked.generation))
+        asked = decode_body(call.body, MemberCommit)
+        member = MemberIdentity(call.group, call.member_id, InstanceId(asked.instance_id), Generation(asked.generation))
         if (asked.offsets is UNSET) == (asked.cursor is UNSET):
             raise InvalidArgument("a commit is of offsets, or of a cursor", hint="Send either offsets or cursor, and not both.")
-        with call.remedied():
+        with call.with_hints():
             if asked.offsets is not UNSET:
                 await call.answer(CommitAnswer(offsets=await self._commit(member, asked.offsets)))
             elif asked.cursor is not UNSET:
                 owner = CursorOwner(self._broker.cluster_id, call.group, call.member_id)
                 cursor = decode_cursor(asked.cursor, owner)
                 check_generation(cursor, member)
-                cursor, told = await self.commit_cursor(member, cursor)
-                await call.answer(CommitAnswer(offsets=told, cursor=encode_cursor(cursor, owner)))
+                cursor, answers = await self.commit_cursor(member, cursor)
+                await call.answer(CommitAnswer(offsets=answers, cursor=encode_cursor(cursor, owner)))
 
     async def commit_by_hand(self, call: GroupRequest) -> None:
         call.query()
-        asked = decoded(call.body, Commit)
-        nobody = AsMember(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
-        await call.answer(CommitAnswer(offsets=await self._commit(nobody, asked.offsets)))
+        asked = decode_body(call.body, Commit)
+        no_member = MemberIdentity(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
+        await call.answer(CommitAnswer(offsets=await self._commit(no_member, asked.offsets)))
 
-    async def commit_cursor(self, member: AsMember, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
+    async def commit_cursor(self, member: MemberIdentity, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
         """Commits what the cursor has read, where no later offset was committed in the same generation: a request that is repeated
         late takes nothing back. Returns the cursor with what is still to be committed: what was refused, and places in topics that
         this broker does not know, because it may not have heard of them yet, or that the caller may not read, because a cursor is
@@ -80,15 +80,15 @@ class HttpGroupOffsets:
         refused = await self._committed(member, offsets, only_forward=True)
         places = {
             partition: place._replace(must_stay=False) if partition in offsets and partition not in refused else place
-            for partition, place in cursor.places.items()
+            for partition, place in cursor.entries.items()
         }
-        told = [
-            _told(topics[partition].name, partition.partition, offsets[partition].offset, refused.get(partition))
+        answers = [
+            _offset_answer(topics[partition].name, partition.partition, offsets[partition].offset, refused.get(partition))
             for partition in offsets
         ]
-        return cursor._replace(places=places), told
+        return cursor._replace(entries=places), answers
 
-    async def _commit(self, member: AsMember, asked: Sequence[NewOffset]) -> list[OffsetAnswer]:
+    async def _commit(self, member: MemberIdentity, asked: Sequence[NewOffset]) -> list[OffsetAnswer]:
         """One answer for each, in order."""
         names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in asked]
         found = await resolve_partitions(self._broker, names)
@@ -105,12 +105,12 @@ class HttpGroupOffsets:
             offsets[partition] = _committed(offset.offset, offset.leader_epoch, offset.metadata)
         refused = await self._committed(member, offsets)
         return [
-            _told(offset.topic, offset.partition, offset.offset, _refusal(partition, refused))
+            _offset_answer(offset.topic, offset.partition, offset.offset, _refusal(partition, refused))
             for partition, offset in zip(found, asked, strict=True)
         ]
 
     async def _committed(
-        self, member: AsMember, offsets: Mapping[TopicPartition, CommittedOffset], *, only_forward: bool = False
+        self, member: MemberIdentity, offsets: Mapping[TopicPartition, CommittedOffset], *, only_forward: bool = False
     ) -> Mapping[TopicPartition, TidelogError]:
         group, member_id, instance_id, generation = member
         return await retry_coordinator(
@@ -125,9 +125,9 @@ class HttpGroupOffsets:
             return None
         return topic if may_see_topic(topic.name) else None
 
-    # ── told, and deleted ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── answers, and deleted ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def tell(self, call: GroupRequest) -> None:
+    async def list_offsets(self, call: GroupRequest) -> None:
         """Of topics that are there: those of a deleted one mean nothing any more."""
         query = call.query("topic")
         only = query.text("topic")
@@ -146,7 +146,7 @@ class HttpGroupOffsets:
             if (topic := self._topic(partition)) is not None and only in {"", topic.name}
         ]
         errors = [
-            _told(topic.name, partition.partition, -1, error)
+            _offset_answer(topic.name, partition.partition, -1, error)
             for partition, error in found.damaged.items()
             if (topic := self._topic(partition)) is not None and only in {"", topic.name}
         ]
@@ -155,7 +155,7 @@ class HttpGroupOffsets:
 
     async def delete(self, call: GroupRequest) -> None:
         query = call.query("topic", "partitions", "validate_only")
-        call.no_body()
+        call.refuse_body()
         if "topic" not in query:
             raise InvalidArgument(
                 "it is not said of which topic", hint=f"Add topic=NAME; DELETE {call.path} deletes the group with all its offsets."
@@ -176,7 +176,7 @@ def _refusal(partition: TopicPartition | TidelogError, refused: Mapping[TopicPar
     return partition if isinstance(partition, TidelogError) else refused.get(partition)
 
 
-def _told(topic: str, partition: int, offset: int, error: TidelogError | None) -> OffsetAnswer:
+def _offset_answer(topic: str, partition: int, offset: int, error: TidelogError | None) -> OffsetAnswer:
     if error is None:
         return OffsetAnswer(topic, partition, offset)
     return OffsetAnswer(topic, partition, error=error_members(error))

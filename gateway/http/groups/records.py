@@ -24,7 +24,7 @@ from gateway.http.groups import member_leader
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
 from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
-from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, AsMember, GroupRequest, check_generation
+from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, GroupRequest, MemberIdentity, check_generation
 from gateway.http.records.fetch import limits_of
 from gateway.http.records.produce import JSON
 from gateway.http.records.stream import Limits
@@ -60,8 +60,8 @@ _QUERY: Final = (
 _Found = TypeVar("_Found")
 
 
-class _Asked(NamedTuple):
-    member: AsMember
+class _ReadRequest(NamedTuple):
+    member: MemberIdentity
     cursor: Cursor
     commit: bool
     policy: StartPolicy
@@ -69,35 +69,35 @@ class _Asked(NamedTuple):
 
 
 class HttpGroupRecords:
-    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, room: ResponseBudget, offsets: HttpGroupOffsets) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, budget: ResponseBudget, offsets: HttpGroupOffsets) -> None:
         self._broker = broker
         self._waits = waits
-        self._room = room
+        self._budget = budget
         self._offsets = offsets
 
     async def read(self, call: GroupRequest) -> None:
-        call.no_body()
-        asked = self._asked(call, call.query(*_QUERY))
+        call.refuse_body()
+        asked = self._parse(call, call.query(*_QUERY))
         call.request.accepted((JSON,))
-        with self._room.place() as place:
-            with call.remedied():
-                body = await call.request.attended(self._answer(asked, place))
+        with self._budget.place() as reservation:
+            with call.with_hints():
+                body = await call.request.run_while_connected(self._answer(asked, reservation))
             headers: Headers = [(b"content-type", JSON.encode()), (b"cache-control", b"no-store")]
             await paced_response.send_paced(call.request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
-    def _asked(self, call: GroupRequest, query: Query) -> _Asked:
+    def _parse(self, call: GroupRequest, query: Query) -> _ReadRequest:
         generation = query.integer("generation", least=0, most=INT32_MAX)
         if generation is None:
             raise InvalidArgument(
                 "it is not said in which generation the member reads",
-                hint=f"Add generation=, which the answer to POST {call.path}/members told.",
+                hint=f"Add generation=, which the answer to POST {call.path}/members assigned.",
             )
-        member = AsMember(call.group, call.member_id, InstanceId(query.text("instance_id")), Generation(generation))
+        member = MemberIdentity(call.group, call.member_id, InstanceId(query.text("instance_id")), Generation(generation))
         cursor = Cursor(member.generation, {})
         if query.text("cursor"):
             cursor = decode_cursor(query.text("cursor"), self._owner(member))
             check_generation(cursor, member)
-        return _Asked(
+        return _ReadRequest(
             member,
             cursor,
             query.choice("commit", TRUE_OR_FALSE) or False,
@@ -105,16 +105,16 @@ class HttpGroupRecords:
             limits_of(query, self._broker.settings),
         )
 
-    def _owner(self, member: AsMember) -> CursorOwner:
+    def _owner(self, member: MemberIdentity) -> CursorOwner:
         return CursorOwner(self._broker.cluster_id, member.group, member.member_id)
 
-    async def _answer(self, asked: _Asked, place: Reservation) -> bytes:
+    async def _answer(self, asked: _ReadRequest, reservation: Reservation) -> bytes:
         member, cursor = asked.member, asked.cursor
         if asked.commit and cursor.uncommitted:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
         assigned = await self._assigned(member)
         client_rack = asked.limits.client_rack
-        unheard_of = await why_not_heard_of(self._broker, assigned)  # another member, at another broker, has assigned them
+        unknown_here = await why_not_heard_of(self._broker, assigned)  # another member, at another broker, has assigned them
         reading = MemberFetch(
             self._broker,
             assigned,
@@ -122,26 +122,26 @@ class HttpGroupRecords:
             group=member.group,
             policy=asked.policy,
             client_rack=client_rack,
-            unheard_of=unheard_of,
+            unknown_here=unknown_here,
         )
         pieces: list[bytes] = []
-        if await self._alive(member, self._found(reading, asked, place)):
-            pieces = await reading.read(asked.limits, place, self._room)
+        if await self._run_heartbeating(member, self._wait_for_records(reading, asked, reservation)):
+            pieces = await reading.read(asked.limits, reservation, self._budget)
         body = reading.page(pieces, encode_cursor(reading.positions.cursor(), self._owner(member)))
-        if place.bytes_held:
-            place.keep(len(body))
+        if reservation.bytes_held:
+            reservation.keep(len(body))
         if reading.record_count:
             self._broker.metrics.traffic.http.fetched(records=reading.record_count, answer_bytes=len(body))
         return body
 
-    async def _assigned(self, member: AsMember) -> list[TopicPartitionName]:
+    async def _assigned(self, member: MemberIdentity) -> list[TopicPartitionName]:
         """RebalanceInProgress also where this member leads the others, and there is more to assign than it knew."""
         request = SyncRequest(member.member_id, member.instance_id, member.generation, {})
         synced = await retry_coordinator(lambda: self._broker.groups.sync(member.group, request))
-        told = member_leader.assigned(synced.assignment)
-        if has_grown(told.seen, {topic: self._partition_count(topic) for topic in told.seen}):
+        assigned = member_leader.assigned(synced.assignment)
+        if has_grown(assigned.seen, {topic: self._partition_count(topic) for topic in assigned.seen}):
             raise RebalanceInProgress("the topics of the group have new partitions, which nobody reads yet")
-        return told.partitions
+        return assigned.partitions
 
     def _partition_count(self, topic: str) -> int:
         try:
@@ -149,14 +149,14 @@ class HttpGroupRecords:
         except TidelogError:
             return 0
 
-    async def _found(self, reading: MemberFetch, asked: _Asked, place: Reservation) -> bool:
+    async def _wait_for_records(self, reading: MemberFetch, asked: _ReadRequest, reservation: Reservation) -> bool:
         """Whether there are records, and then `place` holds room for them. A stop of the broker ends the wait."""
         clock = asyncio.get_running_loop().time
         ends_s = clock() + (asked.limits.wait_ms or 0) / 1000
         try:
             async with self._waits.until_stop():
                 began_s = clock()
-                if not await reading.look(
+                if not await reading.probe(
                     ends_s, lambda: retry_coordinator(lambda: self._broker.groups.offsets(asked.member.group))
                 ):
                     return False
@@ -165,21 +165,21 @@ class HttpGroupRecords:
         if clock() - began_s > WAITED_S:
             with suppress(Unavailable, RebalanceInProgress):
                 await self._broker.groups.heartbeat(*asked.member)
-        await place.ask(room_for(asked.limits.bytes_max), timeout_s=ends_s - clock())
+        await reservation.ask(room_for(asked.limits.bytes_max), timeout_s=ends_s - clock())
         return True
 
-    async def _alive(self, member: AsMember, work: Coroutine[Any, Any, _Found]) -> _Found:
+    async def _run_heartbeating(self, member: MemberIdentity, work: Coroutine[Any, Any, _Found]) -> _Found:
         """What `work` gives; the member heartbeats meanwhile, and what refuses a heartbeat ends it."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                beating = tasks.create_task(self._beat(member))
+                beating = tasks.create_task(self._heartbeat(member))
                 found = await work
                 beating.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         return found
 
-    async def _beat(self, member: AsMember) -> None:
+    async def _heartbeat(self, member: MemberIdentity) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(Unavailable):  # the next one may find a coordinator

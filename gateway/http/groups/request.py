@@ -37,25 +37,25 @@ class GroupRequest(NamedTuple):
     def query(self, *known: str) -> Query:
         return self.request.query(frozenset(known))
 
-    def no_body(self) -> None:
+    def refuse_body(self) -> None:
         """InvalidArgument where there is one: what it asks for would not be heard."""
         if self.body:
             raise InvalidArgument("this request takes no body", hint="Send it without; parameters go in the query.")
 
-    async def answer(self, told: msgspec.Struct | None, *, status: int = 200, location: str = "") -> None:
-        """Nothing told: 204."""
-        if told is None:  # without a length, RFC 9110 §8.6
+    async def answer(self, body: msgspec.Struct | None, *, status: int = 200, location: str = "") -> None:
+        """Nothing body: 204."""
+        if body is None:  # without a length, RFC 9110 §8.6
             await self.request.send({"type": "http.response.start", "status": 204, "headers": []})
             await self.request.send({"type": "http.response.body", "body": b""})
             return
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         if location:
             headers.append((b"location", location.encode()))
-        await self.request.answer(status, msgspec.json.encode(told), headers)
+        await self.request.answer(status, msgspec.json.encode(body), headers)
 
     @contextmanager
-    def remedied(self) -> Iterator[None]:
-        """What a member is refused with, told with what to ask for next, and where."""
+    def with_hints(self) -> Iterator[None]:
+        """What a member is refused with, body with what to ask for next, and where."""
         try:
             yield
         except UnknownMember as error:
@@ -71,7 +71,7 @@ class GroupRequest(NamedTuple):
             raise
 
 
-class AsMember(NamedTuple):
+class MemberIdentity(NamedTuple):
     """As whom a member asks."""
 
     group: str
@@ -84,7 +84,7 @@ def member_path(group_path: str, member_id: str) -> str:
     return f"{group_path}/members/{quote(member_id, safe='')}"
 
 
-def check_generation(cursor: Cursor, member: AsMember) -> None:
+def check_generation(cursor: Cursor, member: MemberIdentity) -> None:
     """StaleGeneration for the cursor of another: what it tells was this member's then, and may be somebody else's now."""
     if cursor.generation != member.generation:
         raise StaleGeneration(

@@ -40,11 +40,11 @@ Handler = Callable[[GroupRequest], Awaitable[None]]
 
 
 class HttpGroups:
-    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, room: ResponseBudget) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, budget: ResponseBudget) -> None:
         self._admin = HttpGroupAdmin(broker)
         self._members = HttpGroupMembers(broker, waits)
         self._offsets = HttpGroupOffsets(broker)
-        self._records = HttpGroupRecords(broker, waits, room, self._offsets)
+        self._records = HttpGroupRecords(broker, waits, budget, self._offsets)
 
     def routes(self, path: Sequence[str]) -> Mapping[str, Handler]:
         """What the path below /v1/groups answers, by method. None where there is no such path."""
@@ -56,7 +56,7 @@ class HttpGroups:
             case [_, "members"]:
                 return {"POST": self._members.join}
             case [_, "offsets"]:
-                return {"GET": self._offsets.tell, "POST": self._offsets.commit_by_hand, "DELETE": self._offsets.delete}
+                return {"GET": self._offsets.list_offsets, "POST": self._offsets.commit_by_hand, "DELETE": self._offsets.delete}
             case [_, "seek"]:
                 return {"POST": self._admin.seek}
             case [_, "members", _]:

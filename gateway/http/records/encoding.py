@@ -67,16 +67,16 @@ _encoder = msgspec.json.Encoder()
 
 def as_objects(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
     """Of at least one record: what stands between the brackets of an array."""
-    return _encoder.encode(_told(records, partition, formats))[1:-1]
+    return _encoder.encode(_answers(records, partition, formats))[1:-1]
 
 
 def as_objects_of_topics(records: Iterable[RecordTuple], topic: str, partition: int, formats: Formats) -> bytes:
     """The same with the topic in each."""
-    told = [
+    answers = [
         TopicRecordAnswer(topic, of.partition, of.offset, of.timestamp, of.key, of.value, of.headers)
-        for of in _told(records, partition, formats)
+        for of in _answers(records, partition, formats)
     ]
-    return _encoder.encode(told)[1:-1]
+    return _encoder.encode(answers)[1:-1]
 
 
 def as_page(objects: Sequence[bytes], fetched: FetchResult, next_offset: int) -> bytes:
@@ -86,18 +86,18 @@ def as_page(objects: Sequence[bytes], fetched: FetchResult, next_offset: int) ->
 
 
 def as_lines(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
-    return _encoder.encode_lines(_told(records, partition, formats))
+    return _encoder.encode_lines(_answers(records, partition, formats))
 
 
 def as_events(records: Sequence[RecordTuple], partition: int, formats: Formats, event_id: Callable[[int], str]) -> bytes:
     """`event_id` names the place behind the record with this offset: what Last-Event-ID brings back."""
     pieces = []
-    for record, told in zip(records, _told(records, partition, formats), strict=True):
-        pieces.append(b"id: %b\ndata: %b\n\n" % (event_id(record[0]).encode(), _encoder.encode(told)))
+    for record, answers in zip(records, _answers(records, partition, formats), strict=True):
+        pieces.append(b"id: %b\ndata: %b\n\n" % (event_id(record[0]).encode(), _encoder.encode(answers)))
     return b"".join(pieces)
 
 
-def place_event(event_id: str) -> bytes:
+def position_event(event_id: str) -> bytes:
     """An event without data: clients do not dispatch it, but reconnect with its id (HTML standard, 9.2.6)."""
     return b"id: %b\n\n" % event_id.encode()
 
@@ -156,12 +156,12 @@ def _fitting(columns: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
     return columns.slice(0, max(1, bisect_right(rows, bytes_max, key=lambda count: columns.slice(0, count).nbytes)))
 
 
-def _told(records: Iterable[RecordTuple], partition: int, formats: Formats) -> list[RecordAnswer]:
-    told: list[RecordAnswer] = []
+def _answers(records: Iterable[RecordTuple], partition: int, formats: Formats) -> list[RecordAnswer]:
+    answers: list[RecordAnswer] = []
     offset = -1
     try:
         for offset, timestamp_ms, key, value, headers in records:
-            told.append(
+            answers.append(
                 RecordAnswer(
                     partition,
                     offset,
@@ -173,4 +173,4 @@ def _told(records: Iterable[RecordTuple], partition: int, formats: Formats) -> l
             )
     except InvalidArgument as error:
         raise InvalidArgument(f"offset {offset}: {error.message}", hint=error.hint, offset=offset) from None
-    return told
+    return answers

@@ -18,7 +18,7 @@ from metadata.model import TopicId
 _ID: Final = re.compile(r"(?P<topic_id>[0-9a-f]{32})/(?P<places>[0-9]{1,10}:[0-9]{1,18}(?:,[0-9]{1,10}:[0-9]{1,18})*)", re.ASCII)
 
 
-class EventPlace(NamedTuple):
+class EventPosition(NamedTuple):
     topic_id: TopicId
     # By partition: the offset of the next record to be read.
     positions: dict[int, int]
@@ -28,7 +28,7 @@ def encode_event_id(topic_id: TopicId, positions: Mapping[int, int]) -> str:
     return f"{topic_id}/" + ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
 
 
-def decode_event_id(text: str, *, partition: int | None) -> EventPlace:
+def decode_event_id(text: str, *, partition: int | None) -> EventPosition:
     """Returns the place in a stream over one partition, or over all (None). Raises InvalidArgument for anything else, also for the
     ids of earlier versions, which name no topic id."""
     found = _ID.fullmatch(text)
@@ -40,7 +40,7 @@ def decode_event_id(text: str, *, partition: int | None) -> EventPlace:
     if [int(number) for number, _ in pairs] != expected:
         what = "all partitions" if partition is None else f"partition {partition}"
         raise _refused(f"it does not name the place in a stream over {what}")
-    return EventPlace(TopicId(found["topic_id"]), positions)
+    return EventPosition(TopicId(found["topic_id"]), positions)
 
 
 def _refused(why: str) -> InvalidArgument:

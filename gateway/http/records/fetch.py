@@ -51,7 +51,7 @@ class HttpFetch:
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
-        self.room = ResponseBudget(broker.settings, waits)
+        self.budget = ResponseBudget(broker.settings, waits)
 
     async def partition(self, request: Request, topic_name: str, partition_text: str) -> None:
         topic = topic_named(self._broker, topic_name)
@@ -67,12 +67,12 @@ class HttpFetch:
             )
         resumed: dict[int, int] = {}
         if answer_type == EVENTS:
-            topic, resumed = await self._resumed(request, topic, partition.partition)
-        with naming(topic), _remedy_in_the_query():
+            topic, resumed = await self._resume(request, topic, partition.partition)
+        with naming(topic), _with_query_hints():
             start = resumed[partition.partition] if resumed else await self._start(query, partition)
             if answer_type == EVENTS:
                 positions: dict[int, int] = {partition.partition: start}
-                stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=True)
+                stream = RecordStream(self._broker, self._waits, self.budget, topic, positions, limits, one_partition=True)
                 await stream.send(request, events=True)
             else:
                 places_bytes_min = self._broker.cluster_log.places_bytes_min(limits.client_rack)
@@ -88,16 +88,16 @@ class HttpFetch:
             raise InvalidArgument("an offset is of one partition", hint="Use offset=earliest or latest, timestamp or tail here.")
         positions: dict[int, int] = {}
         if answer_type == EVENTS:
-            topic, positions = await self._resumed(request, topic, None)
+            topic, positions = await self._resume(request, topic, None)
         is_resumed = bool(positions)
-        with naming(topic), _remedy_in_the_query():
+        with naming(topic), _with_query_hints():
             for number in range(len(positions), topic.partition_count):
                 partition = partition_of(topic, number)
                 if is_resumed:  # it was added since: from the query's `latest` on, its first records would be skipped
                     positions[number] = (await self._broker.cluster_log.bounds(partition)).log_start_offset
                 else:
                     positions[number] = await self._start(query, partition)
-            stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=False)
+            stream = RecordStream(self._broker, self._waits, self.budget, topic, positions, limits, one_partition=False)
             await stream.send(request, events=answer_type == EVENTS)
 
     # ── where to begin ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +121,7 @@ class HttpFetch:
         chosen = query.choice("offset", named)
         return bounds.log_start_offset if chosen is None else chosen
 
-    async def _resumed(self, request: Request, topic: Topic, partition: int | None) -> tuple[Topic, dict[int, int]]:
+    async def _resume(self, request: Request, topic: Topic, partition: int | None) -> tuple[Topic, dict[int, int]]:
         """Where a stream goes on, behind the event that Last-Event-ID names; no positions where there is no such header.
 
         Raises UnknownTopic for a place in a topic that was deleted, also where it was made again: its offsets mean nothing in the
@@ -141,25 +141,25 @@ class HttpFetch:
     # ── one answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send_once(self, request: Request, answer_type: str, target: FetchTarget, limits: Limits) -> None:
-        with self.room.place() as place:
-            body, headers = await self._answer(request, answer_type, target, limits, place)
+        with self.budget.place() as reservation:
+            body, headers = await self._answer(request, answer_type, target, limits, reservation)
             await paced_response.send_paced(request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
     async def _answer(
-        self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, place: Reservation
+        self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, reservation: Reservation
     ) -> tuple[bytes, Headers]:
         """The body and its headers. The batches that it was made from are let go before it is sent."""
         log = self._broker.cluster_log
         began_s = asyncio.get_running_loop().time()
-        reading = self._read(log, target, limits, place)
-        fetched = await (request.attended(reading) if limits.wait_ms else reading)
+        reading = self._read(log, target, limits, reservation)
+        fetched = await (request.run_while_connected(reading) if limits.wait_ms else reading)
         decompressed_bytes_max = log.settings.decompressed_bytes_max
-        body, next_offset = await self.room.opened(
+        body, next_offset = await self.budget.opened(
             [fetched],
-            lambda: _body(answer_type, fetched, target, limits, place.bytes_held, decompressed_bytes_max),
+            lambda: _body(answer_type, fetched, target, limits, reservation.bytes_held, decompressed_bytes_max),
         )
-        if place.bytes_held:
-            place.keep(len(body))
+        if reservation.bytes_held:
+            reservation.keep(len(body))
         if next_offset > target.offset:
             traffic = self._broker.metrics.traffic.http
             traffic.fetched(records=next_offset - target.offset, answer_bytes=len(body))
@@ -173,18 +173,18 @@ class HttpFetch:
             (b"tidelog-leader-epoch", b"%d" % fetched.leader_epoch),
         ]
 
-    async def _read(self, log: LogService, target: FetchTarget, limits: Limits, place: Reservation) -> FetchResult:
+    async def _read(self, log: LogService, target: FetchTarget, limits: Limits, reservation: Reservation) -> FetchResult:
         """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + (limits.wait_ms or 0) / 1000
-        looked = await self._look(log, target, limits.wait_ms)
-        if not looked.size_bytes:
-            return looked
-        del looked  # who waits for room holds no records
-        await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
-        return await _fetch(log, target, bytes_max=min(target.bytes_max, place.bytes_held))
+        probed = await self._probe(log, target, limits.wait_ms)
+        if not probed.size_bytes:
+            return probed
+        del probed  # who waits for room holds no records
+        await reservation.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
+        return await _fetch(log, target, bytes_max=min(target.bytes_max, reservation.bytes_held))
 
-    async def _look(self, log: LogService, target: FetchTarget, wait_ms: int | None) -> FetchResult:
+    async def _probe(self, log: LogService, target: FetchTarget, wait_ms: int | None) -> FetchResult:
         """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
         if wait_ms:
             try:
@@ -244,7 +244,7 @@ def _body(
 
 
 @contextmanager
-def _remedy_in_the_query() -> Iterator[None]:
+def _with_query_hints() -> Iterator[None]:
     """An offset out of range, told with what to write instead."""
     try:
         yield

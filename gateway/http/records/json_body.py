@@ -24,7 +24,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from gateway.http.validation_errors import FieldError, of_malformed_json, of_msgspec
+from gateway.http.validation_errors import FieldError, describe_malformed_json, field_error
 from gateway.records.partitioning import HEADERS_MAX, RECORDS_MAX, check_utf8
 from metadata.errors import InvalidArgument, TooLarge, did_you_mean
 from segments.records.batch_kernel import NewRecordTuple
@@ -203,7 +203,7 @@ def _header_tuples(raw: msgspec.Raw, headers_max: int) -> tuple[tuple[str, bytes
     try:
         headers = _headers.decode(text)
     except msgspec.ValidationError as error:
-        fault = of_msgspec(error, "headers")
+        fault = field_error(error, "headers")
         raise InvalidArgument(fault.sentence("the record"), hint=_HINTS["headers"]) from None
     if headers is None:
         return _NO_HEADERS
@@ -247,21 +247,23 @@ def _refusal(error: Exception, whole: str, text: bytes) -> InvalidArgument:
         return InvalidArgument(f"{whole} is nested too deeply", hint="Nest less than 900 levels, or send the value as a string.")
     if not isinstance(error, msgspec.ValidationError):
         assert isinstance(error, msgspec.DecodeError)
-        return InvalidArgument(f"{whole} {of_malformed_json(error, text)}", hint=_HINTS["" if whole == "the body" else "line"])
-    fault = of_msgspec(error)
-    place = f"{whole}: " if whole != "the body" and fault.place else ""
+        return InvalidArgument(
+            f"{whole} {describe_malformed_json(error, text)}", hint=_HINTS["" if whole == "the body" else "line"]
+        )
+    fault = field_error(error)
+    place = f"{whole}: " if whole != "the body" and fault.path else ""
     return InvalidArgument(f"{place}{fault.sentence(whole)}", hint=_hint(fault, of_record=whole != "the body"))
 
 
 def _hint(fault: FieldError, *, of_record: bool) -> str:
     """`of_record`: what was decoded is a record, and not a body of records."""
-    if not of_record and not fault.place.startswith("records["):
+    if not of_record and not fault.path.startswith("records["):
         return _HINTS[""]
     if fault.unknown_field == "records":
         return "Records behind each other in a list go with Content-Type: application/json."
     if fault.unknown_field is not None:
         return did_you_mean(fault.unknown_field, _FIELDS) or f"A record has the fields {', '.join(_FIELDS)}."
-    return _HINTS.get(fault.place.rpartition(".")[2], _HINTS["record"])
+    return _HINTS.get(fault.path.rpartition(".")[2], _HINTS["record"])
 
 
 _QUOTE, _COMMA = b'",'

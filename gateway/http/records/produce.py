@@ -90,7 +90,7 @@ _QUERY: Final = frozenset({"acks", "timeout_ms", "partition", "expected_offset",
 _MEMBERS: Final = 4
 
 # Longer than any reader holds its room, because a reader that is too slow is disconnected.
-_FOREVER_S: Final = 86_400.0
+UNBOUNDED_WAIT_S: Final = 86_400.0
 
 _Work = TypeVar("_Work")
 
@@ -109,10 +109,10 @@ class Options(NamedTuple):
 class HttpProduce:
     """Answers produce requests over HTTP. The HTTP listener's responses share the memory of `room`."""
 
-    def __init__(self, broker: BrokerApi, room: ResponseBudget) -> None:
+    def __init__(self, broker: BrokerApi, budget: ResponseBudget) -> None:
         self._broker = broker
-        self._room = room
-        self._turns = count()
+        self._budget = budget
+        self._rotation = count()
         self._threads = BoundedExecutor()
 
     async def produce(self, request: Request, topic: str) -> None:
@@ -193,14 +193,14 @@ class HttpProduce:
         status = 202 if acks is Acks.NONE else 200
         headers = [(b"content-type", answer_type.encode())]
         bytes_max = 0 if media_type == RECORD_BATCH else answer_bytes_max(plan, found, acks)
-        with self._room.place() as place:
+        with self._budget.place() as reservation:
             if bytes_max > PIECE_BYTES:
-                await request.attended(self._room_for(bytes_max, place))
-            answer = await self._worked(lambda: encode(plan, found, acks), takes_long=many)
-            if not place.bytes_held:
+                await request.run_while_connected(self._reserve(bytes_max, reservation))
+            answer = await self._run(lambda: encode(plan, found, acks), takes_long=many)
+            if not reservation.bytes_held:
                 await request.answer(status, answer, headers)
                 return
-            place.keep(len(answer))
+            reservation.keep(len(answer))
             pause_s = self._broker.settings.answer_timeout_ms / 1000
             await paced_response.send_paced(request, answer, headers, pause_s=pause_s, status=status)
 
@@ -228,17 +228,17 @@ class HttpProduce:
         if revisions:
             await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=deadline.left_s())
 
-    async def _room_for(self, bytes_count: int, place: Reservation) -> None:
+    async def _reserve(self, bytes_count: int, reservation: Reservation) -> None:
         """Waits for room for a whole answer. At a stop the answer needs none: the client must learn what was written."""
         try:
-            await place.ask(bytes_count, bytes_least=bytes_count, timeout_s=_FOREVER_S)
+            await reservation.ask(bytes_count, bytes_least=bytes_count, timeout_s=UNBOUNDED_WAIT_S)
         except Throttled:
-            place.keep(bytes_count)
+            reservation.keep(bytes_count)
 
     def _routing(self, target: AppendTarget, producer: ProducerFields | None) -> Routing:
-        topic, turn = target.topic, next(self._turns)
+        topic, rotation = target.topic, next(self._rotation)
         return Routing(
-            topic.id, topic.partition_count, turn % topic.partition_count, target.batch_bytes_max, producer or UNSEQUENCED
+            topic.id, topic.partition_count, rotation % topic.partition_count, target.batch_bytes_max, producer or UNSEQUENCED
         )
 
     async def _plan_once(
@@ -246,7 +246,7 @@ class HttpProduce:
     ) -> KeyedPlan:
         """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
         long_body = takes_long(media_type, body)
-        producer = await self._worked(
+        producer = await self._run(
             lambda: producer_of(
                 key,
                 topic_id=target.topic.id,
@@ -274,14 +274,14 @@ class HttpProduce:
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LogService) -> Plan:
         decompressed_bytes_max = log.settings.decompressed_bytes_max
         headers_max = self._broker.settings.record_headers_max
-        return await self._worked(
+        return await self._run(
             lambda: plan_body(
                 media_type, body, options, routing, decompressed_bytes_max=decompressed_bytes_max, headers_max=headers_max
             ),
             takes_long=takes_long(media_type, body),
         )
 
-    async def _worked(self, work: Callable[[], _Work], *, takes_long: bool) -> _Work:
+    async def _run(self, work: Callable[[], _Work], *, takes_long: bool) -> _Work:
         """Does the work in a thread where it takes long, else at once, so that nothing else runs meanwhile."""
         return await self._threads.run(work) if takes_long else work()
 
@@ -364,7 +364,7 @@ def _add_retry_hints(failed: Iterable[TidelogError], options: Options) -> None:
 
 def _options(request: Request, *, timeout_ms_max: int) -> Options:
     query = request.query(_QUERY)
-    idempotency_key = request.only(b"idempotency-key")
+    idempotency_key = request.single_header(b"idempotency-key")
     producer_id = query.integer("producer_id", least=0, most=IDEMPOTENCY_KEY_IDS - 1)
     producer_epoch = query.integer("producer_epoch", least=0, most=2**15 - 1)
     base_sequence = query.integer("base_sequence", least=0, most=SEQUENCE_MAX)

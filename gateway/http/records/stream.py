@@ -40,8 +40,8 @@ from segments.read.log_reader import FetchResult
 # Below the idle time-out of common proxies.
 PING_MS: Final = 15_000
 # Between looks of a stream that ends once it has seen the partitions that have no leader at the moment.
-UNLED_LOOK_MS: Final = 500
-UNLED_PAUSE_S: Final = 0.02
+LEADERLESS_PROBE_MS: Final = 500
+LEADERLESS_PAUSE_S: Final = 0.02
 
 
 class Limits(NamedTuple):
@@ -56,7 +56,7 @@ class Limits(NamedTuple):
     client_rack: str = ""
 
 
-class Laid(NamedTuple):
+class Chunk(NamedTuple):
     """What was fetched, as it goes out."""
 
     chunk: bytes
@@ -70,7 +70,7 @@ class RecordStream:
         self,
         broker: BrokerApi,
         waits: InterruptibleWaits,
-        room: ResponseBudget,
+        budget: ResponseBudget,
         topic: Topic,
         positions: dict[int, int],
         limits: Limits,
@@ -80,30 +80,30 @@ class RecordStream:
         """`positions`: the offset to read next, by partition. `one_partition`: partitions that are added are not read."""
         self._broker = broker
         self._waits = waits
-        self._room = room
+        self._budget = budget
         self._topic = topic
         self._positions = positions
         self._limits = limits
         self._one_partition = one_partition
         self._records_left = limits.records_max
-        self._unled_since_s: dict[int, float] = {}
+        self._leaderless_since_s: dict[int, float] = {}
         """Partitions that nobody leads at the moment."""
         self._added: set[int] = set()
         """Partitions that were added since, of which nothing was answered yet."""
 
     async def send(self, request: Request, *, events: bool) -> None:
         """Raises what the first look meets (OutOfRange and so on), before the answer begins; later errors end the stream."""
-        found = await self._look(wait_ms=0)
+        found = await self._probe(wait_ms=0)
         content_type = b"text/event-stream" if events else b"application/x-ndjson"
         await request.begin_stream([(b"content-type", content_type)])
-        await request.attended(self._send_on(request, found, events))
+        await request.run_while_connected(self._send_on(request, found, events))
         await request.end_stream()
 
     async def _send_on(self, request: Request, found: bool, events: bool) -> None:
         idle_ms = 0
         try:
             if events:
-                await self._stream(request, encoding.place_event(encode_event_id(self._topic.id, self._positions)))
+                await self._stream(request, encoding.position_event(encode_event_id(self._topic.id, self._positions)))
             while True:
                 if found:
                     await self._send_next(request, events)
@@ -112,14 +112,14 @@ class RecordStream:
                 if self._records_left == 0:
                     return
                 if wait_ms <= 0 and not found:
-                    if not self._unled_since_s:
+                    if not self._leaderless_since_s:
                         return
-                    wait_ms = UNLED_LOOK_MS
+                    wait_ms = LEADERLESS_PROBE_MS
                 if idle_ms and events:
                     await self._stream(request, encoding.PING)
                 self._follow_topic()
                 async with self._waits.until_stop():
-                    found = await self._look(wait_ms=wait_ms)
+                    found = await self._probe(wait_ms=wait_ms)
                 idle_ms += wait_ms
         except Stopping:
             return  # the client resumes at another broker
@@ -127,35 +127,35 @@ class RecordStream:
             members = error_members(error)
             await self._stream(request, encoding.error_event(members) if events else encoding.error_line(members))
 
-    async def _look(self, *, wait_ms: int) -> bool:
+    async def _probe(self, *, wait_ms: int) -> bool:
         """Whether there are records to send. Who waits for them holds none: they are fetched when there is room for them."""
         return any(answer.size_bytes for answer in (await self._fetch(bytes_max=1, wait_ms=wait_ms)).values())
 
     async def _send_next(self, request: Request, events: bool) -> None:
         """What there is, as much as there is room for. Where there is no room in time, a sign of life: the stream goes on."""
-        with self._room.place() as place:
+        with self._budget.place() as reservation:
             try:
-                await place.ask(room_for(self._limits.bytes_max), timeout_s=PING_MS / 1000)
+                await reservation.ask(room_for(self._limits.bytes_max), timeout_s=PING_MS / 1000)
             except Throttled:
                 if events:
                     await self._stream(request, encoding.PING)
                 return
-            laid = await self._next(place, events)
-            place.keep(len(laid.chunk))
-            self._broker.metrics.traffic.http.fetched(records=laid.record_count, answer_bytes=len(laid.chunk))
-            await self._stream(request, laid.chunk)
-        self._positions = laid.positions
+            chunk = await self._next(reservation, events)
+            reservation.keep(len(chunk.chunk))
+            self._broker.metrics.traffic.http.fetched(records=chunk.record_count, answer_bytes=len(chunk.chunk))
+            await self._stream(request, chunk.chunk)
+        self._positions = chunk.positions
         if self._records_left is not None:
-            self._records_left -= laid.record_count
+            self._records_left -= chunk.record_count
         first = next(iter(self._positions))
         self._positions[first] = self._positions.pop(first)  # the next comes first, so that none starves the others
 
-    async def _next(self, place: Reservation, events: bool) -> Laid:
+    async def _next(self, reservation: Reservation, events: bool) -> Chunk:
         """The next chunk. The batches that it was made from are let go before it is sent."""
-        fetched = await self._fetch(bytes_max=min(self._limits.bytes_max, place.bytes_held), wait_ms=0)
+        fetched = await self._fetch(bytes_max=min(self._limits.bytes_max, reservation.bytes_held), wait_ms=0)
         decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
-        return await self._room.opened(
-            list(fetched.values()), lambda: self._lay_out(fetched, events, place.bytes_held, decompressed_bytes_max)
+        return await self._budget.opened(
+            list(fetched.values()), lambda: self._encode(fetched, events, reservation.bytes_held, decompressed_bytes_max)
         )
 
     async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, FetchResult]:
@@ -169,7 +169,7 @@ class RecordStream:
         fetched: dict[int, FetchResult] = {}
         for partition, answer in zip(self._positions, answers, strict=True):
             if isinstance(answer, FetchResult):
-                self._unled_since_s.pop(partition, None)
+                self._leaderless_since_s.pop(partition, None)
                 self._added.discard(partition)
                 fetched[partition] = answer
                 continue
@@ -177,14 +177,18 @@ class RecordStream:
                 self._positions[partition] = int(answer.details["log_start_offset"])
                 continue
             now_s = asyncio.get_running_loop().time()
-            unled_s = now_s - self._unled_since_s.setdefault(partition, now_s)
-            if not may_succeed_elsewhere(answer) or unled_s >= self._broker.cluster_log.leader_wait_s or len(self._positions) == 1:
+            leaderless_s = now_s - self._leaderless_since_s.setdefault(partition, now_s)
+            if (
+                not may_succeed_elsewhere(answer)
+                or leaderless_s >= self._broker.cluster_log.leader_wait_s
+                or len(self._positions) == 1
+            ):
                 raise named(answer, self._topic)
-        if wait_ms and self._unled_since_s and not any(answer.size_bytes for answer in fetched.values()):
-            await asyncio.sleep(UNLED_PAUSE_S)  # who has nobody to wait for answers at once
+        if wait_ms and self._leaderless_since_s and not any(answer.size_bytes for answer in fetched.values()):
+            await asyncio.sleep(LEADERLESS_PAUSE_S)  # who has nobody to wait for answers at once
         return fetched
 
-    def _lay_out(self, fetched: dict[int, FetchResult], events: bool, bytes_max: int, decompressed_bytes_max: int) -> Laid:
+    def _encode(self, fetched: dict[int, FetchResult], events: bool, bytes_max: int, decompressed_bytes_max: int) -> Chunk:
         """The records of one partition after the other, up to `bytes_max`. May run in a thread: nothing here changes meanwhile."""
         pieces: list[bytes] = []
         positions = dict(self._positions)
@@ -205,7 +209,7 @@ class RecordStream:
             positions[partition] = opened.next_offset
             record_count += opened.record_count
             bytes_max -= opened.size_bytes
-        return Laid(b"".join(pieces), positions, record_count)
+        return Chunk(b"".join(pieces), positions, record_count)
 
     def _as_lines(self, partition: int) -> Encode:
         return lambda records: encoding.as_lines(records, partition, self._limits.formats)

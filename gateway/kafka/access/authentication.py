@@ -56,7 +56,7 @@ FAILURE_DELAY_S: Final = 0.1
 FAILURE_TEXT: Final = "Authentication failed: the credentials are not accepted"
 _OPEN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
-_DOOR: Final = "kafka"
+_LISTENER: Final = "kafka"
 _ACTION: Final = "SaslAuthenticate"
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class KafkaAuthentication:
         self._session_s_max = session_s_max
         self.mechanisms: tuple[str, ...] = ()
         if guard is not None:
-            self.mechanisms = (PLAIN, *SCRAM_MECHANISMS, *((OAUTHBEARER,) if guard.takes_tokens else ()))
+            self.mechanisms = (PLAIN, *SCRAM_MECHANISMS, *((OAUTHBEARER,) if guard.accepts_tokens else ()))
 
     def opened(self, connection: KafkaConnection) -> None:
         """Takes the certificate that the client has shown, if any."""
@@ -116,7 +116,9 @@ class KafkaAuthentication:
             error = Unauthenticated("the client has not authenticated again in time", hint="Use a client with KIP-368.")
         else:
             return
-        self._guard.tell_refused(connection.authenticated, error, door=_DOOR, address=connection.client_host, action=action)
+        self._guard.record_refused(
+            connection.authenticated, error, listener=_LISTENER, address=connection.client_host, action=action
+        )
         raise error
 
     def takes_bare_tokens(self, connection: KafkaConnection) -> bool:
@@ -235,7 +237,7 @@ class KafkaAuthentication:
         assert self._guard is not None
         session.mechanism, session.exchange, session.is_bare = "", None, False
         session.proven = connection.authenticated = principal
-        lifetimes = [left_ms] if (left_ms := self._guard.milliseconds_left(principal)) is not None else []
+        lifetimes = [left_ms] if (left_ms := self._guard.lifetime_left_ms(principal)) is not None else []
         if self._session_s_max:
             lifetimes.append(round(1000 * self._session_s_max))
         session.ends_s = _now_s() + min(lifetimes) / 1000 if lifetimes else None
@@ -251,7 +253,7 @@ class KafkaAuthentication:
             session.mechanism,
             error.message,
         )
-        self._guard.tell_refused(None, error, door=_DOOR, address=connection.client_host, action=_ACTION)
+        self._guard.record_refused(None, error, listener=_LISTENER, address=connection.client_host, action=_ACTION)
         await asyncio.sleep(FAILURE_DELAY_S)
 
 

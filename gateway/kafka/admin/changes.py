@@ -42,7 +42,7 @@ async def change_each(
             return await _audited(guard, call, lambda: _in_time(change(item), timeout_ms), validate_only=validate_only)
 
     if call.authorized is not None:
-        call.authorized.note_told()  # each change is a call of its own in the audit log
+        call.authorized.note_logged()  # each change is a call of its own in the audit log
     return await asyncio.gather(*(run(item) for item in items))
 
 
@@ -55,7 +55,7 @@ async def _audited(
             return await change()
         except TidelogError as error:
             return error.with_traceback(None)
-    part = guard.call_of(asked.caller, asked.needs, door=asked.door, action=asked.action, address=asked.address)
+    part = guard.call_of(asked.caller, asked.needs, listener=asked.listener, action=asked.action, address=asked.address)
     part.validate_only = validate_only
     failure = "INTERNAL"
     try:

@@ -21,7 +21,7 @@ def one_change(guard: AccessGuard | None, call: KafkaCall) -> Iterator[None]:
     if guard is None or whole is None:
         yield
         return
-    whole.note_told()
+    whole.note_logged()
     part = whole.part()
     failure = "INTERNAL"
     try:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.access import authentication, oidc
 from gateway.access.authentication import Authenticator
-from gateway.access.oidc import fetched
+from gateway.access.oidc import fetch_url
 from gateway.access.settings import AccessSettings
 from gateway.proto import admin_pb2
 from metadata.access.acl import Rights
@@ -120,10 +120,10 @@ def test_a_token_of_the_provider_opens_what_an_acl_allows_its_subject(tmp_path: 
 def test_a_provider_is_read_with_bounds_and_sends_nobody_elsewhere() -> None:
     async def scenario() -> None:
         async with provider() as issuer:
-            assert b"keys" in await fetched(f"{issuer}/keys")
+            assert b"keys" in await fetch_url(f"{issuer}/keys")
             for wrong in ("moved", "endless", "nothing"):
                 with pytest.raises((ValueError, aiohttp.ClientError)):
-                    await fetched(f"{issuer}/{wrong}")
+                    await fetch_url(f"{issuer}/{wrong}")
 
     asyncio.run(scenario())
 

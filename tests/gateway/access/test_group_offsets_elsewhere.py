@@ -17,7 +17,7 @@ from gateway.grpc.calls import Context
 from gateway.grpc.services.groups import GroupsService
 from gateway.http.groups.cursor import Cursor, CursorEntry
 from gateway.http.groups.offsets import HttpGroupOffsets
-from gateway.http.groups.request import AsMember
+from gateway.http.groups.request import MemberIdentity
 from gateway.proto import groups_pb2
 from gateway.proto.status import from_status
 from metadata.access.acl import Acl, Operation
@@ -62,7 +62,7 @@ def asks(method: str, work: Callable[[GroupsService, Context], Awaitable[Any]], 
     async def main() -> Any:
         caller = Principal("billing", Book(*acls), lambda: 0, credential="API key")
         needs = GRPC_CALLS[f"/tidelog.v1.Groups/{method}"]
-        begin(AuthorizedCall(caller, needs, door="grpc", action=method, address="", refusal=lambda *_: None))
+        begin(AuthorizedCall(caller, needs, listener="grpc", action=method, address="", refusal=lambda *_: None))
         return await work(GroupsService(broker, InterruptibleWaits()), context)
 
     return asyncio.run(main()), coordinator.asked
@@ -136,10 +136,10 @@ def test_a_cursor_commits_nothing_of_a_topic_that_the_caller_may_not_read(operat
         acl = Acl(principal="billing", operation=operation, resource="topic", name="orders")
         caller = Principal("billing", Book(GROUP, acl), lambda: 0, credential="API key")
         needs = HTTP_CALLS["POST", "/v1/groups/{group}/members/{member_id}/offsets"]
-        begin(AuthorizedCall(caller, needs, door="http", action="", address="", refusal=lambda *_: None))
+        begin(AuthorizedCall(caller, needs, listener="http", action="", address="", refusal=lambda *_: None))
         broker = cast(BrokerApi, SimpleNamespace(topic_cache=Topics(orders()), groups=SimpleNamespace(commit=commit)))
         cursor = Cursor(Generation(1), {P0: CursorEntry(7, must_stay=True)})
-        await HttpGroupOffsets(broker).commit_cursor(AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1)), cursor)
+        await HttpGroupOffsets(broker).commit_cursor(MemberIdentity("g", MemberId("m"), NO_INSTANCE, Generation(1)), cursor)
 
     asyncio.run(main())
     assert (committed == [P0]) == is_committed

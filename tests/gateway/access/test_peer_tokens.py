@@ -248,7 +248,7 @@ class Guarding:
         )
 
     def begin(self, claim: PeerClaim, method: str) -> AuthorizedCall:
-        return self.guard.begin_forwarded(GRPC_CALLS[method], claim, door="grpc", action=method, address="10.0.0.1")
+        return self.guard.begin_forwarded(GRPC_CALLS[method], claim, listener="grpc", action=method, address="10.0.0.1")
 
     async def refused(self, claim: PeerClaim, method: str) -> TidelogError:
         with pytest.raises(TidelogError) as refused:

@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from gateway.access.audit_log import ROOM, AuditLog
+from gateway.access.audit_log import LINES_MAX, AuditLog
 from gateway.access.quotas import METERS_MAX, PrincipalQuotas, StreamUsage
 from gateway.proto import admin_pb2, log_pb2
 from metadata.access.quota import Quota
@@ -38,7 +38,7 @@ def test_who_has_used_up_its_quota_is_told_when_to_come_back() -> None:
     meter = quotas.meter("a")
     assert meter is not None
     meter.begin()
-    meter.took(350)
+    meter.add_bytes_in(350)
     with pytest.raises(Throttled) as refused:
         meter.begin()
     assert refused.value.retry_after_s == pytest.approx(2.5)
@@ -70,18 +70,18 @@ def test_a_stream_waits_for_as_long_as_it_owes_and_hears_of_a_new_quota() -> Non
         held = Held()
         quotas = PrincipalQuotas(held, clock)
         flow = StreamUsage(lambda: quotas.meter("a"))
-        await flow.until_it_may_send()
+        await flow.wait_to_send()
         began_s = clock()
         held.held["a"] = Quota(principal="a", bytes_in_per_second=10)
-        flow.took(1_010)
-        await flow.until_it_may_receive()
+        flow.add_bytes_in(1_010)
+        await flow.wait_to_receive()
         assert clock() == began_s
-        await flow.until_it_may_send()
+        await flow.wait_to_send()
         assert clock() - began_s == pytest.approx(100)
-        flow.took(100_000)
+        flow.add_bytes_in(100_000)
         held.held["a"] = Quota(principal="a", bytes_in_per_second=1_000_000)
         began_s = clock()
-        await flow.until_it_may_send()
+        await flow.wait_to_send()
         assert clock() == began_s
 
     run(scenario())
@@ -148,7 +148,7 @@ def test_changes_and_refusals_are_told_with_who_and_what(tmp_path: Path) -> None
         request = {**bearer(key), "x-request-id": "mine-1"}
         await at.http.ask("DELETE", "/v1/topics/orders", headers=request)
         lines = [
-            (line["outcome"], line.get("principal"), line["door"], line["call"], line.get("resources"))
+            (line["outcome"], line.get("principal"), line["listener"], line["call"], line.get("resources"))
             for line in await at.audited()
         ]
         assert lines == [
@@ -169,18 +169,18 @@ def test_changes_and_refusals_are_told_with_who_and_what(tmp_path: Path) -> None
 def test_lines_that_find_no_room_are_dropped_counted_and_told(tmp_path: Path) -> None:
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
-        for number in range(ROOM + 7):
-            audit.tell(outcome="ok", principal="a", request_id=str(number))
+        for number in range(LINES_MAX + 7):
+            audit.record(outcome="ok", principal="a", request_id=str(number))
         assert audit.counts.dropped == 7
         writing = asyncio.ensure_future(audit.run())
         await until(lambda: not audit.waiting)
-        audit.tell(outcome="ok", request_id="last")
+        audit.record(outcome="ok", request_id="last")
         writing.cancel()
         await asyncio.wait([writing])
 
     asyncio.run(scenario())
     lines = (tmp_path / "audit").read_text().splitlines()
-    assert len(lines) == ROOM + 2
+    assert len(lines) == LINES_MAX + 2
     assert sum('"dropped":7' in line for line in lines) == 1
     assert '"last"' in lines[-1]
 
@@ -190,7 +190,7 @@ def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
         for name in ("first", "second"):
-            audit.tell(outcome="ok", request_id=name)
+            audit.record(outcome="ok", request_id=name)
             await until(lambda: not audit.waiting)
             (tmp_path / "audit").rename(tmp_path / name)
         writing.cancel()
@@ -210,24 +210,24 @@ def test_a_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path, capl
         audit = AuditLog(str(folder / "audit"), broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
         shutil.rmtree(folder)
-        audit.tell(outcome="ok", request_id="lost")
+        audit.record(outcome="ok", request_id="lost")
         await until(lambda: audit.counts.dropped == 1)
         folder.mkdir()
-        audit.tell(outcome="ok", request_id="kept")
+        audit.record(outcome="ok", request_id="kept")
         await until(lambda: audit.counts.written == 1)
         writing.cancel()
         await asyncio.wait([writing])
 
     asyncio.run(scenario())
     assert '"kept"' in (folder / "audit").read_text()
-    assert "lines of the audit log are lost" in caplog.text
+    assert "audit log lines lost" in caplog.text
 
 
 def test_a_full_disk_is_counted_as_lines_that_are_lost() -> None:
     async def scenario() -> None:
         audit = AuditLog("/dev/full", broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
-        audit.tell(outcome="ok")
+        audit.record(outcome="ok")
         await until(lambda: audit.counts.dropped == 1)
         assert audit.counts.written == 0
         writing.cancel()
@@ -240,7 +240,7 @@ def test_no_text_of_a_client_ends_the_log_or_makes_a_line_of_its_own(tmp_path: P
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
-        audit.tell(outcome="ok", principal="half \ud800", resources=['topic:a"}\n{"outcome":"ok"\r\x00\x85'])
+        audit.record(outcome="ok", principal="half \ud800", resources=['topic:a"}\n{"outcome":"ok"\r\x00\x85'])
         await until(lambda: not audit.waiting)
         assert not writing.done()
         writing.cancel()
@@ -254,10 +254,10 @@ def test_no_text_of_a_client_ends_the_log_or_makes_a_line_of_its_own(tmp_path: P
 def test_a_crowd_of_strangers_leaves_room_for_what_is_done(tmp_path: Path) -> None:
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
-        for _ in range(2 * ROOM):
-            audit.tell(outcome="UNAUTHENTICATED")
-        assert audit.counts.dropped == 2 * ROOM - ROOM // 2
-        audit.tell(outcome="ok", principal="admin")
+        for _ in range(2 * LINES_MAX):
+            audit.record(outcome="UNAUTHENTICATED")
+        assert audit.counts.dropped == 2 * LINES_MAX - LINES_MAX // 2
+        audit.record(outcome="ok", principal="admin")
         writing = asyncio.ensure_future(audit.run())
         await until(lambda: not audit.waiting)
         writing.cancel()

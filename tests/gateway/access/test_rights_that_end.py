@@ -108,7 +108,7 @@ def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_wha
             await until_lasting(at, 3)
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(guard.cache, "why_stale", lambda: Unavailable("not heard from etcd for 9 s"))
-                guard._look_again()
+                guard._check_lasting()
                 with pytest.raises(Unavailable, match="not heard from etcd"):
                     await polling
                 with pytest.raises(aiohttp.ClientError):

@@ -98,13 +98,13 @@ class World:
     async def begin(self, key: str, *, certificate: str = "", needs: RequiredAccess = READ) -> AuthorizedCall:
         shown = f"Bearer {key}" if key else ""
         subject = ClientSubject(subject=f"CN={certificate}", common_name=certificate) if certificate else None
-        return await self.guard.begin(needs, shown, lambda: subject, door="http", action="GET", address="127.0.0.1")
+        return await self.guard.begin(needs, shown, lambda: subject, listener="http", action="GET", address="127.0.0.1")
 
     def forwarded(self, key_id: str) -> AuthorizedCall:
         asserted: tuple[tuple[str, str], ...] = ((PEER_PRINCIPAL, "billing"), (PEER_KEY, key_id))
         token = self._peer("b2").sign("b1", FETCH, asserted)
         claim = PeerClaim(token, tuple(sorted((*asserted, (FORWARDED_BY, "b2")))))
-        return self.guard.begin_forwarded(READ, claim, door="grpc", action=FETCH, address="127.0.0.1")
+        return self.guard.begin_forwarded(READ, claim, listener="grpc", action=FETCH, address="127.0.0.1")
 
     def _peer(self, broker_id: str) -> PeerTokens:
         return PeerTokens(Secret("of the cluster"), cluster_id="c", broker_id=broker_id, now_ms=virtual_loop().now_ms)
@@ -227,7 +227,7 @@ def test_calls_that_last_are_cut_when_the_bound_is_passed() -> None:
         async def reads(shown: str) -> None:
             call = await at.begin(shown)
             call.check("topic", "orders")
-            with at.guard.as_long_as_it_may(call):
+            with at.guard.while_permitted(call):
                 await asyncio.sleep(1_000)
 
         reading, as_admin = asyncio.ensure_future(reads(key)), asyncio.ensure_future(reads(ADMIN_KEY))
@@ -275,7 +275,7 @@ def test_calls_that_last_go_on_when_all_keys_are_read_again_and_theirs_is_as_it_
         async def reads(shown: str) -> None:
             call = await at.begin(shown)
             call.check("topic", "orders")
-            with at.guard.as_long_as_it_may(call):
+            with at.guard.while_permitted(call):
                 await asyncio.sleep(1_000)
 
         reading, reading_revoked = asyncio.ensure_future(reads(key)), asyncio.ensure_future(reads(revoked))

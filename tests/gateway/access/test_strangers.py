@@ -131,7 +131,7 @@ def test_a_file_without_a_key_is_refused_and_not_shown(tmp_path: Path, caplog: p
     path.write_text(ADMIN_KEY + "\n")
     path.chmod(0o604)
     assert read_admin_key(path).secret.reveal() == "5e" * 32
-    assert f"everybody on this machine may read {path}" in caplog.text
+    assert f"readable by all users path={path}" in caplog.text
     caplog.clear()
     path.chmod(0o600)
     read_admin_key(path)

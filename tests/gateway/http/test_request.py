@@ -222,9 +222,9 @@ def test_work_goes_on_while_the_client_listens_and_ends_when_it_hangs_up() -> No
                 cancelled.set()
 
         with pytest.raises(Disconnected):
-            await request_with().attended(endless())
+            await request_with().run_while_connected(endless())
         assert cancelled.is_set()
-        assert await request_with([None]).attended(asyncio.sleep(0, "done")) == "done"
+        assert await request_with([None]).run_while_connected(asyncio.sleep(0, "done")) == "done"
 
     asyncio.run(scenario())
 
@@ -235,6 +235,6 @@ def test_what_the_work_raises_comes_out_as_it_is() -> None:
             raise InvalidArgument("no")
 
         with pytest.raises(InvalidArgument):
-            await request_with([None]).attended(refused())
+            await request_with([None]).run_while_connected(refused())
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Bodies are decoded strictly, and a refusal says where, what, and what to send instead."""
+"""Bodies are decode_body strictly, and a refusal says where, what, and what to send instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, field, json
 
-from gateway.http.struct_body import Body, decoded
+from gateway.http.struct_body import Body, decode_body
 from metadata.errors import InvalidArgument
 
 NESTED = b"[" * 100_000 + b"]" * 100_000
@@ -32,13 +32,13 @@ class Outer(Body):
 
 def refused(body: bytes) -> InvalidArgument:
     with pytest.raises(InvalidArgument) as error:
-        decoded(body, Outer)
+        decode_body(body, Outer)
     assert error.value.hint.endswith('Send for example {"name": "x"}.')
     return error.value
 
 
 def test_a_body_is_decoded_with_its_defaults() -> None:
-    assert decoded(b'{"name": "x", "inner": [{"limits": {"a": 1}}]}', Outer) == Outer("x", inner=[Inner({"a": 1})])
+    assert decode_body(b'{"name": "x", "inner": [{"limits": {"a": 1}}]}', Outer) == Outer("x", inner=[Inner({"a": 1})])
 
 
 @pytest.mark.parametrize(

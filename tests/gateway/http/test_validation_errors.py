@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.validation_errors import FieldError, of_malformed_json, of_msgspec, step
+from gateway.http.validation_errors import FieldError, describe_malformed_json, field_error, step
 
 
 class Item(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,13 +30,13 @@ class Item(msgspec.Struct, forbid_unknown_fields=True):
 def test_what_msgspec_found(text: bytes, fault: FieldError) -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(text, type=Item)
-    assert of_msgspec(error.value) == fault
+    assert field_error(error.value) == fault
 
 
 def test_the_place_of_what_was_cut_out_is_put_before_it() -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(b'[{"name":1}]', type=list[Item])
-    assert of_msgspec(error.value, "headers").place == "headers[0].name"
+    assert field_error(error.value, "headers").path == "headers[0].name"
 
 
 def test_a_fault_without_a_place_is_of_the_whole() -> None:
@@ -48,7 +48,7 @@ def test_a_fault_without_a_place_is_of_the_whole() -> None:
 def test_what_is_quoted_is_short(name: str) -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(msgspec.json.encode({name: 1}), type=Item)
-    assert len(of_msgspec(error.value).sentence("the body")) < 700, "60 characters of the name, each escaped at the most"
+    assert len(field_error(error.value).sentence("the body")) < 700, "60 characters of the name, each escaped at the most"
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_a_step_of_a_path_is_written_as_a_programmer_does(name: str, path: str) 
 def test_what_makes_a_text_no_json(text: bytes, said: str) -> None:
     with pytest.raises(msgspec.DecodeError) as error:
         msgspec.json.decode(text, type=dict[str, str | int])
-    assert of_malformed_json(error.value, text) == said
+    assert describe_malformed_json(error.value, text) == said

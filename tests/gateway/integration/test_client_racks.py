@@ -123,7 +123,7 @@ class Racks:
 
 def counters(broker: Broker) -> RackReadCounters:
     assert isinstance(broker.cluster_log, ClusterLog)
-    return broker.cluster_log.racks.counters
+    return broker.cluster_log.follower_fetch.counters
 
 
 def with_racks(tmp_path: Path, scenario: Callable[[Racks], Awaitable[None]], *, racks: str = RACKS) -> None:
@@ -347,7 +347,7 @@ def test_a_small_run_comes_from_the_leader_since_a_request_to_the_bucket_costs_m
     async def scenario(racks: Racks) -> None:
         near = racks.near
         assert isinstance(near.cluster_log, ClusterLog)
-        near.cluster_log.racks._part_bytes_min = 10_000
+        near.cluster_log.follower_fetch._part_bytes_min = 10_000
         await racks.write(b"a", b"b")
         assert len(await racks.read(near)) == 4
         assert counters(near).bucket_reads == 0

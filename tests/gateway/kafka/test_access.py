@@ -198,7 +198,9 @@ def test_acls_are_in_force_when_the_call_returns_and_in_the_audit_log(tmp_path: 
             [result] = (await billing.ask("DeleteAcls", 3, filters=[filtered()])).filter_results
             assert (result.error_code, list(result.matching_acls)) == (31, [])
             told = [
-                (each["principal"], each["call"], each["outcome"]) for each in await cluster.audited() if each["door"] == "kafka"
+                (each["principal"], each["call"], each["outcome"])
+                for each in await cluster.audited()
+                if each["listener"] == "kafka"
             ]
             assert told == [
                 ("billing", "DescribeGroups", "PERMISSION_DENIED"),

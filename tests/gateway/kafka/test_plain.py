@@ -123,7 +123,7 @@ def test_whatever_is_wrong_has_the_same_answer_late_and_then_the_connection_ends
                 assert await client.is_closed(), name
         lines = [line for line in await guarded.audited() if line["call"] == "SaslAuthenticate"]
         assert len(lines) == len(WRONG)
-        assert {(line["door"], line["outcome"]) for line in lines} == {("kafka", "UNAUTHENTICATED")}
+        assert {(line["listener"], line["outcome"]) for line in lines} == {("kafka", "UNAUTHENTICATED")}
         assert not any("5e5e" in str(line) for line in lines), "a secret is in the audit log"
 
     with_kafka(tmp_path, scenario)
@@ -157,7 +157,7 @@ def test_any_other_request_before_authentication_closes_the_connection(tmp_path:
             client.send("Metadata", 12, topics=[])
             assert await client.is_closed()
         lines = await guarded.audited()
-        assert [(line["door"], line["outcome"]) for line in lines if line["call"] == "Metadata"] == 2 * [
+        assert [(line["listener"], line["outcome"]) for line in lines if line["call"] == "Metadata"] == 2 * [
             ("kafka", "UNAUTHENTICATED")
         ]
 
@@ -237,7 +237,7 @@ def test_a_key_that_was_revoked_ends_its_connection_at_the_next_request(tmp_path
             client.send("Metadata", 12, topics=[])
             assert await client.is_closed()
         [line] = [line for line in await guarded.audited() if line["call"] == "Metadata"]
-        assert (line["door"], line["principal"], line["outcome"]) == ("kafka", "billing", "UNAUTHENTICATED")
+        assert (line["listener"], line["principal"], line["outcome"]) == ("kafka", "billing", "UNAUTHENTICATED")
 
     with_kafka(tmp_path, scenario)
 

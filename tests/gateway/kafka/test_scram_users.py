@@ -94,7 +94,7 @@ def test_users_are_made_described_changed_and_deleted(tmp_path: Path) -> None:
             alice.send("Metadata", 12, topics=[])
             assert await alice.is_closed()
         lines = [line for line in await guarded.audited() if line["call"] == "AlterUserScramCredentials"]
-        assert {(line["door"], line["principal"]) for line in lines} == {("kafka", "admin")}
+        assert {(line["listener"], line["principal"]) for line in lines} == {("kafka", "admin")}
 
     with_kafka(tmp_path, scenario)
 

@@ -31,9 +31,9 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{other.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
+@pytest.mark.parametrize("listener", ["http", "grpc"])
 def test_a_start_that_is_refused_for_its_port_has_written_nothing_and_the_next_one_begins_anew(
-    door: str, taken: str, tmp_path: Path
+    listener: str, taken: str, tmp_path: Path
 ) -> None:
     async def start(data_dir: Path, **ports: str) -> None:
         bucket = f"file://{tmp_path / 'bucket'}"
@@ -41,19 +41,19 @@ def test_a_start_that_is_refused_for_its_port_has_written_nothing_and_the_next_o
             pass
 
     with pytest.raises(Unavailable, match=f"the port {taken.rpartition(':')[2]} on 127.0.0.1 is taken") as refused:
-        asyncio.run(start(tmp_path / "first", **{door: taken}))
-    assert f"--{door} HOST:PORT" in refused.value.hint
+        asyncio.run(start(tmp_path / "first", **{listener: taken}))
+    assert f"--{listener} HOST:PORT" in refused.value.hint
     assert list(tmp_path.rglob("*")) == []
     asyncio.run(start(tmp_path / "second"))  # with other metadata
 
 
 def test_where_the_second_port_is_taken_the_first_is_given_back(taken: str) -> None:
     async def scenario() -> None:
-        free = await take_port("127.0.0.1:0", door="HTTP")
+        free = await take_port("127.0.0.1:0", listener="HTTP")
         free.close()
         with pytest.raises(Unavailable):
             await reserve_ports(http=free.address, grpc=taken)
-        again = await take_port(free.address, door="HTTP")
+        again = await take_port(free.address, listener="HTTP")
         again.close()
 
     asyncio.run(scenario())
@@ -61,7 +61,7 @@ def test_where_the_second_port_is_taken_the_first_is_given_back(taken: str) -> N
 
 def test_who_connects_before_a_door_listens_is_refused_as_where_nobody_is() -> None:
     async def scenario() -> None:
-        port = await take_port("127.0.0.1:0", door="HTTP")
+        port = await take_port("127.0.0.1:0", listener="HTTP")
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*port.address.split(":"))
         listening = port.listen()
@@ -69,7 +69,7 @@ def test_who_connects_before_a_door_listens_is_refused_as_where_nobody_is() -> N
         writer.close()
         await writer.wait_closed()
         port.close()
-        assert all(each.fileno() >= 0 for each in listening), "they are the door's by now"
+        assert all(each.fileno() >= 0 for each in listening), "they are the listener's by now"
         for each in listening:
             each.close()
 
@@ -77,27 +77,27 @@ def test_who_connects_before_a_door_listens_is_refused_as_where_nobody_is() -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere two can't bind one port at all")
-@pytest.mark.parametrize("door", ["HTTP", "gRPC"])
-def test_a_port_that_is_taken_is_held_against_others_before_its_door_listens(door: str) -> None:
+@pytest.mark.parametrize("listener", ["HTTP", "gRPC"])
+def test_a_port_that_is_taken_is_held_against_others_before_its_door_listens(listener: str) -> None:
     async def scenario() -> None:
-        one = await take_port("127.0.0.1:0", door=door)
+        one = await take_port("127.0.0.1:0", listener=listener)
         with pytest.raises(Unavailable, match="is taken"):
-            await take_port(one.address, door="HTTP")
+            await take_port(one.address, listener="HTTP")
         with closing(one.listen()[0]), pytest.raises(Unavailable, match="is taken"):
-            await take_port(one.address, door=door)
+            await take_port(one.address, listener=listener)
 
     asyncio.run(scenario())
 
 
 def test_a_door_listens_again_right_after_one_that_has_closed_its_connections() -> None:
     async def scenario() -> None:
-        first = await take_port("127.0.0.1:0", door="HTTP")
+        first = await take_port("127.0.0.1:0", listener="HTTP")
         with closing(first.listen()[0]) as listening, closing(socket.socket()) as client:
             client.setblocking(False)
             await asyncio.get_running_loop().sock_connect(client, listening.getsockname())
             accepted, _ = await asyncio.get_running_loop().sock_accept(listening)
             accepted.close()  # first, so that the system remembers the connection here
-        again = await take_port(first.address, door="HTTP")
+        again = await take_port(first.address, listener="HTTP")
         with closing(again.listen()[0]):
             _, writer = await asyncio.open_connection(*first.address.split(":"))
             writer.close()
@@ -112,15 +112,15 @@ def test_every_address_over_ipv6_is_every_address_over_ipv4_for_grpc_alone() -> 
         with closing(socket.create_server(("0.0.0.0", 0))) as other:
             address = f"[::]:{other.getsockname()[1]}"
             with pytest.raises(Unavailable, match="is taken"):
-                await take_port(address, door="gRPC")
-            port = await take_port(address, door="HTTP")
+                await take_port(address, listener="gRPC")
+            port = await take_port(address, listener="HTTP")
             port.close()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("door", ["HTTP", "gRPC"])
-def test_of_a_host_with_an_address_that_is_not_here_the_others_are_taken(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("listener", ["HTTP", "gRPC"])
+def test_of_a_host_with_an_address_that_is_not_here_the_others_are_taken(listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0))
     here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
 
@@ -130,24 +130,24 @@ def test_of_a_host_with_an_address_that_is_not_here_the_others_are_taken(door: s
     async def scenario() -> None:
         for addresses in ((absent, here), (here, absent)):
             found(*addresses)
-            port = await take_port("both:0", door=door)
+            port = await take_port("both:0", listener=listener)
             sockets = port.listen()
             assert [each.getsockname()[0] for each in sockets] == ["127.0.0.1"]
             for each in sockets:
                 each.close()
         found(absent)
         with pytest.raises(InvalidArgument, match="can't listen on both:0"):
-            await take_port("both:0", door=door)
+            await take_port("both:0", listener=listener)
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:8080", "127.0.0.1:99999", "127.0.0.1", ":8080", "127.0.0.1:http"])
-@pytest.mark.parametrize("door", ["HTTP", "gRPC"])
-def test_an_address_that_can_t_be_opened_is_refused_with_a_hint(address: str, door: str) -> None:
+@pytest.mark.parametrize("listener", ["HTTP", "gRPC"])
+def test_an_address_that_can_t_be_opened_is_refused_with_a_hint(address: str, listener: str) -> None:
     with pytest.raises(InvalidArgument, match=r"can't listen on|, not HOST:PORT") as refused:
-        asyncio.run(take_port(address, door=door))
-    assert f"--{door.lower()}" in refused.value.hint
+        asyncio.run(take_port(address, listener=listener))
+    assert f"--{listener.lower()}" in refused.value.hint
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_is_no_address_is_told_with_the_setting_and_the_range(address: str,
 
 def test_every_address_of_a_host_has_the_same_port() -> None:
     async def scenario() -> None:
-        port = await take_port("localhost:0", door="HTTP")
+        port = await take_port("localhost:0", listener="HTTP")
         sockets = port.listen()
         assert {each.getsockname()[1] for each in sockets} == {int(port.address.rpartition(":")[2])}
         for each in sockets:

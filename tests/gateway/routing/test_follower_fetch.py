@@ -11,7 +11,7 @@ import pytest
 
 from gateway.routing import follower_fetch
 from gateway.routing.follower_fetch import Answer, FollowerFetch, Named
-from gateway.routing.places_wire import located_from, places_of
+from gateway.routing.places_wire import decode_places, encode_places
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
@@ -140,7 +140,7 @@ def test_looks_are_not_counted_and_failures_are_told_seldom(caplog: pytest.LogCa
 
     asyncio.run(twice())
     assert [record.message for record in caplog.records] == [
-        "what broker b0 leads can't be read from the bucket for readers of rack b, and comes from there: wal/1 is damaged"
+        "reading located records failed leader=b0 rack=b: wal/1 is damaged; fetching them from the leader"
     ]
     assert world.reads.counters.failures == 2
 
@@ -153,5 +153,5 @@ def test_a_partition_that_is_read_from_two_places_at_once_is_located_once() -> N
 
 
 def test_places_are_the_same_behind_the_wire() -> None:
-    assert located_from(places_of(WHERE)) == WHERE
-    assert located_from(places_of(RecordLocations(0, ()))) == RecordLocations(0, ())
+    assert decode_places(encode_places(WHERE)) == WHERE
+    assert decode_places(encode_places(RecordLocations(0, ()))) == RecordLocations(0, ())

@@ -142,7 +142,7 @@ class Lanes:
         )
 
     async def offset(self, waiting: ForwardedAppend, timeout_s: float = 5.0) -> int:
-        decided: Any = await self.forwarding.decided(waiting, Deadline.after(timeout_s))
+        decided: Any = await self.forwarding.outcome(waiting, Deadline.after(timeout_s))
         return int(decided.base_offset)
 
 
@@ -170,7 +170,7 @@ def test_what_comes_while_a_message_is_on_its_way_goes_with_the_next_in_order() 
         leader.open.set()
         assert [await lane.offset(waiting) for waiting in (first, *behind)] == list(range(10))
         assert leader.seen == [batches[:1], batches[1:]]
-        assert not lane.forwarding.holds(PLACE)
+        assert not lane.forwarding.has_queued(PLACE)
 
     run(scenario)
 
@@ -248,12 +248,12 @@ async def until_seen(leader: Leader, messages: int) -> None:
 
 
 def test_the_next_leader_is_looked_at_again_soon_however_long_there_was_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "PAUSE_MOST_S", 1_000.0)
+    monkeypatch.setattr(forwarder, "PAUSE_S_MAX", 1_000.0)
 
     async def scenario(lane: Lanes, leader: Leader) -> None:
         lane.led_by(None)
         waiting = lane.append(batch_of(b"1"))
-        lane.forwarding._lanes[PLACE].pause_s = 500.0
+        lane.forwarding._queues[PLACE].pause_s = 500.0
         leader.answers = [[NotLeader("it is still taking over")]]
         lane.led_by(LEADER)
         assert await lane.offset(waiting) == 0
@@ -265,7 +265,7 @@ def test_the_next_leader_is_looked_at_again_soon_however_long_there_was_none(mon
 def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_written_twice_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(forwarder, "OVERTAKEN_S", 0.0)
+    monkeypatch.setattr(forwarder, "FORMER_LEADER_S", 0.0)
 
     async def scenario(lane: Lanes, leader: Leader) -> None:
         leader.frozen.add("broker-2")
@@ -280,7 +280,7 @@ def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_wr
         assert len(leader.seen) == 1, "nobody leads yet"
         lane.led_by(NEXT)
         assert [await lane.offset(append) for append in (*waiting, behind)] == [0, 1, 2]
-        with pytest.raises(OutcomeUnknown, match="another leads by now"):
+        with pytest.raises(OutcomeUnknown, match="has been replaced"):
             await lane.offset(plain)
         assert leader.taken == [*sequenced, sequenced_batch(5, 2)]
         assert leader.at_once == 0, "the call to the frozen one was ended"
@@ -289,7 +289,7 @@ def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_wr
 
 
 def test_the_late_answer_to_a_message_that_was_given_up_is_not_taken_for_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "OVERTAKEN_S", 0.0)
+    monkeypatch.setattr(forwarder, "FORMER_LEADER_S", 0.0)
 
     async def scenario(lane: Lanes, leader: Leader) -> None:
         stays = TopicPartition(PLACE.topic_id, Partition(4))
@@ -389,7 +389,7 @@ def test_a_broker_that_stops_is_quiet_once_nothing_is_on_its_way_and_nothing_cam
             await asyncio.sleep(0)
             leader.open.clear()
             began_s = clock()
-            quiet = tasks.create_task(lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5))
+            quiet = tasks.create_task(lane.forwarding.wait_until_quiet(quiet_s=0.2, timeout_s=5))
             await asyncio.sleep(0.1)
             waiting = lane.append(batch_of(b"a"))
             await asyncio.sleep(1)
@@ -400,17 +400,17 @@ def test_a_broker_that_stops_is_quiet_once_nothing_is_on_its_way_and_nothing_cam
             assert clock() - began_s == pytest.approx(1.1, abs=0.05), "the last one came longer ago"
             assert await lane.offset(lane.append(batch_of(b"b"))) == 1
             began_s = clock()
-            await lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5)
+            await lane.forwarding.wait_until_quiet(quiet_s=0.2, timeout_s=5)
             assert clock() - began_s == pytest.approx(0.2, abs=0.05)
 
             leader.open.clear()
             lane.append(batch_of(b"c"), timeout_s=100)
             began_s = clock()
-            await lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5)
+            await lane.forwarding.wait_until_quiet(quiet_s=0.2, timeout_s=5)
             assert clock() - began_s == pytest.approx(5, abs=0.1), "not for ever"
             lane.others.clear()
             began_s = clock()
-            await lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5)
+            await lane.forwarding.wait_until_quiet(quiet_s=0.2, timeout_s=5)
             assert clock() == began_s, "nobody else could lead: there is nowhere to go"
             running.cancel()
 

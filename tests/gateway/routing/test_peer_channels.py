@@ -10,7 +10,7 @@ import pytest
 
 from gateway.proto import log_pb2
 from gateway.routing import peer_channels as peers
-from gateway.routing.peer_channels import WRITES_AT_ONCE, PeerChannels
+from gateway.routing.peer_channels import WRITES_MAX, PeerChannels
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.model import SessionId
@@ -37,8 +37,8 @@ def test_a_call_that_was_dropped_unread_is_throttled_but_nobody_knows_of_a_write
     told: type[TidelogError], kind: type[TidelogError]
 ) -> None:
     dropped, gone = ended(grpc.StatusCode.CANCELLED, "CANCELLED"), ended(grpc.StatusCode.UNAVAILABLE, "Cancelling all calls")
-    assert type(peers._translated(dropped, B1, told)) is kind
-    assert type(peers._translated(gone, B1, told)) is told, "it stops"
+    assert type(peers._translate(dropped, B1, told)) is kind
+    assert type(peers._translate(gone, B1, told)) is told, "it stops"
 
 
 def test_calls_that_another_broker_takes_up_too_late_are_throttled() -> None:
@@ -89,9 +89,9 @@ def test_a_write_whose_channel_is_dropped_while_it_waits_for_its_turn_was_not_se
 
             await call()
             broker.running.clear()  # it answers nothing any more
-            calls = [asyncio.ensure_future(call()) for _ in range(WRITES_AT_ONCE + 1)]
+            calls = [asyncio.ensure_future(call()) for _ in range(WRITES_MAX + 1)]
             await steps()
-            assert peers._channels[broker.host_port].turns.locked()
+            assert peers._channels[broker.host_port].write_slots.locked()
             dropping = asyncio.ensure_future(peers.drop_others([]))
             await steps()
             assert not dropping.done(), "calls are open on the channel"

@@ -42,12 +42,12 @@ LEADER = registration(1, "a")
 def test_a_reader_of_another_rack_is_sent_to_one_broker_of_it_the_same_for_each_reader_and_all_in_turn() -> None:
     seen = Seen(LEADER, *(registration(number, "b") for number in (2, 3, 4)), registration(5, "c"))
     preferred = PreferredReplica(seen, rack="a")
-    found = [preferred.of(partition_of(number), "b", LEADER) for number in range(300)]
+    found = [preferred.broker_for(partition_of(number), "b", LEADER) for number in range(300)]
     counted = Counter(broker.broker_id for broker in found if broker is not None)
     assert sorted(counted) == ["b2", "b3", "b4"]
     assert min(counted.values()) > 50
     elsewhere = PreferredReplica(seen, rack="c")
-    assert [elsewhere.of(partition_of(number), "b", LEADER) for number in range(300)] == found
+    assert [elsewhere.broker_for(partition_of(number), "b", LEADER) for number in range(300)] == found
     assert preferred.counters.answers == 300
 
 
@@ -64,8 +64,8 @@ def test_a_reader_of_another_rack_is_sent_to_one_broker_of_it_the_same_for_each_
 def test_a_reader_is_sent_nowhere_where_it_is_served_at_once_or_nobody_is_there(client_rack: str, why: str) -> None:
     seen = Seen(LEADER, registration(2, "b"), registration(3, "own"), registration(4, "a"))
     preferred = PreferredReplica(seen, rack="own")
-    assert preferred.of(partition_of(0), client_rack, LEADER) is None, why
-    assert preferred.of(partition_of(0), "b", None) is None, "a partition without a leader is waited for here"
+    assert preferred.broker_for(partition_of(0), client_rack, LEADER) is None, why
+    assert preferred.broker_for(partition_of(0), "b", None) is None, "a partition without a leader is waited for here"
     assert preferred.counters.answers == 0
 
 
@@ -74,7 +74,7 @@ def test_brokers_that_come_go_drain_or_do_not_reach_the_bucket_are_heeded_at_onc
     preferred = PreferredReplica(seen, rack="a")
 
     def sent_to() -> str | None:
-        found = preferred.of(partition_of(0), "b", LEADER)
+        found = preferred.broker_for(partition_of(0), "b", LEADER)
         return None if found is None else found.broker_id
 
     assert sent_to() is None

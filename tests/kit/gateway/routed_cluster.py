@@ -119,7 +119,7 @@ class Broker:
             budget=self.leadership.budget,
             is_stopping=lambda: False,
         )
-        self.leadership.subscribe(self.forwarding.local_log)
+        self.leadership.subscribe(self.forwarding.on_takeover)
         self.local_log = LocalLog(lambda: self.leadership.log, self.view, self.leadership.await_takeover)
         self.cluster_log = ClusterLog(
             self.local_log,

@@ -279,8 +279,8 @@ async def small_broker(
             log = broker.log
             writing = tasks.create_task(log.run())
             try:
-                broker.http_address = await broker.http.start(await take_port("127.0.0.1:0", door="HTTP"))
-                broker.grpc_address = await broker.grpc.start(await take_port("127.0.0.1:0", door="gRPC"))
+                broker.http_address = await broker.http.start(await take_port("127.0.0.1:0", listener="HTTP"))
+                broker.grpc_address = await broker.grpc.start(await take_port("127.0.0.1:0", listener="gRPC"))
                 await broker.create_topic("orders", 3)
                 await broker.create_topic("single", 1)
                 yield broker

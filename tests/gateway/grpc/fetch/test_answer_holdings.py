@@ -72,7 +72,7 @@ def fetch_of(form: log_pb2.FetchFormat) -> log_pb2.FetchRequest:
 @pytest.mark.parametrize("accept", ["application/json", "application/vnd.apache.arrow.stream", "text/event-stream"])
 def test_who_waits_for_room_over_http_holds_no_batches(tmp_path: Path, looked_at: list[weakref.ref[Batches]], accept: str) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        room = broker.http._app._fetch.room
+        room = broker.http._app._fetch.budget
         await produce(client)
         with ExitStack() as others:
             await fill_up(room, others)
@@ -134,7 +134,7 @@ def test_an_answer_over_http_gives_back_what_it_does_not_need(
     held: list[tuple[int, int]] = []
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        room = broker.http._app._fetch.room
+        room = broker.http._app._fetch.budget
         await produce(client)
 
         async def watched(request: Request, body: bytes, *headers: Headers, **options: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.groups.cursor import PLACES_MAX, Cursor, CursorEntry, CursorOwner, decode_cursor, encode_cursor
+from gateway.http.groups.cursor import ENTRIES_MAX, Cursor, CursorEntry, CursorOwner, decode_cursor, encode_cursor
 from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
@@ -71,13 +71,13 @@ def of_topic(topic: TopicId, count: int, *, must_stay: int = 0) -> dict[TopicPar
 def test_a_cursor_of_many_partitions_holds_only_what_is_not_committed() -> None:
     many = of_topic(T1, 10_000, must_stay=500)
     found = decode_cursor(encode_cursor(Cursor(Generation(1), many), OWNER), OWNER)
-    assert found.places == {partition: place for partition, place in many.items() if place.must_stay}
+    assert found.entries == {partition: place for partition, place in many.items() if place.must_stay}
 
 
 def test_a_cursor_fits_a_url_whatever_it_holds() -> None:
-    longest = {at: CursorEntry(2**63 - 1, must_stay=True) for at in of_topic(T1, PLACES_MAX - 2)}
+    longest = {at: CursorEntry(2**63 - 1, must_stay=True) for at in of_topic(T1, ENTRIES_MAX - 2)}
     assert len(encode_cursor(Cursor(Generation(2**31 - 1), longest), OWNER)) < 10_000
-    assert len(encode_cursor(Cursor(Generation(1), of_topic(T1, PLACES_MAX - 2)), OWNER)) < 5_000
+    assert len(encode_cursor(Cursor(Generation(1), of_topic(T1, ENTRIES_MAX - 2)), OWNER)) < 5_000
     scattered = {
         TopicPartition(TopicId(f"{number:032x}"), Partition(0)): CursorEntry(10**9, must_stay=True) for number in range(200)
     }

@@ -12,7 +12,7 @@ import pytest
 from gateway.api import BrokerApi
 from gateway.groups.admin.lag import LATER_PART_S
 from gateway.http.groups.cursor import Cursor, CursorEntry
-from gateway.http.groups.member_fetch import PART, MemberFetch
+from gateway.http.groups.member_fetch import PROBED_MAX, MemberFetch
 from gateway.routing.log_service import EpochQuestion
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, UnknownTopic
@@ -89,20 +89,20 @@ def nothing_committed() -> Committed:
 
 
 def test_only_partitions_that_are_looked_at_are_asked_where_they_begin() -> None:
-    logs = Logs(with_records={PART + 7})
+    logs = Logs(with_records={PROBED_MAX + 7})
 
     async def scenario() -> None:
-        assert await reading_of(logs).look(0.0, nothing_committed())
+        assert await reading_of(logs).probe(0.0, nothing_committed())
 
     asyncio.run(scenario())
-    assert logs.bounds_asked == logs.looked_at == list(range(2 * PART))
+    assert logs.bounds_asked == logs.looked_at == list(range(2 * PROBED_MAX))
 
 
 def test_the_look_begins_with_the_partition_whose_turn_it_is() -> None:
     logs = Logs(with_records={1, 4_999})
 
     async def scenario() -> None:
-        assert await reading_of(logs, BEGINNING._replace(turn=4_500)).look(0.0, nothing_committed())
+        assert await reading_of(logs, BEGINNING._replace(rotation=4_500)).probe(0.0, nothing_committed())
 
     asyncio.run(scenario())
     assert logs.looked_at == [*range(4_500, 5_000), *range(500)]
@@ -112,7 +112,7 @@ def test_where_nothing_is_anywhere_all_have_been_looked_at() -> None:
     logs, committed = Logs(with_records=set()), nothing_committed()
 
     async def scenario() -> None:
-        assert not await reading_of(logs).look(0.0, committed)
+        assert not await reading_of(logs).probe(0.0, committed)
 
     asyncio.run(scenario())
     assert logs.looked_at == list(range(5_000))
@@ -131,7 +131,7 @@ def test_what_nobody_leads_is_waited_for_once_and_not_by_each_part() -> None:
     async def scenario() -> float:
         clock = asyncio.get_running_loop().time
         with pytest.raises(NoLeader):
-            await reading_of(Unled(set())).look(clock() + 0.5, nothing_committed())
+            await reading_of(Unled(set())).probe(clock() + 0.5, nothing_committed())
         return clock()
 
     assert run(scenario()) == pytest.approx(BOUNDS_WAIT_S + 4 * LATER_PART_S)
@@ -146,11 +146,11 @@ def test_what_is_committed_needs_no_bounds_and_what_of_it_is_damaged_is_told_and
     reading = reading_of(logs)
 
     async def scenario() -> None:
-        assert await reading.look(0.0, Committed(stored))
+        assert await reading.probe(0.0, Committed(stored))
 
     asyncio.run(scenario())
     assert logs.bounds_asked == [0]
-    assert logs.looked_at == [0, *range(2, PART)]
+    assert logs.looked_at == [0, *range(2, PROBED_MAX)]
     assert b'"partition":1,"error"' in reading.page([], "")
 
 
@@ -163,10 +163,10 @@ def test_where_the_log_was_cut_below_what_is_committed_it_begins_at_the_cut_whic
     reading = reading_of(Cut(with_records={0}))
 
     async def scenario() -> None:
-        assert await reading.look(0.0, Committed(stored))
+        assert await reading.probe(0.0, Committed(stored))
 
     asyncio.run(scenario())
-    assert reading.positions.cursor().places[at(0)] == CursorEntry(4, must_stay=False)
+    assert reading.positions.cursor().entries[at(0)] == CursorEntry(4, must_stay=False)
     assert b'"resets":[{"topic":"orders","partition":0,"before":7,"after":4}]' in reading.page([], "")
 
 
@@ -175,12 +175,12 @@ def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> Non
     reading = reading_of(logs, from_latest=True)
 
     async def scenario() -> None:
-        await reading.look(0.0, nothing_committed())
+        await reading.probe(0.0, nothing_committed())
 
     asyncio.run(scenario())
-    places = reading.positions.cursor().places
+    places = reading.positions.cursor().entries
     assert {place.offset for place in places.values()} == {10}
-    assert len(places) < PART, "as many as a cursor holds"
+    assert len(places) < PROBED_MAX, "as many as a cursor holds"
 
 
 def test_topics_that_are_unknown_are_told_of_each_partition() -> None:

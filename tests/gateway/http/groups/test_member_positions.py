@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.http.groups.cursor import PLACES_MAX, Cursor, CursorEntry
+from gateway.http.groups.cursor import ENTRIES_MAX, Cursor, CursorEntry
 from gateway.http.groups.member_positions import MemberPositions
 from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation
@@ -19,7 +19,7 @@ def partitions(count: int, topic: TopicId = TOPIC) -> list[TopicPartition]:
 
 
 def targets(positions: MemberPositions) -> list[tuple[TopicPartition, int]]:
-    return positions.targets(positions.in_turn)
+    return positions.targets(positions.in_rotation)
 
 
 P0, P1, P2 = partitions(3)
@@ -28,14 +28,14 @@ P0, P1, P2 = partitions(3)
 def place(positions: MemberPositions, partitions: Sequence[TopicPartition], offset: int) -> None:
     """As at what is committed."""
     for partition in partitions:
-        if not positions.is_placed(partition):
+        if not positions.has_entry(partition):
             positions.begin(partition, offset, at_the_end=False)
 
 
 def test_places_come_from_the_cursor_then_from_commits_then_from_the_log() -> None:
     positions = MemberPositions([P0, P1, P2], Cursor(Generation(4), {P0: CursorEntry(7, must_stay=True)}))
     positions.begin(P1, 5, at_the_end=False)
-    assert positions.unplaced == [P2]
+    assert positions.without_entry == [P2]
     positions.begin(P2, 3, at_the_end=False)
     assert targets(positions) == [(P0, 7), (P1, 5), (P2, 3)]
     assert positions.cursor().uncommitted == {P0: 7}
@@ -50,12 +50,12 @@ def test_what_begins_at_the_end_of_the_log_is_kept_and_committed() -> None:
 def test_the_next_answer_begins_behind_the_partition_that_was_read_last() -> None:
     positions = MemberPositions([P0, P1, P2], NOTHING)
     place(positions, [P0, P1, P2], 0)
-    positions.moved(P0, 9)
-    positions.moved(P1, 4)
+    positions.advance(P0, 9)
+    positions.advance(P1, 4)
     cursor = positions.cursor()
     assert [partition for partition, _ in targets(MemberPositions([P0, P1, P2], cursor))] == [P2, P0, P1]
-    positions.moved(P2, 1)
-    assert positions.cursor().turn == 0
+    positions.advance(P2, 1)
+    assert positions.cursor().rotation == 0
 
 
 def test_a_cursor_of_partitions_of_another_member_is_refused() -> None:
@@ -73,7 +73,7 @@ def test_places_in_a_topic_that_is_gone_are_forgotten() -> None:
 
 def test_a_member_without_partitions_has_nothing_to_read() -> None:
     positions = MemberPositions([], NOTHING)
-    assert (targets(positions), positions.unplaced, positions.is_full) == ([], [], False)
+    assert (targets(positions), positions.without_entry, positions.is_full) == ([], [], False)
     assert positions.cursor() == NOTHING
 
 
@@ -85,10 +85,10 @@ def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_
         place(positions, many, 0)
         for partition, _ in targets(positions)[:100]:
             if positions.may_move(partition):
-                positions.moved(partition, 1)
+                positions.advance(partition, 1)
                 seen.add(partition)
-        positions.committed(positions.cursor().uncommitted)
-        cursor = Cursor(NOTHING.generation, {}, positions.cursor().turn)
+        positions.mark_committed(positions.cursor().uncommitted)
+        cursor = Cursor(NOTHING.generation, {}, positions.cursor().rotation)
     assert seen == set(many)
 
 
@@ -99,13 +99,13 @@ def test_when_the_cursor_is_full_only_what_it_holds_is_read_on_until_a_commit() 
     moved = []
     for partition, _ in targets(positions):
         if positions.may_move(partition):
-            positions.moved(partition, 1)
+            positions.advance(partition, 1)
             moved.append(partition)
-    assert len(moved) == PLACES_MAX - 2
+    assert len(moved) == ENTRIES_MAX - 2
     assert {partition for partition, _ in targets(positions)} == set(moved)
     assert all(positions.may_move(partition) for partition in moved)
     was_full = positions.is_full
-    positions.committed(moved)
+    positions.mark_committed(moved)
     assert (was_full, positions.is_full) == (True, False)
     assert len(targets(positions)) == 2_500
 
@@ -115,27 +115,27 @@ def test_where_many_begin_at_the_end_those_without_room_begin_later() -> None:
     positions = MemberPositions(many, NOTHING)
     for partition in many:
         positions.begin(partition, 5, at_the_end=True)
-    assert len(targets(positions)) == PLACES_MAX - 2
-    assert len(positions.unplaced) == 2_500 - (PLACES_MAX - 2)
+    assert len(targets(positions)) == ENTRIES_MAX - 2
+    assert len(positions.without_entry) == 2_500 - (ENTRIES_MAX - 2)
 
 
 def test_a_place_that_was_dropped_begins_anew() -> None:
     positions = MemberPositions([P0], Cursor(Generation(4), {P0: CursorEntry(7, must_stay=True)}))
     assert positions.drop(P0) == 7
-    assert (targets(positions), positions.unplaced) == ([], [P0])
+    assert (targets(positions), positions.without_entry) == ([], [P0])
     positions.begin(P0, 90, at_the_end=False)
-    assert positions.cursor().places == {P0: CursorEntry(90, must_stay=False)}
+    assert positions.cursor().entries == {P0: CursorEntry(90, must_stay=False)}
 
 
 def test_places_in_partitions_that_are_not_known_yet_stay_in_the_cursor_and_take_room_there() -> None:
     unheard = {
-        TopicPartition(TopicId("b" * 32), Partition(number)): CursorEntry(9, must_stay=True) for number in range(PLACES_MAX - 7)
+        TopicPartition(TopicId("b" * 32), Partition(number)): CursorEntry(9, must_stay=True) for number in range(ENTRIES_MAX - 7)
     }
-    many = partitions(PLACES_MAX)
-    positions = MemberPositions(many, Cursor(Generation(4), unheard), unheard_of=unheard)
+    many = partitions(ENTRIES_MAX)
+    positions = MemberPositions(many, Cursor(Generation(4), unheard), unknown_here=unheard)
     place(positions, many, 1)
     for partition in many:
         if positions.may_move(partition):
-            positions.moved(partition, 2)
+            positions.advance(partition, 2)
     assert positions.is_full
     assert positions.cursor().uncommitted == dict.fromkeys(unheard, 9) | dict.fromkeys(many[:3], 2)

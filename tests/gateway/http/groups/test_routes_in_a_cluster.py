@@ -170,12 +170,12 @@ def test_scripts_that_come_and_go_miss_nothing_while_a_broker_stops(tmp_path: Pa
                 await member.commit()
                 await member.leave()
 
-            async def in_turn(client_id: str) -> None:
+            async def in_rotation(client_id: str) -> None:
                 for polls in (3, 6, 2, 5):
                     await script(client_id, polls)
 
             async with asyncio.TaskGroup() as tasks:
-                scripts = [tasks.create_task(in_turn(f"script-{number}")) for number in range(4)]
+                scripts = [tasks.create_task(in_rotation(f"script-{number}")) for number in range(4)]
                 for turn in range(20):
                     await produce(client, bases[turn % 2], 30, first=produced)
                     produced += 30

@@ -15,7 +15,7 @@ from gateway.grpc.consume.service import GrpcConsume
 from gateway.http.groups.cursor import Cursor, CursorEntry
 from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
-from gateway.http.groups.request import AsMember
+from gateway.http.groups.request import MemberIdentity
 from gateway.topics.names import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.group_member.settings import MemberSettings
@@ -72,7 +72,7 @@ def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
     run(main(), seed=1)
 
 
-def read_by(world: World, unheard_of: dict[str, Exception]) -> list[str]:
+def read_by(world: World, unknown_here: dict[str, Exception]) -> list[str]:
     """The codes of what a member that was assigned partitions 0 and 5 is told in their places."""
     reading = MemberFetch(
         world.broker,
@@ -80,7 +80,7 @@ def read_by(world: World, unheard_of: dict[str, Exception]) -> list[str]:
         Cursor(Generation(1), {}),
         group="billing",
         policy=StartPolicy.EARLIEST,
-        unheard_of=unheard_of,  # type: ignore[arg-type]
+        unknown_here=unknown_here,  # type: ignore[arg-type]
     )
     return [error.code for error in reading._unknown.values()]
 
@@ -182,13 +182,13 @@ def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_hea
             return {}
 
         broker = SimpleNamespace(topic_cache=Topics(topic()), groups=SimpleNamespace(commit=commit))
-        unheard_of = TopicPartition(TopicId("b" * 32), Partition(0))
-        read = {P0: CursorEntry(7, must_stay=True), unheard_of: CursorEntry(9, must_stay=True)}
-        member = AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1))
+        unknown_here = TopicPartition(TopicId("b" * 32), Partition(0))
+        read = {P0: CursorEntry(7, must_stay=True), unknown_here: CursorEntry(9, must_stay=True)}
+        member = MemberIdentity("g", MemberId("m"), NO_INSTANCE, Generation(1))
         cursor, told = await HttpGroupOffsets(cast(BrokerApi, broker)).commit_cursor(member, Cursor(Generation(1), read))
         assert committed == [P0]
         assert [answer.offset for answer in told] == [7]
-        assert cursor.uncommitted == {unheard_of: 9}, "it is committed with a later request"
+        assert cursor.uncommitted == {unknown_here: 9}, "it is committed with a later request"
 
     simulated(scenario)
 
@@ -206,7 +206,7 @@ def test_reading_at_a_broker_that_has_not_heard_of_a_partition_loses_no_place_of
         assigned = [("payments", 0), ("orders", place.partition)]
         why = await why_not_heard_of(world.broker, assigned)
         cursor = Cursor(Generation(1), {place: CursorEntry(9, must_stay=True)})
-        reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
+        reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unknown_here=why)
         assert reading.positions.cursor().uncommitted == {place: 9}, "it reads on there at a broker that knows the partition"
 
     simulated(scenario)
@@ -218,8 +218,8 @@ def test_reading_leaves_out_the_places_of_a_topic_that_is_gone_from_the_store_as
         assigned = [("payments", 0), ("orders", 0)]
         why = await why_not_heard_of(world.broker, assigned)
         cursor = Cursor(Generation(1), {P0: CursorEntry(9, must_stay=True)})
-        reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unheard_of=why)
-        assert reading.positions.cursor().places == {}
+        reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unknown_here=why)
+        assert reading.positions.cursor().entries == {}
 
     simulated(scenario)
 

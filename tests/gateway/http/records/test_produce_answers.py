@@ -28,7 +28,7 @@ SMALL_ROOM = GatewaySettings(message_bytes_max=64 * KIB, answer_bytes_max=1 * MI
 
 
 def room_of(broker: SmallBroker) -> ResponseBudget:
-    return broker.http._app._fetch.room
+    return broker.http._app._fetch.budget
 
 
 async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:

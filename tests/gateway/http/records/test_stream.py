@@ -392,7 +392,7 @@ def test_a_stream_waits_for_room_with_signs_of_life_and_goes_on(tmp_path: Path, 
     monkeypatch.setattr(response_budget, "ROOM_WAIT_S", 0.01)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        room = broker.http._app._fetch.room
+        room = broker.http._app._fetch.budget
         await produce(client, *range(3))
         with ExitStack() as others:
             while room.bytes_used < 128 * KIB:
@@ -414,7 +414,7 @@ def test_a_stream_waits_for_room_with_signs_of_life_and_goes_on(tmp_path: Path, 
 
 def test_idle_streams_hold_no_room_and_stalled_ones_no_more_than_there_is(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        room = broker.http._app._fetch.room
+        room = broker.http._app._fetch.budget
         async with events(client, PARTITION) as idle:
             assert room.bytes_used_peak == 0
             for _ in range(8):

@@ -63,7 +63,7 @@ async def audited(admin: KafkaAdmin, tmp_path: Path) -> list[tuple[str, str, lis
     return sorted(
         (line["call"], line["outcome"], line.get("resources", []), line.get("validate_only", False))
         for line in lines
-        if line.get("principal") == "alice" and line["door"] == "kafka"
+        if line.get("principal") == "alice" and line["listener"] == "kafka"
     )
 
 

@@ -221,7 +221,7 @@ def test_who_shows_no_certificate_is_told_of_in_the_audit_log(tmp_path: Path) ->
             told = await refused.json(content_type=None)
         await until(lambda: file.exists() and bool(file.read_text()))
         line = json.loads(file.read_text())
-        assert (line["outcome"], line["door"], line["address"]) == ("UNAUTHENTICATED", "http", "127.0.0.1")
+        assert (line["outcome"], line["listener"], line["address"]) == ("UNAUTHENTICATED", "http", "127.0.0.1")
         assert (line["call"], line["request_id"]) == ("GET /v1/topics/{topic}/records", told["request_id"])
 
     access = AccessSettings(authentication=True, admin_key_file=key, audit_log=str(file))

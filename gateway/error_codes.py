@@ -86,32 +86,32 @@ PATH_CHARACTERS_MAX: Final = 300
 
 
 class UnknownRoute(NotFound):
-    """404: no route has this path."""
+    """Answers 404: no route has this path."""
 
     code = "UNKNOWN_ROUTE"
     default_hint = "GET /openapi.json lists every route."
 
 
 class MethodNotAllowed(Rejected):
-    """405: the route does not take this method. The listener adds an Allow header."""
+    """Answers 405: the route does not take this method. The listener adds an Allow header."""
 
     code = "METHOD_NOT_ALLOWED"
 
 
 class NotAcceptable(Rejected):
-    """406: the client accepts none of the formats that the route can answer with."""
+    """Answers 406: the client accepts none of the formats that the route can answer with."""
 
     code = "NOT_ACCEPTABLE"
 
 
 class UnsupportedMediaType(Rejected):
-    """415: the route does not read bodies of this media type."""
+    """Answers 415: the route does not read bodies of this media type."""
 
     code = "UNSUPPORTED_MEDIA_TYPE"
 
 
 class BodyTooSlow(Rejected):
-    """408: the body took longer than body_read_timeout_ms allows, while it held memory that other requests wait for."""
+    """Answers 408: the body took longer than body_read_timeout_ms allows, while it held memory that other requests wait for."""
 
     code = "BODY_TOO_SLOW"
     retryable = True

@@ -21,7 +21,6 @@ NOT_YET = (
     "gateway/kafka/",
     "gateway/records/",
     "gateway/routing/",
-    "gateway/telemetry/",
     "metadata/",
     "segments/",
     "compaction/",

@@ -57,7 +57,7 @@ from segments.object_store.interface import ObjectStore, is_unsynced, list_all
 # Pause before a request that the bucket refused is sent again.
 PAUSE_S: Final = 0.2
 # After the bucket has refused requests for this time, another broker should become the controller.
-PATIENCE_S: Final = 15.0
+RETRY_S: Final = 15.0
 # Longest wait for the watch of the partitions to show a write.
 FOLLOW_TIMEOUT_S: Final = 5.0
 # Batches that stay on the bucket.
@@ -105,7 +105,7 @@ class AppointmentLog:
         new_nonce: Callable[[], bytes],
         gave_up: Callable[[], None],
     ) -> None:
-        """`gave_up` is called when the bucket has refused requests for PATIENCE_S."""
+        """`gave_up` is called when the bucket has refused requests for RETRY_S."""
         self._bucket = bucket
         self._metadata = metadata
         self._partitions = partitions
@@ -282,7 +282,7 @@ class AppointmentLog:
                 raise
 
         try:
-            await self._patiently(create)
+            await self._retry_request(create)
         except AlreadyExists:
             return False
         return True
@@ -315,7 +315,7 @@ class AppointmentLog:
         """
         if not (await self._metadata.transact(self._guards(known), [])).succeeded:
             return Fenced("nothing was appointed: another broker has become the controller, or has appointed leaders")
-        await self._patiently(self._check_not_superseded)
+        await self._retry_request(self._check_not_superseded)
         self.ending = Rejected(
             f"{appointments_key(number)} of {self._bucket.url} holds appointments that the metadata do not contain: they were "
             "set back to a backup, or they exist twice (a copy of the data directory, or of etcd)",
@@ -339,7 +339,7 @@ class AppointmentLog:
         If the bucket denies it to this broker, another broker with other credentials should try.
         """
         try:
-            return await self._patiently(request)
+            return await self._retry_request(request)
         except Denied as error:
             self._gave_up()
             raise Denied(
@@ -347,15 +347,15 @@ class AppointmentLog:
                 hint=f"Allow the broker to list the bucket, and to read, create and delete objects below {APPOINTMENTS}.",
             ) from error
 
-    async def _patiently(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Returns the answer of the bucket; repeats refused requests for PATIENCE_S."""
+    async def _retry_request(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Returns the answer of the bucket; repeats refused requests for RETRY_S."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(RETRY_S):
                 pauses = RetryPauses(PAUSE_S, PAUSE_S)
-                return await retry(request, on=(Unavailable, OutcomeUnknown), pauses=pauses, for_s=PATIENCE_S - PAUSE_S)
+                return await retry(request, on=(Unavailable, OutcomeUnknown), pauses=pauses, for_s=RETRY_S - PAUSE_S)
         except TimeoutError as error:
             self._gave_up()
-            raise OutcomeUnknown(f"{self._bucket.url} did not answer within {PATIENCE_S:g} s") from error
+            raise OutcomeUnknown(f"{self._bucket.url} did not answer within {RETRY_S:g} s") from error
         except (Unavailable, OutcomeUnknown):
             self._gave_up()
             raise
@@ -398,7 +398,7 @@ class AppointmentLog:
         decided = {appointment.of: appointment.state for appointment in batch.appointments}
         applied_at = Revision(0)
         for _ in range(ATTEMPTS_MAX):
-            parts = await self._what_is_left(decided)
+            parts = await self._remaining_parts(decided)
             try:
                 for part in parts:
                     guards = [*self._guards(known), *part.guards]
@@ -411,7 +411,7 @@ class AppointmentLog:
             return applied_at
         raise Unavailable(f"appointments batch {batch.number} was not applied to the end: the partitions changed each time")
 
-    async def _what_is_left(self, decided: dict[TopicPartition, PartitionState]) -> list[Part]:
+    async def _remaining_parts(self, decided: dict[TopicPartition, PartitionState]) -> list[Part]:
         """Returns the decisions that still change a stored state, read past every cache. Skips states that cannot be read."""
         current = await self._read_states(decided)
         later: list[LeadershipChange] = []

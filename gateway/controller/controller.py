@@ -64,7 +64,7 @@ PLANNING_SHARE = 1 / 3
 # Decisions in one batch of appointments. The rest is planned again if a broker has come or gone before the next batch.
 BATCH_DECISIONS_MAX: Final = 4000
 # Time limit of a seal. The bucket may answer another broker, so this one then does not stand for election for ASIDE_S.
-SEAL_PATIENCE_S = 15.0
+SEAL_TIMEOUT_S = 15.0
 ASIDE_S = 5.0
 # If the states of deleted topics could not be deleted, and no topic has changed, the topics are read again after this time.
 FORGET_AGAIN_S = 60.0
@@ -130,7 +130,7 @@ class Controller:
         self._identity: Compare | None = None
         self._holder: KeyValue | None = None
         # The election that was logged.
-        self._told_of: Revision | None = None
+        self._logged_election: Revision | None = None
         self._mirror: TopicMirror | None = None
         self._copying: asyncio.Task[None] | None = None
         self._elected_by: Guard | None = None
@@ -163,7 +163,7 @@ class Controller:
                         recovered = guard is not None and self._appointments.was_recovered(guard)
                         mirror = self._copies(tasks, recovered=recovered)
                         if guard is not None and mirror is not None:
-                            await self._look_and_act(tasks, guard, mirror)
+                            await self._act(tasks, guard, mirror)
                         else:  # the next election begins with all partitions
                             self._ledger = None
                             self._asked_s.clear()
@@ -227,9 +227,9 @@ class Controller:
         return self._guard(result.revision, self._identity)
 
     def _guard(self, elected_at: Revision, identity: Compare) -> Guard:
-        if elected_at != self._told_of:  # an election may be seen twice: by its answer and by the watch
+        if elected_at != self._logged_election:  # an election may be seen twice: by its answer and by the watch
             log.info("controller elected broker=%s", self._broker_id)
-            self._told_of = elected_at
+            self._logged_election = elected_at
         return Compare(self._layout.controller, elected_at), identity
 
     def _copies(self, tasks: asyncio.TaskGroup, *, recovered: bool) -> TopicMirror | None:
@@ -266,11 +266,11 @@ class Controller:
 
     # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Guard, mirror: TopicMirror) -> None:
+    async def _act(self, tasks: asyncio.TaskGroup, guard: Guard, mirror: TopicMirror) -> None:
         broker_changes = self._broker_changes
         steps = await self._plan()
         if steps.unregistered:
-            await self._seal_the_dead(tasks, steps.unregistered)
+            await self._seal_dead_sessions(tasks, steps.unregistered)
         if not self._appointments.is_recovered(guard):  # even without a decision, since another copy may have appointed
             self._start(tasks, "recover appointments", partial(self._appointments.recover, guard))
         later = [decision for decision in steps.decisions if decision.read_at]
@@ -284,7 +284,7 @@ class Controller:
             self._start(tasks, "forget deleted topics", partial(self._forget, steps.closing, steps.forgotten, guard, mirror))
         if self._appointments.may_collect:
             self._start(tasks, "collection of old appointments", self._appointments.collect)
-        await self._expel_who_does_not_release(guard)
+        await self._expel_late_leaders(guard)
 
     def _start(self, tasks: asyncio.TaskGroup, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Starts a task that waits for the bucket, unless one of this name runs. The controller plans again when it ends."""
@@ -363,7 +363,7 @@ class Controller:
             return {}
         return {topic.id: topic.first_leader_epoch for topic in self._topics.topics() if topic.id in topic_ids}
 
-    async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
+    async def _seal_dead_sessions(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
         alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}
         for session in sessions:
             if session not in alive:
@@ -372,7 +372,7 @@ class Controller:
     async def _seal(self, session: SessionId) -> None:
         log.warning("sealing session=%s, whose broker is not registered; its partitions move to other brokers", session)
         try:
-            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_PATIENCE_S)
+            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown):
             self._stand_aside()
             raise
@@ -438,7 +438,7 @@ class Controller:
         again = asyncio.get_running_loop().time() >= self._forget_again_s
         return again or self._not_forgotten != (partitions, self._topics.revision)
 
-    async def _expel_who_does_not_release(self, guard: Guard) -> None:
+    async def _expel_late_leaders(self, guard: Guard) -> None:
         """Deletes the registration of a leader that has not handed over in time, so that its session is sealed."""
         now_s = asyncio.get_running_loop().time()
         asked = {}

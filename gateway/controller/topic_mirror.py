@@ -72,7 +72,7 @@ class TopicMirror:
         self._due: dict[TopicId, Topic] = {}
         self._changed = asyncio.Event()
         self._ensuring = asyncio.Lock()  # so that no topic is written twice at the same time
-        self._turns = asyncio.Semaphore(PUTS_MAX)
+        self._puts = asyncio.Semaphore(PUTS_MAX)
 
     async def run(self) -> None:
         """Mirrors every alteration of a topic until cancelled, including earlier ones that no snapshot contains."""
@@ -127,12 +127,12 @@ class TopicMirror:
     # ── what is written ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _mirror(self, topic: Topic, base: int) -> None:
-        async with self._turns:
+        async with self._puts:
             named = TopicIncarnation(topic.name, topic.id)
             await write_registration(self._bucket, named, Revision(topic.revision + base), encode_topic(topic))
 
     async def _mark_one(self, name: str, topic_id: TopicId, revision: Revision) -> None:
-        async with self._turns:
+        async with self._puts:
             await mark_deleted(self._bucket, TopicIncarnation(name, topic_id), revision, now_ms=self._now_ms())
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,10 +155,12 @@ class TopicMirror:
         now = await place_of_now(self._metadata, self._layout)
         # A later snapshot comes from another copy of the metadata, or from a controller that has taken over.
         known = [found.place.revision for found in snapshots if found.place <= now and found.place.revision <= now.revision]
-        told_to = known[-1] - base if known else 0
+        snapshot_revision = known[-1] - base if known else 0
         topics = self._topics.topics()
         self._names |= {topic.id: topic.name for topic in topics}
-        self._due |= {topic.id: topic for topic in topics if topic.revision > max(told_to, self._mirrored.get(topic.id, 0))}
+        self._due |= {
+            topic.id: topic for topic in topics if topic.revision > max(snapshot_revision, self._mirrored.get(topic.id, 0))
+        }
 
     async def _revision_base(self) -> int:
         if self._base is None:

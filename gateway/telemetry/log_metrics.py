@@ -104,7 +104,7 @@ class LogMetrics:
         )
 
 
-_PLACE: Final = ("topic", "partition")
+_PARTITION_LABELS: Final = ("topic", "partition")
 _Numbers = Mapping[tuple[str, str], int]
 
 
@@ -116,15 +116,21 @@ class PartitionStatus:
     """
 
     high_watermarks: _Numbers = gauge(
-        "tidelog_partition_high_watermark", "The offset behind the last committed record.", labels=_PLACE
+        "tidelog_partition_high_watermark", "The offset behind the last committed record.", labels=_PARTITION_LABELS
     )
-    log_start_offsets: _Numbers = gauge("tidelog_partition_log_start_offset", "The first offset that can be read.", labels=_PLACE)
-    leader_epochs: _Numbers = gauge("tidelog_partition_leader_epoch", "Raised by one with each leader.", labels=_PLACE)
+    log_start_offsets: _Numbers = gauge(
+        "tidelog_partition_log_start_offset", "The first offset that can be read.", labels=_PARTITION_LABELS
+    )
+    leader_epochs: _Numbers = gauge("tidelog_partition_leader_epoch", "Raised by one with each leader.", labels=_PARTITION_LABELS)
     stored_bytes: Mapping[tuple[str, str, str], int] = gauge(
-        "tidelog_partition_stored_bytes", "On the bucket, as tidelog_stored_bytes.", labels=(*_PLACE, "form")
+        "tidelog_partition_stored_bytes", "On the bucket, as tidelog_stored_bytes.", labels=(*_PARTITION_LABELS, "form")
     )
-    current_offsets: _Numbers = gauge("kafka_topic_partition_current_offset", "As tidelog_partition_high_watermark.", labels=_PLACE)
-    oldest_offsets: _Numbers = gauge("kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels=_PLACE)
+    current_offsets: _Numbers = gauge(
+        "kafka_topic_partition_current_offset", "As tidelog_partition_high_watermark.", labels=_PARTITION_LABELS
+    )
+    oldest_offsets: _Numbers = gauge(
+        "kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels=_PARTITION_LABELS
+    )
     left_out: int = gauge("tidelog_partitions_omitted", "Partitions that are led here beyond the 10,000 on this page.")
     partition_counts: Mapping[str, int] = gauge(
         "kafka_topic_partitions", "Partitions of the topic, reported by the controller.", labels=("topic",)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.controller import appointment_log as appointment_log_module
 from gateway.controller import controller as controller_module
-from gateway.controller.appointment_log import PATIENCE_S, AppointmentLog, Part
+from gateway.controller.appointment_log import RETRY_S, AppointmentLog, Part
 from metadata.cluster.leadership import LeadershipChange, PartitionState, appointed, handed_over, moving, read_all
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.controller.appointments import Batch, Progress, decode_batch, decode_progress, encode_batch
@@ -334,7 +334,7 @@ def test_a_controller_whose_bucket_takes_no_batch_stands_aside(act: Act) -> None
         await soon()
         stage.bucket.script("create", appointments_key(1), *[act] * 1000)
         topic = await stage.topic("orders", 1)
-        await asyncio.sleep(PATIENCE_S - 2)
+        await asyncio.sleep(RETRY_S - 2)
         assert await stage.controller() == "b1 1"
         await asyncio.sleep(4)
         assert await stage.controller() is None

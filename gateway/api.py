@@ -1,7 +1,7 @@
-"""What the doors (gRPC, HTTP) need of the broker, and no more; broker.py is it, tests bring a smaller one.
+"""Declares what a listener may ask of the broker; broker.py implements it, and tests bring a smaller implementation.
 
-Invariant: a listener holds no state of the log. It uses `broker.cluster_log`, or `broker.local_log` for what another broker
-forwards (gateway/routing/log_service.py).
+A listener calls `broker.cluster_log` for requests of clients, and `broker.local_log` for requests that another broker has forwarded
+(gateway/routing/log_service.py). Invariant: a listener holds no state of the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import StoreTrouble
 
-if TYPE_CHECKING:  # they ask what stands below
+if TYPE_CHECKING:  # so that this module loads none of them
     from gateway.access.admin import AccessAdmin
     from gateway.access.guard import AccessGuard
     from gateway.groups.admin.admin import GroupAdmin
@@ -36,6 +36,11 @@ if TYPE_CHECKING:  # they ask what stands below
 
 
 class BrokerApi(Protocol):
+    """The broker as listeners see it: its names, its logs, its view of the cluster, and the services that all listeners share.
+
+    The view (leaders, brokers, topics) comes from this broker's watches of the metadata store and may lag behind the store.
+    """
+
     @property
     def cluster_id(self) -> str: ...
     @property
@@ -55,12 +60,12 @@ class BrokerApi(Protocol):
 
     @property
     def serving(self) -> bool:
-        """Whether requests can succeed: False while it starts or stops, and without a session."""
+        """Returns whether requests can succeed: False while the broker starts or stops, and without a session."""
         ...
 
     @property
     def bucket_trouble(self) -> StoreTrouble | None:
-        """Why the bucket takes no writes, while it takes none."""
+        """Returns why the bucket takes no writes; None while it takes them."""
         ...
 
     @property
@@ -70,7 +75,7 @@ class BrokerApi(Protocol):
 
     @property
     def log(self) -> SessionLog:
-        """The log of the present session; Unavailable while there is none."""
+        """The log of the present session. Raises Unavailable while there is none."""
         ...
 
     @property
@@ -84,42 +89,42 @@ class BrokerApi(Protocol):
         ...
 
     def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
-        """Who leads the partition, as far as is known here."""
+        """Returns the registered broker that leads the partition; None if this broker knows of no such leader."""
         ...
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """Of that leader; -1 where none is known."""
+        """Returns the highest leader epoch of the partition that this broker knows; -1 if it knows none."""
         ...
 
     def last_leader(self, partition: TopicPartition) -> BrokerRegistration | None:
-        """Who leads the partition, or has led it last; None where that is not known here."""
+        """Returns the last broker that led the partition, registered or not; None if this broker does not know it."""
         ...
 
     def registrations(self) -> Iterable[BrokerRegistration]:
-        """All brokers that are registered, as far as is known here."""
+        """Returns the registrations of all brokers that this broker knows."""
         ...
 
     def registration(self, broker_id: str) -> BrokerRegistration | None:
-        """One broker; None where it is not registered."""
+        """Returns the registration of a broker; None if it is not registered."""
         ...
 
     def brokers(self) -> list[BrokerDescription]:
-        """All that are registered, by id, as far as is known here."""
+        """Returns descriptions of all registered brokers, in the order of their ids."""
         ...
 
     @property
     def metadata_age_ms(self) -> int:
-        """For how long nothing was heard from the metadata store."""
+        """Milliseconds since the last answer of the metadata store."""
         ...
 
     @property
     def metadata_trouble(self) -> StoreTrouble | None:
-        """Why nothing can be changed, while that is so."""
+        """Returns why the metadata cannot be changed; None while the metadata store answers."""
         ...
 
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
-        """What this broker should lead and does not serve, since it is damaged."""
+        """Partitions that this broker was appointed to lead and does not serve, each with the damage that was found."""
         ...
 
     @property
@@ -129,32 +134,32 @@ class BrokerApi(Protocol):
 
     @property
     def coordinated_groups(self) -> GroupCoordinator:
-        """Those that this broker coordinates, for calls that another has forwarded."""
+        """The consumer groups that this broker coordinates, for calls that another broker has forwarded."""
         ...
 
     @property
     def group_operations(self) -> GroupAdmin:
-        """What operators ask of the consumer groups of the whole cluster."""
+        """The operators' calls about the consumer groups of the whole cluster."""
         ...
 
     @property
     def guard(self) -> AccessGuard | None:
-        """What stands before each call; None where authentication is off."""
+        """Authenticates and authorizes each call; None if authentication is off."""
         ...
 
     @property
     def access(self) -> AccessAdmin:
-        """API keys, ACLs and quotas, as operators ask for them."""
+        """The operators' calls about API keys, ACLs and quotas."""
         ...
 
     @property
     def metrics(self) -> MetricsRegistry:
-        """What this broker tells Prometheus."""
+        """The metrics of this broker."""
         ...
 
     @property
     def tracing(self) -> Tracer | None:
-        """Where calls are traced."""
+        """Begins traces of calls; None if tracing is off."""
         ...
 
     @property
@@ -173,7 +178,10 @@ class BrokerApi(Protocol):
         replication_factor: int = NO_REPLICATION_FACTOR,
         validate_only: bool = False,
     ) -> Topic:
-        """Returns when this broker leads the partitions, so that a produce right after works."""
+        """Creates a topic and waits until its partitions have leaders, for topic_ready_timeout_ms at most.
+
+        A produce right after it succeeds therefore. Raises AlreadyExists, InvalidArgument and other errors of the registry.
+        """
         ...
 
     async def alter_topic(
@@ -189,5 +197,5 @@ class BrokerApi(Protocol):
     async def delete_topic(self, name: str, *, topic_id: TopicId | None = None, validate_only: bool = False) -> Topic: ...
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
-        """Asks any broker of the cluster to hand over what it leads, or (`draining` False) to take partitions again."""
+        """Makes any broker of the cluster hand over the partitions that it leads, or (`draining` False) accept partitions again."""
         ...

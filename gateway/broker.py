@@ -1,9 +1,9 @@
-"""One broker: builds the parts, owns their tasks, and ends them in order. What it is given was opened by process/broker_process.py.
+"""One broker: builds its parts, owns their tasks and ends them in order. process/broker_process.py opens what it receives.
 
-    start   cluster, topics ─▶ doors open ─▶ session, recovery ─▶ ready
-    stop    others lead ─▶ all is flushed ─▶ own session sealed ─▶ producers have gone there ─▶ doors close
+    start   cluster view, topics ─▶ listeners open ─▶ session, recovery ─▶ ready
+    stop    hand over ─▶ flush everything ─▶ seal own session ─▶ wait until producers have left ─▶ close the listeners
 
-Invariant: what was acknowledged is on the bucket whenever the process ends, however it ends.
+Invariant: acknowledged records (acks=all) are on the bucket whenever and however the process ends.
 """
 
 from __future__ import annotations
@@ -67,31 +67,31 @@ if TYPE_CHECKING:
     from compaction.service import CompactionService
     from gateway.net.tls.identity import TlsReloader
 
-# For the first reading of the topics, at the start.
+# Limits the first read of the cluster's metadata at the start.
 TOPICS_TIMEOUT_S = 60.0
-# What a failover takes beyond the lease of the old leader: its seal, an appointment, the footers. So long reads wait.
+# A failover takes this time beyond the old leader's lease: its seal, an appointment, the footers. Reads wait for it.
 TAKE_OVER_S = 5.0
+# The listeners close once nothing was forwarded for QUIET_S and no produce stream had a message within IN_USE_S: then producers
+# have learned the new leaders. Some never do, so this wait takes half of shutdown_grace_ms and leaves the rest to the listeners.
 QUIET_S = 0.2
-# Before the doors close, nothing was to be forwarded for QUIET_S, and producers have left each stream that brought something
-# within IN_USE_S: they have heard who leads now. Some never hear of it: half of the grace is left for the doors.
 IN_USE_S = 1.0
-# Of a broker without a Kafka listener.
+# Stands in for the connections of a broker without a Kafka listener.
 NO_CONNECTIONS = ConnectionLimiter(0, 0)
 VERSION = importlib.metadata.version("tidelog")
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
+    """Returns the milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def new_member_id(client: str) -> MemberId:
-    """Of a member of a group, by its client id or instance id."""
+    """Returns a new id for a member of a consumer group; it begins with the client id or instance id."""
     return MemberId(f"{client}-{uuid.uuid4()}")
 
 
 class Broker:
-    """What the doors serve (gateway/api.py)."""
+    """Implements `BrokerApi` for the listeners. `run` serves until `stop`; a broker runs once."""
 
     def __init__(
         self,
@@ -109,8 +109,12 @@ class Broker:
         clock: StoreClock | None = None,
         kafka: Sequence[ListenerConfig] = (),
     ) -> None:
-        """`has_peers`: whether other brokers may use the same metadata, as with etcd. `access`: the guard of the doors, and what
-        shows the other brokers that this is one. `clock` is fed by the bucket."""
+        """Builds all parts, and starts none.
+
+        `has_peers`: other brokers may use the same metadata store, as with etcd. `access` holds the guard of the listeners, and the
+        credentials by which other brokers recognise this one. `clock` follows the bucket's clock; without one, the broker uses the
+        wall clock.
+        """
         clock = clock or StoreClock(wall_clock_ms)
         bucket = HealthTrackingObjectStore(metered)
         metadata = InstrumentedMetadataStore(store)
@@ -128,7 +132,7 @@ class Broker:
             else "The metadata lie in the data directory: the broker's log says what fails there, such as a full disk."
         )
         self.http_address = self.grpc_address = ""
-        # Where Kafka clients reach this broker.
+        # The addresses at which Kafka clients reach this broker.
         self.kafka_listeners: tuple[KafkaListener, ...] = ()
         self.started = False
         self.view = ClusterView(metadata, layout, may_suggest=may_suggest_topic)
@@ -213,7 +217,9 @@ class Broker:
         self.group_operations = self._groups.operations
         self._compaction: CompactionService | None = None
         if settings.compaction.compact:
-            from compaction.service import CompactionService  # a tenth of what a broker loads, and few brokers compact
+            from compaction.service import (
+                CompactionService,
+            )  # it is a tenth of all code that a broker loads, and few brokers compact
 
             self._compaction = CompactionService(
                 bucket,
@@ -249,42 +255,42 @@ class Broker:
 
     @property
     def serving(self) -> bool:
-        """Whether requests can succeed: not while it starts or stops, nor between two sessions."""
+        """Returns whether requests can succeed: False while the broker starts or stops, and between two sessions."""
         return self.started and self._leadership.serving
 
     @property
     def left_to_hand_over(self) -> int:
-        """Partitions that are led here and could be led elsewhere: when it stops, these are handed over first."""
+        """The number of partitions that this broker leads and another could lead. A stop hands these over first."""
         return self._leadership.left_to_hand_over
 
     @property
     def bucket_trouble(self) -> StoreTrouble | None:
-        """Why the bucket takes no writes, while it takes none."""
+        """Returns why the bucket takes no writes; None while it takes them."""
         return self._bucket.trouble
 
     @property
     def tls_not_after_s(self) -> float | None:
-        """When this broker's certificate ends, in seconds since 1970; None where there is no TLS."""
+        """The end of this broker's certificate in seconds since 1970; None without TLS."""
         return self.tls.not_after_s if self.tls is not None else None
 
     @property
     def tls_refused_count(self) -> int:
-        """How often the files of TLS were found broken."""
+        """The number of times that the TLS files were read and rejected."""
         return self.tls.refused_count if self.tls is not None else 0
 
     @property
     def http_connections(self) -> ConnectionLimiter:
-        """At the HTTP door."""
+        """The connections of the HTTP listener."""
         return self._http.connections
 
     @property
     def kafka_connections(self) -> ConnectionLimiter:
-        """The connections of the Kafka listeners; none where there is no such listener."""
+        """The connections of all Kafka listeners; a limiter without connections if there is no such listener."""
         return self._kafka.connections if self._kafka is not None else NO_CONNECTIONS
 
     @property
     def log(self) -> SessionLog:
-        """The log of the present session; raises NoLeader or Stopping while there is none."""
+        """The log of the present session. Raises NoLeader or Stopping while there is none."""
         return self._leadership.log
 
     def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
@@ -317,26 +323,27 @@ class Broker:
         if 1000 * idle_s < self._cluster.session_timeout_ms:
             return None
         return StoreTrouble(
-            f"the metadata store has not answered for {idle_s:.0f} s: topics and brokers are told as they were, and can't change",
+            f"the metadata store has not answered for {idle_s:.0f} s: topics and brokers are shown as they were, and cannot change",
             self._metadata_remedy,
         )
 
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
-        """Partitions that this broker was appointed to lead and does not serve, since what is stored of them is damaged."""
+        """Partitions that this broker was appointed to lead and does not serve, each with the damage on the bucket."""
         try:
             return self.log.partitions.damaged
         except TidelogError:
             return {}
 
     def stop(self) -> None:
-        """Begins the clean end: `run` returns when everything is flushed and sealed."""
+        """Begins a clean stop. `run` returns when everything is flushed and the session is sealed."""
         self.stopping.set()
 
     async def run(self, ports: Ports, ready: asyncio.Event, *, loaded: Callable[[], None] = lambda: None) -> None:
-        """Serves at these ports until `stop`. Sets `ready` when both doors are open and the first session leads its partitions.
+        """Serves at these ports until `stop`. Sets `ready` when all listeners are open and the first session leads its partitions.
 
-        Calls `loaded` before that session begins: what there is by then stays as long as the broker.
+        Calls `loaded` before that session begins: objects that exist at this point live as long as the broker. Raises
+        OutcomeUnknown if the bucket did not take the last records in time.
         """
         async with asyncio.TaskGroup() as background:
             following = background.create_task(self.view.run(), name="view of the cluster")
@@ -418,11 +425,11 @@ class Broker:
         if bytes_left:
             raise OutcomeUnknown(
                 f"the broker stopped with {bytes_left} bytes of records that the bucket did not take within {self._flush_s:g} s",
-                hint="Those acknowledged with acks=all are safe. Look at the bucket before you start again.",
+                hint="Records acknowledged with acks=all are safe. Check the bucket before you start the broker again.",
             )
 
     async def _until_left(self, timeout_s: float) -> None:
-        """By producers. Returns at once where nobody else could lead."""
+        """Waits until producers have moved to the new leaders. Returns at once if no other broker could lead."""
         ends_s = asyncio.get_running_loop().time() + timeout_s
         await self._forwarding.wait_until_quiet(quiet_s=QUIET_S, timeout_s=timeout_s)
         if self._forwarding.no_leader_reason() is None:
@@ -430,7 +437,7 @@ class Broker:
             await self._grpc.producers.until_left(in_use_s=IN_USE_S, timeout_s=left_s)
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
-        """As in gateway/cluster/drain.py."""
+        """Starts or ends the drain of a broker of the cluster; gateway/cluster/drain.py says how."""
         note_validate_only(validate_only)
         return await set_draining(
             self._metadata, self._layout, self.view, broker_id, draining=draining, validate_only=validate_only

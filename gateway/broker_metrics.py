@@ -1,7 +1,7 @@
-"""What a broker tells Prometheus of itself and of the cluster as it sees it. What is counted is declared where it is counted.
+"""Metrics of a broker's state, and of the cluster as this broker sees it. Counters are declared in the modules that count.
 
-sample    in the event loop, before each scrape: what must be read there, all of it from memory
-measure   in a thread, from what `sample` has read and from plain numbers
+sample    runs in the event loop before each scrape; reads state that only the loop may read, all of it from memory
+measure   runs in a thread; returns what `sample` has read, and plain numbers
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ObservedBroker(ProbedBroker, Protocol):
-    """The values of a broker that its collectors read."""
+    """The part of a broker that its metrics are read from."""
 
     @property
     def broker_id(self) -> str: ...
@@ -67,7 +67,7 @@ class ObservedBroker(ProbedBroker, Protocol):
 def register_broker(
     broker: ObservedBroker, settings: BrokerSettings, leadership: SessionManager, lag: EventLoopLag, disk: DiskCache | None
 ) -> None:
-    """Registers all metrics of a broker but those of parts that register their own (stores, groups, compaction, racks)."""
+    """Registers the metrics of a broker, except those of parts that register their own (stores, groups, compaction, racks)."""
     of_broker = BrokerMetrics(broker, broker.view, cluster=settings.cluster, rack=settings.membership.rack)
     prices = settings.observability
     log = LogMetrics(leadership.counters, leadership.budget, disk, gib_month_dollars=prices.price_gib_month)
@@ -90,7 +90,7 @@ def register_broker(
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """What a broker is and does at the moment, as its event loop sees it."""
+    """The state of one broker at a scrape, as its event loop saw it."""
 
     names: Mapping[tuple[str, ...], int] = gauge(
         "tidelog_broker_info",
@@ -99,18 +99,19 @@ class BrokerStatus:
     )
     is_ready: bool = gauge("tidelog_ready", "1 while requests can succeed, as /readyz says.")
     is_draining: bool = gauge("tidelog_draining", "1 while this broker hands over what it leads.")
-    lease_is_sure: bool = gauge("tidelog_lease_held", "1 while its lease can't have ended.")
-    is_controller: bool = gauge("tidelog_controller", "1 at the broker that appoints leaders.")
+    lease_is_sure: bool = gauge("tidelog_lease_held", "1 while the lease of this broker is certainly valid.")
+    is_controller: bool = gauge("tidelog_controller", "1 at the controller, the broker that appoints leaders.")
     sessions: int = counter("tidelog_sessions", "Sessions that this broker has begun.")
     partitions_led: int = gauge("tidelog_partitions_led", "Partitions that this broker leads.")
     partitions_damaged: int = gauge(
-        "tidelog_partitions_damaged", "Partitions that it should lead, and refuses: what is stored is damaged."
+        "tidelog_partitions_damaged", "Partitions that this broker should lead and refuses to, since their stored data is damaged."
     )
     certificate_ends_s: float | None = gauge(
-        "tidelog_tls_certificate_not_after_timestamp_seconds", "When this broker's certificate ends, since 1970."
+        "tidelog_tls_certificate_not_after_timestamp_seconds", "End of this broker's TLS certificate, in seconds since 1970."
     )
     tls_files_refused: int = counter(
-        "tidelog_tls_files_refused", "Looks at the files of TLS that found them broken: what was read before stays in use."
+        "tidelog_tls_files_refused",
+        "Reads of the TLS files that were rejected; the broker keeps the certificates that it read before.",
     )
     http_connections: int = gauge("tidelog_http_connections", "Connections that are open at the HTTP listener.")
     kafka_connections: int = gauge("tidelog_kafka_connections", "Connections that are open at the Kafka listeners.")
@@ -125,7 +126,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster as this broker sees it: take the maximum over brokers."""
+    """The cluster at a scrape, as this broker sees it. Queries take the maximum over brokers."""
 
     brokers: Mapping[str, int] = gauge(
         "tidelog_brokers",
@@ -140,7 +141,7 @@ class ClusterStatus:
 
 
 class BrokerMetrics:
-    """Measures a broker. `sample` is called in the loop before each scrape, `measure` in a thread."""
+    """Reads the metrics of a broker. The registry calls `sample` in the loop before each scrape, and `measure` in a thread."""
 
     def __init__(self, broker: ObservedBroker, view: ClusterView, *, cluster: str, rack: str) -> None:
         self._broker = broker

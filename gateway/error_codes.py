@@ -1,31 +1,29 @@
-"""The one table from the error tree to what each door answers: gRPC status, HTTP status, Kafka error code. No I/O.
+"""Maps the error tree to the answer of each listener: gRPC status, HTTP status, Kafka error code. No I/O.
 
-Invariant: every class of metadata/errors.py has a row of its own here, which a test proves; a class from elsewhere answers as
-its nearest parent does.
+Invariant: every class of metadata/errors.py has its own row, which a test proves. A class from elsewhere answers as its nearest
+parent.
 
-What a client may conclude from the columns alone:
+A client may conclude from each column alone:
 
     gRPC   UNAVAILABLE, RESOURCE_EXHAUSTED    nothing was written; retry       (AIP-194)
            ABORTED                            read again, then decide          (a lost test-and-set; a rebalance)
            DEADLINE_EXCEEDED                  the outcome is unknown
     HTTP   429, 503                           nothing was written; retry after Retry-After
            504                                the outcome is unknown
-    Kafka  produce        2 3 6 7 19 56          sent again with the same sequence; 3 and 2 as well, as Kafka does
-           fetch          0 6 56 74 75           asked again. The column holds only codes that Java's consumer takes: others raise
-                                                 IllegalStateException into the application
-           list_offsets   3 6 56 74 75           asked again
-           group          7 15 16                asked again; 22 25 27: join again, then decide
-           transaction    7 15 16 51             asked again
-           admin          7 41 89                asked again; 89 only of CreateTopics, DeleteTopics and CreatePartitions
+    Kafka  produce        2 3 6 7 19 56          clients send again with the same sequence
+           fetch          0 6 56 74 75           clients fetch again. The column holds only codes that Java's consumer knows:
+                                                 others raise IllegalStateException in the application
+           list_offsets   3 6 56 74 75           clients ask again
+           group          7 15 16                clients send again; after 22 25 27 they join again, then decide
+           transaction    7 15 16 51             clients send again
+           admin          7 41 89                clients send again; 89 only from CreateTopics, DeleteTopics and CreatePartitions
 
-Versions decide the rest, which is the listener's part: a topic that is named by its id is 100 (UNKNOWN_TOPIC_ID), 56 is 6 in Fetch
-up to version 5 and Produce up to 3, and 90 is 47 where a version of the transaction APIs does not know it.
+The Kafka listener replaces codes that the version of a request does not know: a topic named by its id is 100 (UNKNOWN_TOPIC_ID),
+56 becomes 6 in Fetch up to version 5 and Produce up to 3, and 90 becomes 47 in older versions of the transaction APIs.
 
 Sources: google/rpc/code.proto, RFC 9110 §15, https://kafka.apache.org/protocol#protocol_error_codes
 
-What is wrong with a request as HTTP, before it means anything to the log.
-
-They stand under Rejected in the error tree; error_codes.py has their status.
+The classes here are errors of a request as HTTP, found before it reaches the log. They belong to Rejected in the error tree.
 """
 
 from __future__ import annotations
@@ -83,52 +81,54 @@ from metadata.errors import (
     UnknownTopic,
 )
 
-# Of a path that is told back.
+# Longest part of a request's path that an error message repeats.
 PATH_CHARACTERS_MAX: Final = 300
 
 
 class UnknownRoute(NotFound):
+    """Answers 404: no route has this path."""
+
     code = "UNKNOWN_ROUTE"
     default_hint = "GET /openapi.json lists every route."
 
 
 class MethodNotAllowed(Rejected):
-    """405. The door adds an Allow header."""
+    """Answers 405: the route does not take this method. The listener adds an Allow header."""
 
     code = "METHOD_NOT_ALLOWED"
 
 
 class NotAcceptable(Rejected):
-    """406: no format of the answer is one that the client takes."""
+    """Answers 406: the client accepts none of the formats that the route can answer with."""
 
     code = "NOT_ACCEPTABLE"
 
 
 class UnsupportedMediaType(Rejected):
-    """415: the body is of a type that the route does not read."""
+    """Answers 415: the route does not read bodies of this media type."""
 
     code = "UNSUPPORTED_MEDIA_TYPE"
 
 
 class BodyTooSlow(Rejected):
-    """408: the body came slower than body_bytes_per_second_min, and held memory that others wait for."""
+    """Answers 408: the body took longer than body_read_timeout_ms allows, while it held memory that other requests wait for."""
 
     code = "BODY_TOO_SLOW"
     retryable = True
-    default_hint = "Send smaller requests over a slow line."
+    default_hint = "Send smaller requests over a slow connection."
 
 
 KafkaApiGroup = Literal["produce", "fetch", "list_offsets", "group", "transaction", "admin"]
 
 
 class ErrorCodes(NamedTuple):
-    """The codes of one class of errors. Those from `produce` on are Kafka's, by the group of APIs that answers."""
+    """The codes of one class of errors. The fields from `produce` on are Kafka's codes, one for each group of APIs."""
 
     grpc: StatusCode
     http: int
     # Produce.
     produce: int
-    # Fetch, by partition. 0: the partition is answered without records, and the answer has a throttle time.
+    # Fetch, for each partition. 0: the partition has no records in this answer, which carries a throttle time.
     fetch: int
     # ListOffsets, OffsetForLeaderEpoch.
     list_offsets: int
@@ -201,18 +201,19 @@ WIRE_CODES: Final[dict[type[TidelogError], ErrorCodes]] = {
 _DENIED: Final = {"topic": 29, "group": 30, "cluster": 31}
 # By the argument in the details: INVALID_CONFIG, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR.
 _INVALID: Final = {"setting": 40, "partition_count": 37, "replication_factor": 38}
-# By the code that stays the same on every wire.
+# The class of each `code` of the error tree. These codes are the same in all protocols.
 ERROR_CLASSES: Final[dict[str, type[TidelogError]]] = {kind.code: kind for kind in WIRE_CODES}
 
 
 def wire_codes(error: TidelogError) -> ErrorCodes:
+    """Returns the codes of the error's class, or of its nearest parent in the table."""
     return next(WIRE_CODES[kind] for kind in type(error).__mro__ if kind in WIRE_CODES)
 
 
 def kafka_code(error: TidelogError, group: KafkaApiGroup) -> int:
     """Returns Kafka's code of this error in an answer of this group of APIs.
 
-    Where the details name what was denied, or which argument is wrong, the code is that of the thing, not of the group.
+    If the details name the denied resource or the wrong argument, the code is that of the resource or argument.
     """
     code: int = getattr(wire_codes(error), group)
     if isinstance(error, Denied) and group in {"group", "admin"}:

@@ -1,14 +1,14 @@
-"""Divides memory_bytes_max of a process among its buffers and caches, and checks that what is set fits. Pure.
+"""Divides memory_bytes_max of a process among its buffers and caches, and checks that the configured sizes fit. Pure.
 
     memory_bytes_max (1 GiB) = 192 MiB for the process itself: interpreter, libraries, connections
                              + 26 shares (of 32 MiB):  buffer 2   tail cache 2   read cache 2   history reads 3   footers 2
                                                        responses 2 for each listener: HTTP, gRPC and Kafka   waiting gRPC requests 2
                                                        key map of compaction 4
-                             + 3 shares that are not given out: idempotent producers, fragmentation, decompression
+                             + 3 shares in reserve: idempotent producers, fragmentation, decompression
 
-A part that is set by name takes its bytes first. The others get their shares, or smaller ones of what is left, but never less than
-they need to work. Where even that does not fit, `check_memory` refuses the start, and its hint names a memory_bytes_max that is
-enough. The files that compaction makes are no part, since their size is a matter of the bucket; beside them the shares are smaller.
+A part that is set by name takes its bytes first. The other parts get their shares, or smaller ones of the rest, but never less than
+they need to work. If even these do not fit, `check_memory` refuses the start, and its hint names a sufficient memory_bytes_max.
+Files that compaction builds are no part, since their size follows the bucket's layout; the shares beside them are smaller.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SHARES: Final = 26
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Describes one part of the memory: its shares of SHARES, and how often a process holds it (one for each listener)."""
+    """One part of the memory: its shares out of SHARES, and how many times a process holds it (`times`, one for each listener)."""
 
     shares: int
-    # Below this the part would not do its work: a row group takes 17 MiB, and twice that while it is decoded.
+    # Below this size the part cannot work: a row group takes 17 MiB, and twice that while it is decoded.
     least_bytes: int = 16 * MIB
     times: int = 1
-    # Compaction alone holds the part, a broker that does not compact has none of it.
+    # Only compaction holds this part; a broker that does not compact has none of it.
     by_compaction: bool = False
 
 
@@ -58,18 +58,18 @@ def memory_shares(
     compacts: bool = False,
     files_bytes: int = 0,
 ) -> dict[str, int]:
-    """Returns the bytes of each part. `chosen` are the parts that are set by name.
+    """Returns the bytes of each part.
 
-    `least` is what other settings need of a part. `compacts`: a broker compacts, too, so that the key map takes of the same memory.
-    `files_bytes`: what compaction takes for files that it makes. The parts beside it get shares of the rest, and at least those of
-    the default memory.
+    `chosen`: the parts that are set by name. `least`: the bytes that other settings require of a part. `compacts`: the broker also
+    compacts, so the key map shares its memory. `files_bytes`: the memory of files that compaction builds; the other parts get
+    shares of the rest, and at least their shares of the default memory.
     """
     free = memory_bytes_max - PROCESS_BYTES
     beside_files = min(free, max(free - files_bytes, MEMORY_BYTES_DEFAULT - PROCESS_BYTES))
     free = beside_files if compacts else free
     floors = {name: max(part.least_bytes, least.get(name, 0)) for name, part in PARTS.items()}
     settled = dict(chosen)
-    if not compacts:  # another process has the key map, and its own memory for it
+    if not compacts:  # another process holds the key map, in its own memory
         key_map = PARTS["key_map_bytes_max"].shares * beside_files // SHARES // MIB * MIB
         settled = {"key_map_bytes_max": max(key_map, floors["key_map_bytes_max"])} | settled
     while True:
@@ -81,13 +81,13 @@ def memory_shares(
         small = {name: floors[name] for name, bytes_count in shares.items() if bytes_count < floors[name]}
         if not small:
             return shares | settled
-        settled |= small  # what these take beyond their shares, the others have not
+        settled |= small  # the others share what these leave
 
 
 def check_memory(memory_bytes_max: int, parts: Mapping[str, int], *, serves: bool, compacts: bool) -> None:
-    """Raises InvalidArgument where the parts that the process holds do not fit beside the process itself.
+    """Raises InvalidArgument if the parts that the process holds do not fit beside the process itself.
 
-    `serves`: it is a broker; `compacts`: it compacts, alone or as part of a broker.
+    `serves`: the process is a broker. `compacts`: it compacts, alone or as part of a broker.
     """
     held = {name: part.times * parts[name] for name, part in PARTS.items() if (compacts if part.by_compaction else serves)}
     needed = PROCESS_BYTES + sum(held.values())
@@ -106,7 +106,7 @@ def check_memory(memory_bytes_max: int, parts: Mapping[str, int], *, serves: boo
 
 
 def shown_bytes(count: int) -> str:
-    """Returns a number of bytes as settings take it: 2GiB, 64MiB, 48KiB, 1000."""
+    """Formats a number of bytes as settings accept it: 2GiB, 64MiB, 48KiB, 1000."""
     return next(
         (
             f"{count // unit}{name}"

@@ -1,12 +1,14 @@
-"""Liveness, readiness and the start, for probes and for people: what is wrong with a broker, and what to do. Pure.
+"""Answers probes for liveness, readiness and startup, with what is wrong with a broker and what to do. Pure.
 
-Invariant: a broker that serves is ready, whatever else it has to tell: one bad partition, or a bucket or etcd that all brokers
-share, must not take it out of a load balancer. Liveness asks nobody. One exception: with authentication on, a broker
-whose API keys and ACLs etcd has not confirmed for access_max_age_ms refuses clients, so it is not ready.
+Invariant: a broker that serves is ready, whatever else its answer reports. One damaged partition, or an outage of the bucket or of
+etcd that all brokers share, must not remove a broker from a load balancer. Liveness depends on no other service.
 
-So a bucket that is unavailable (segments/object_store/health.py) makes no broker unready: it is away for all, and then a load
-balancer would have nobody left to send readers to, who are served from memory; or for this broker alone, and then another ends its
-session (cluster/bucket_isolation.py), which does. It is told in the answer, in tidelog_bucket_state, and as an alert.
+One exception: with authentication on, a broker refuses clients if etcd has not confirmed its API keys and ACLs for
+access_max_age_ms, and is then not ready.
+
+An unavailable bucket (segments/object_store/health.py) leaves brokers ready. If all brokers have lost it, readers are still served
+from memory. If only this broker has lost it, another broker ends its session (cluster/bucket_isolation.py), which makes it unready.
+The answer, tidelog_bucket_state and an alert report the outage.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from metadata.topics.cache import TopicCache
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import StoreTrouble
 
-# So many refused partitions are told.
+# Most refused partitions in one answer.
 REFUSED_MAX: Final = 100
 
 
 class ProbedBroker(Protocol):
-    """The state of a broker that says whether it can serve."""
+    """The part of a broker that probes read."""
 
     @property
     def serving(self) -> bool: ...
@@ -50,6 +52,8 @@ class ProbedBroker(Protocol):
 
 
 class RefusedPartition(Struct):
+    """A partition that a broker was appointed to lead and does not serve, since its stored data is damaged."""
+
     topic: str
     partition: int
     reason: str
@@ -57,17 +61,19 @@ class RefusedPartition(Struct):
 
 
 class HealthAnswer(Struct, omit_defaults=True):
-    status: Annotated[str, Meta(description="ok, or what is wrong in two words.")]
+    """The JSON body of an answer to a probe; fields at their defaults are left out."""
+
+    status: Annotated[str, Meta(description="ok, or the problem in two words.")]
     reason: Annotated[str, Meta(description="Why it is not ok.")] = ""
     hint: Annotated[str, Meta(description="What to do.")] = ""
     refused_partitions: Annotated[
         tuple[RefusedPartition, ...],
-        Meta(description="Those that this broker leads and does not serve, since they are damaged; the first hundred."),
+        Meta(description="Partitions that this broker should lead and does not serve, since they are damaged; at most 100."),
     ] = ()
 
 
 class Probed(NamedTuple):
-    """What a probe is answered."""
+    """The result of a probe: `is_well` decides the HTTP or gRPC status, `answer` explains it."""
 
     is_well: bool
     answer: HealthAnswer
@@ -77,7 +83,7 @@ WELL: Final = Probed(True, HealthAnswer("ok"))
 
 
 def readiness(broker: ProbedBroker) -> Probed:
-    """Whether requests can succeed: there is a session, the broker is not stopping, and it can tell who may do what."""
+    """Answers whether requests can succeed: a session exists, the broker is not stopping, and its API keys and ACLs are current."""
     if not broker.serving:
         return Probed(False, _why_not_serving(broker))
     stale = broker.guard.cache.why_stale() if broker.guard is not None else None
@@ -88,14 +94,14 @@ def readiness(broker: ProbedBroker) -> Probed:
 
 
 def startup(broker: ProbedBroker) -> Probed:
-    """Whether the first session leads its partitions."""
+    """Answers whether the first session leads its partitions."""
     return WELL if broker.started else Probed(False, _STARTING)
 
 
 _STARTING: Final = HealthAnswer(
     status="starting",
-    reason="the broker opens its first session on the bucket, and reads what the sessions before it wrote",
-    hint="Wait. Where it takes minutes, look into the broker's log, and run: tidelog doctor",
+    reason="the broker opens its first session on the bucket and reads the segments of earlier sessions",
+    hint="Wait. If this takes minutes, read the broker's log and run: tidelog doctor",
 )
 
 
@@ -106,14 +112,14 @@ def _why_not_serving(broker: ProbedBroker) -> HealthAnswer:
         if not broker.started and error.code != Stopping.code:
             return _STARTING
         trouble = None if error.code == Stopping.code else broker.bucket_trouble or broker.metadata_trouble
-        if trouble is not None:  # what keeps it from opening a session
+        if trouble is not None:  # this keeps the broker from opening a session
             return HealthAnswer(status="not serving", reason=f"{error.message}; {trouble.message}", hint=trouble.hint)
         return HealthAnswer(status="not serving", reason=error.message, hint=error.hint)
     return HealthAnswer(status="not serving", reason="the broker is shutting down", hint=Stopping.default_hint)
 
 
 def _trouble(broker: ProbedBroker) -> HealthAnswer | None:
-    """What an operator should know of a broker that serves: the worst of it, and damage in any case."""
+    """Returns the worst problem of a broker that serves, with all damaged partitions; None if there is no problem."""
     refused = tuple(_refused(broker, partition, error) for partition, error in islice(sorted(broker.refused.items()), REFUSED_MAX))
     for status, trouble in (("no writes", broker.bucket_trouble), ("no changes", broker.metadata_trouble)):
         if trouble is not None:
@@ -122,8 +128,8 @@ def _trouble(broker: ProbedBroker) -> HealthAnswer | None:
         return None
     return HealthAnswer(
         status="damaged partitions",
-        reason=f"{len(broker.refused)} partitions are refused, since what is stored of them is damaged; the others are served",
-        hint="Restore the objects that are named from a backup, then restart this broker.",
+        reason=f"{len(broker.refused)} partitions are refused, since their stored data is damaged; the others are served",
+        hint="Restore the named objects from a backup, then restart this broker.",
         refused_partitions=refused,
     )
 
@@ -131,7 +137,7 @@ def _trouble(broker: ProbedBroker) -> HealthAnswer | None:
 def _refused(broker: ProbedBroker, partition: TopicPartition, error: Corrupt) -> RefusedPartition:
     try:
         topic = broker.topic_cache.by_id(partition.topic_id).name
-    except TidelogError:  # just deleted
+    except TidelogError:  # deleted a moment ago
         topic = partition.topic_id
     reason = error.message.replace(partition.topic_id, topic)
     return RefusedPartition(topic=topic, partition=partition.partition, reason=reason, hint=error.hint)

@@ -1,10 +1,10 @@
-"""Reads all settings of a broker process in one place: flags over TIDELOG_* variables over a TOML file over defaults.
+"""Reads all settings of a broker process in one place: flags override TIDELOG_* variables, which override a TOML file and defaults.
 
     tidelog serve --linger-ms 250        TIDELOG_LINGER_MS=250        linger_ms = 250   (in the file)
 
-A setting has one name, the same everywhere. Buffers and caches that are not set get shares of memory_bytes_max (memory_shares.py).
-Reads the file, that of a password, and the host's name, and nothing else. Invariant: what is returned was checked, and every name
-that was given is a setting.
+A setting has the same name everywhere. Buffers and caches that are not set get shares of memory_bytes_max (memory_shares.py). The
+only I/O is reading the TOML file, the password file and the host name. Invariant: returned settings are checked, and every given
+name is a setting.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CLIENT_VARIABLES = frozenset(
 _OF_SERVICES = re.compile(
     r"TIDELOG(?:_\w+)?_(?:SERVICE_HOST=.*|SERVICE_PORT(?:_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?=.*)"
 )
-# Names of earlier versions whose new name is not the most similar one.
+# Former names of settings whose new name is not the most similar one.
 _RENAMED = {
     "hot_pool_bytes_max": "tail_cache_bytes_max",
     "cold_pool_bytes_max": "read_cache_bytes_max",
@@ -69,7 +69,7 @@ DEV: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Holds the limits of the HTTP and gRPC listeners: what one request may hold, and how long it may take."""
+    """The limits of the HTTP, gRPC and Kafka listeners: sizes of requests, connections, and times."""
 
     # Body of one request. The broker refuses a longer one before it has read it whole.
     request_bytes_max: int = 16 * MIB
@@ -151,7 +151,7 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Holds all settings of a broker or compactor process: its own, and a section for each package."""
+    """All settings of a broker or compactor process: its own, and a section for each package."""
 
     # Directory of this broker's metadata (SQLite) and lock, and of the bucket where `bucket` is empty.
     data_dir: Path
@@ -193,13 +193,14 @@ class BrokerSettings:
             self.membership.check_reachable(http=self.http, grpc=self.grpc)
 
     def check_memory(self, *, serves: bool = True) -> None:
-        """Raises InvalidArgument where buffers and caches do not fit into memory_bytes_max. `serves`: this is a broker."""
+        """Raises InvalidArgument if buffers and caches do not fit into memory_bytes_max. `serves`: the process is a broker."""
         sections = (self.segments, self.gateway, self.compaction)
         parts = {name: getattr(section, name) for section in sections for name in PARTS if hasattr(section, name)}
         check_memory(self.memory_bytes_max, parts, serves=serves, compacts=self.compaction.compact or not serves)
 
     @property
     def bucket_url(self) -> str:
+        """The URL of the bucket: `bucket`, or the directory `bucket` in data_dir."""
         return self.bucket or f"file://{self.data_dir.absolute() / 'bucket'}"
 
 
@@ -224,9 +225,10 @@ def load_settings(
     *,
     defaults: Mapping[str, Any] | None = None,
 ) -> BrokerSettings:
-    """The settings that flags, environment and file give together. Flags that are None were not given. `defaults`: of a command.
+    """Returns the settings that flags, environment and file give together.
 
-    Raises InvalidArgument for an unknown name or a value of the wrong kind, naming where it stood.
+    A flag that is None was not given. `defaults` are those of the command. Raises InvalidArgument for an unknown name or a value of
+    the wrong type; the message names the flag, variable or file.
     """
     given = _read_toml(toml) if toml is not None else {}
     for name, text in environ.items():
@@ -251,14 +253,14 @@ def load_settings(
     if chosen.get("etcd"):
         if chosen.get("disk_cache_bytes_max") and "data_dir" not in chosen:
             raise InvalidArgument(
-                "disk_cache_bytes_max is set, and data_dir is not", hint="Say where the broker may keep its files."
+                "disk_cache_bytes_max is set, and data_dir is not", hint="Set data_dir to a directory for the broker's files."
             )
-        chosen.setdefault("data_dir", Path())  # nothing is kept there
+        chosen.setdefault("data_dir", Path())  # with etcd nothing is stored there
         chosen.setdefault("broker_id", default_broker_id(socket.gethostname(), chosen.get("http", _HTTP), os.getpid()))
     if "data_dir" not in chosen:
         raise InvalidArgument(
             "data_dir is not set",
-            hint="Say where a single broker may keep its files: --data-dir DIR, or TIDELOG_DATA_DIR. Of a cluster: --etcd URLS.",
+            hint="Set a directory for a single broker's files: --data-dir DIR, or TIDELOG_DATA_DIR. For a cluster: --etcd URLS.",
         )
     if not str(chosen.get("bucket", "")).startswith("s3://"):
         chosen = _LOCAL_DISK | chosen
@@ -272,7 +274,7 @@ def load_settings(
 
 
 def _memory_parts(chosen: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the bytes of each part of memory_bytes_max: those that were chosen, and shares for the others."""
+    """Returns the bytes of each part of memory_bytes_max: as chosen, and shares for the others."""
     segments, gateway = SegmentSettings(), GatewaySettings()
     compaction = CompactionSettings(**{name: chosen[name] for name in _FILES & chosen.keys()})
     segment_bytes, request_bytes = (
@@ -294,7 +296,10 @@ def _memory_parts(chosen: Mapping[str, Any]) -> dict[str, int]:
 
 
 def default_broker_id(host_name: str, http: str, process_id: int) -> str:
-    """Of a broker that shares its cluster with others: the same after a restart, and another for each process on one machine."""
+    """Returns the default broker_id in a cluster with etcd: host name and HTTP port, so the id survives a restart.
+
+    Port 0 is replaced by the process id, so that two processes on one machine get different ids.
+    """
     port = http.rpartition(":")[2]
     last = port if port.isascii() and port.isdigit() and int(port) else f"pid{process_id}"
     host = re.sub(r"[^A-Za-z0-9._-]+", "-", host_name)[:200] or "host"
@@ -312,20 +317,20 @@ def _read_toml(path: Path) -> dict[str, tuple[str, object]]:
 
 
 def _read_secret(setting: str, path: Path) -> Secret:
-    """What the file holds, without the line break that editors put at its end."""
+    """Reads a secret from a file, without the line break that editors put at its end."""
     try:
         text = path.read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as error:
         raise InvalidArgument(f"{setting}: {path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{setting}: {path} is not text in UTF-8") from None  # the error would show what it holds
+        raise InvalidArgument(f"{setting}: {path} is not text in UTF-8") from None  # the error would show the secret
     if not text:
         raise InvalidArgument(f"{setting}: {path} is empty")
     return Secret(text)
 
 
 def unknown_setting(source: str, name: str, *, spelt: Callable[[str], str]) -> InvalidArgument:
-    """Returns the error for a name that is no setting. Its hint is the new name, or the nearest one, as `spelt` writes it there."""
+    """Returns the error for a name that is no setting. Its hint names the new or nearest name, spelled by `spelt`."""
     known = _known_settings()
     near = [_RENAMED[name]] if name in _RENAMED else difflib.get_close_matches(name, known, n=1)
     if any(name == each.name for kind in _SECTIONS.values() for each in dataclasses.fields(kind)):
@@ -339,7 +344,7 @@ def _as_variable(name: str) -> str:
 
 
 def _known_settings() -> dict[str, type[Any]]:
-    """Returns the type of each setting by its name. Constants (`fixed`) are none."""
+    """Returns the type of each setting by its name. Constants (`fixed`) are not settings."""
     known: dict[str, type[Any]] = {}
     kinds: list[type[Any]] = [BrokerSettings, *_SECTIONS.values()]
     for kind in kinds:
@@ -373,13 +378,13 @@ def _converted(source: str, value: object, kind: Any) -> object:
 
 _SPOKEN: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "Write true or false."),
-    int: ("a whole number", "Write it in digits; bytes may have KiB, MiB or GiB behind them, such as 8MiB."),
+    int: ("a whole number", "Write it in digits; sizes may end in KiB, MiB or GiB, such as 8MiB."),
     float: ("a number", "Write it in digits, such as 250 or 0.5."),
 }
 
 
 def _parse_bytes(text: str) -> int:
-    """A whole number, with KiB or MiB behind it where it counts bytes."""
+    """Parses a whole number, which may end in KiB, MiB or GiB."""
     for unit, factor in (("KiB", KIB), ("MiB", MIB), ("GiB", KIB * MIB)):
         if text.endswith(unit):
             return int(text.removesuffix(unit).strip()) * factor

@@ -1,24 +1,24 @@
-"""Writes appointments to the bucket in numbered batches before they are applied, so that one copy of the metadata alone appoints.
+"""Writes appointments to the bucket in numbered batches before they are applied, so that only one copy of the metadata appoints.
 
-    key: number 41, pending [x]    what these metadata have applied, and the nonces that were noted for batch 42
-      ─▶ recover   LIST what comes after 41: batch 42 with a nonce of `pending` is applied; any other batch is of another copy
+    key: number 41, pending [x]    the last batch that these metadata have applied, and the nonces noted for batch 42
+      ─▶ recover   LIST the batches after 41: batch 42 with a nonce of `pending` is applied; any other batch belongs to another copy
       ─▶ note      a fresh nonce, in a transaction that is guarded by the controller's key
-      ─▶ create    appointments/42 with the nonce and all decisions; where another controller was first: recover
-      ─▶ look      LIST what comes after 42: a batch there shows that 42 was taken before, and collected since
+      ─▶ create    appointments/42 with the nonce and all decisions; if another controller was first: recover
+      ─▶ check     LIST the batches after 42: a batch there shows that 42 was taken before, and collected since
       ─▶ apply     the decisions, in guarded transactions ─▶ number 42, pending []
 
-The same etcd may exist twice, restored from its own snapshot beside the old one or in its place. Both copies then know the same
-sessions and leaders. Each number is created once, so of two copies one alone appoints leaders from there on, and the controllers of
-the other end. A copy that was made between two of these steps has noted the nonce, and applies the same decisions.
+The same etcd may exist twice, restored from its own snapshot beside the old one or in its place. Both copies then hold the same
+sessions and leaders. Each number is created once, so only one of two copies appoints leaders from there on, and the controllers of
+the other copy end. A copy that was made between two of these steps has noted the nonce, and applies the same decisions.
 
-A batch without appointments is a proof (`prove`): what the metadata held before its nonce was noted is true of each copy that
-appoints later. The controller writes one before a snapshot, a mark of a deletion or the registration of an altered topic.
+A batch without appointments is a proof (`prove`): every copy that appoints later holds what the metadata held before the nonce of
+the batch was noted. The controller writes one before a snapshot, a mark of a deletion or the registration of an altered topic.
 
 A create whose fsync failed ends the broker: the batch is not applied, since a power cut may free its number for another copy.
 
 Invariants (tests/simulation/appointments_model.py and snapshots_model.py explore all interleavings): the controller changes no
-leader and asks none to hand over but by a batch; a batch is applied by all metadata that have noted its nonce, and by no others;
-what looks like a batch of another copy is believed only while this broker is the controller and the key is unchanged.
+leader, and asks none to hand over, except by a batch; all metadata that have noted the nonce of a batch apply it, and no others do;
+a batch counts as one of another copy only while this broker is the controller and the key is unchanged.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from segments.object_store.interface import ObjectStore, is_unsynced, list_all
 
 # Pause before a request that the bucket refused is sent again.
 PAUSE_S: Final = 0.2
-# For how long the bucket may refuse requests before another broker is to try.
-PATIENCE_S: Final = 15.0
-# How long the watch of the partitions may take to tell what was written.
+# After the bucket has refused requests for this time, another broker should become the controller.
+RETRY_S: Final = 15.0
+# Longest wait for the watch of the partitions to show a write.
 FOLLOW_TIMEOUT_S: Final = 5.0
 # Batches that stay on the bucket.
 BATCHES_KEPT: Final = 100
 # Batches that are written before old ones are collected.
 COLLECTED_EVERY: Final = 50
-# Times that a batch is applied again where leaders change states meanwhile, or the bucket is read again where batches go.
+# Attempts to apply a batch while leaders change states, or to read the bucket while batches are deleted.
 ATTEMPTS_MAX: Final = 8
-# Topics whose partitions get their first leaders in one transaction: it looks at each of them.
+# Topics whose partitions get their first leaders in one transaction, which compares the revision of each.
 TOPICS_AT_ONCE: Final = 50
 
 log = logging.getLogger(__name__)
@@ -75,14 +75,14 @@ _Answer = TypeVar("_Answer")
 
 
 class Part(NamedTuple):
-    """Decisions of a batch that are applied under compares of their own."""
+    """Some decisions of a batch, with the compares (`guards`) that only their transactions need."""
 
     decisions: Sequence[LeadershipChange]
     guards: Sequence[Compare] = ()
 
 
 class _Known(NamedTuple):
-    """The key, as this controller has read or written it."""
+    """The progress key as this controller has last read or written it, and the guard of its election."""
 
     progress: Progress
     revision: Revision
@@ -90,7 +90,10 @@ class _Known(NamedTuple):
 
 
 class AppointmentLog:
-    """The batches of one cluster. Its owner is the controller, which passes the guard of its present election to each call."""
+    """Writes, applies and deletes the batches of appointments of one cluster.
+
+    The controller owns it, and passes the guard of its present election to each call. One call runs at a time.
+    """
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class AppointmentLog:
         new_nonce: Callable[[], bytes],
         gave_up: Callable[[], None],
     ) -> None:
-        """`gave_up` is called when the bucket has refused requests for PATIENCE_S."""
+        """`gave_up` is called when the bucket has refused requests for RETRY_S."""
         self._bucket = bucket
         self._metadata = metadata
         self._partitions = partitions
@@ -128,29 +131,29 @@ class AppointmentLog:
 
     @property
     def may_collect(self) -> bool:
-        """Whether there are enough old batches to delete some."""
+        """True if there are enough old batches to delete some."""
         return self._known is not None and self._known.progress.number >= self._collected_to + BATCHES_KEPT + COLLECTED_EVERY
 
     async def recover(self, guard: Sequence[Compare]) -> None:
         """Applies the batch that a controller before this one may have created and not applied.
 
-        Raises Rejected where another copy of the metadata has appointed leaders (`ending`), Fenced where this broker is the
-        controller no more, Corrupt where a batch can't be read, Unavailable, OutcomeUnknown.
+        Raises Rejected if another copy of the metadata has appointed leaders (`ending`) or a batch cannot be read, Fenced if this
+        broker is not the controller any more, Unavailable, OutcomeUnknown.
         """
         async with self._one_at_a_time:
             await self._recovered(guard)
 
     async def confirm(self, guard: Sequence[Compare]) -> None:
-        """Looks for batches of another copy of the metadata, past what is known. Errors as of `recover`."""
+        """Lists the bucket again for batches of another copy of the metadata. Raises what `recover` raises."""
         async with self._one_at_a_time:
             self._known = None
             await self._recovered(guard)
 
     async def prove(self, guard: Sequence[Compare]) -> None:
-        """Creates and applies a batch without appointments, so that no other copy of the metadata has appointed leaders before it.
+        """Creates and applies a batch without appointments, which shows that no other copy of the metadata has appointed leaders.
 
-        Each copy that appoints later was made after its nonce was noted. So that copy holds what these metadata held before the
-        call, and what the caller writes to the bucket about it is true of that copy. Errors as of `recover`.
+        Each copy that appoints later was made after the nonce of this batch was noted. So that copy holds what these metadata held
+        before the call, and what the caller writes to the bucket about them is true of that copy. Raises what `recover` raises.
         """
         async with self._one_at_a_time:
             for _ in range(ATTEMPTS_MAX):
@@ -166,9 +169,9 @@ class AppointmentLog:
             raise Unavailable("the appointments on the bucket changed each time that they were read; nothing was written")
 
     async def appoint(self, parts: Sequence[Part], guard: Sequence[Compare]) -> None:
-        """Writes and applies one batch of those decisions whose states have not changed. Errors as of `recover`.
+        """Writes and applies one batch of the decisions whose states have not changed. Raises what `recover` raises.
 
-        Where it fails, the batch may be applied later: plan again from what is stored then.
+        If it fails, the batch may be applied later: the caller plans again from what is stored then.
         """
         async with self._one_at_a_time:
             known = await self._recovered(guard)
@@ -186,7 +189,8 @@ class AppointmentLog:
     async def collect(self) -> None:
         """Deletes the batches before the newest BATCHES_KEPT. Raises Unavailable.
 
-        Metadata that are behind a deleted batch find a later one, so they can't write it again and apply it.
+        A copy of the metadata that is behind a deleted batch finds a later one, so it cannot create and apply the deleted one
+        again.
         """
         if self._known is None:
             return
@@ -207,8 +211,11 @@ class AppointmentLog:
         return None
 
     async def _write(self, batch: Batch, parts: Sequence[Part], known: _Known) -> bool:
-        """Creates and applies a batch whose nonce is noted. Returns False where its number was taken, perhaps by a lost answer."""
-        self._known = None  # whatever comes now, the bucket is asked before the next batch
+        """Creates and applies a batch whose nonce is noted.
+
+        Returns False if its number is taken, perhaps by an attempt without an answer.
+        """
+        self._known = None  # however this ends, the bucket is read before the next batch
         self._uncreated = batch
         created = await self._create(batch)
         self._uncreated = None
@@ -218,7 +225,7 @@ class AppointmentLog:
         if await self._batches_after(batch.number):
             raise await self._ended_by(batch.number, known)
         self._known = await self._apply(batch, parts, known)
-        await self._partitions.wait_for(self._known.progress.applied_at, timeout_s=FOLLOW_TIMEOUT_S)  # what is planned next
+        await self._partitions.wait_for(self._known.progress.applied_at, timeout_s=FOLLOW_TIMEOUT_S)  # for the next plan
         return True
 
     # ── what is on the bucket ───────────────────────────────────────────────────────────────────────────────────────────
@@ -251,19 +258,19 @@ class AppointmentLog:
             except (Corrupt, Rejected) as error:  # a broker of a newer version may read it
                 self._gave_up()
                 raise Rejected(
-                    f"no leaders are appointed, since the pending appointments can't be read: {error.message}",
+                    f"no leaders are appointed, since the pending appointments cannot be read: {error.message}",
                     hint=f"If a newer Tidelog wrote {key}, upgrade the brokers. If it is damaged, restore it from a backup. "
-                    "Only where no second copy of the metadata exists, it may be deleted: leaders are then appointed again.",
+                    "If no second copy of the metadata exists, you may delete it: leaders are then appointed again.",
                     key=key,
                 ) from error
             if batch.nonce not in progress.pending:
                 raise await self._ended_by(number, known)
-            log.warning("appointments batch=%s were created and not applied to the end; applying them", number)
+            log.warning("appointments not fully applied batch=%s; applying them", number)
             known = await self._apply(batch, [], known)
         raise Unavailable("the appointments on the bucket changed each time that they were read; nothing was appointed")
 
     async def _create(self, batch: Batch) -> bool:
-        """Returns whether this request has created the batch. False where its number is taken."""
+        """Returns whether this call has created the batch: False if its number is taken."""
         key, body = appointments_key(batch.number), encode_batch(batch)
 
         async def create() -> None:
@@ -275,7 +282,7 @@ class AppointmentLog:
                 raise
 
         try:
-            await self._patiently(create)
+            await self._retry_request(create)
         except AlreadyExists:
             return False
         return True
@@ -284,13 +291,13 @@ class AppointmentLog:
         """Returns the error for a batch that a power cut may remove. If it were applied, a second copy could create the number."""
         self.ending = self._unsynced = Rejected(
             f"appointments may not be durable: {error.message}",
-            hint="Check the disk under the bucket, then start the broker again: it applies what is there.",
+            hint="Check the disk under the bucket, then start the broker again: it applies the batches that exist.",
             key=key,
         )
         return self._unsynced
 
     async def _batches_after(self, number: int) -> list[int]:
-        """Returns the first two numbers of later batches."""
+        """Returns the numbers of at most two batches after `number`, in order."""
         found: list[int] = []
         start_after = appointments_key(number)
         while len(found) < 2:
@@ -303,14 +310,16 @@ class AppointmentLog:
         return found[:2]
 
     async def _ended_by(self, number: int, known: _Known) -> Rejected | Fenced:
-        """Returns the error for a batch that is not of these metadata, unless the next controller of them may have created it."""
+        """Returns the error for a batch of another copy of the metadata: Fenced if a newer controller of this copy may have created
+        it.
+        """
         if not (await self._metadata.transact(self._guards(known), [])).succeeded:
-            return Fenced("nothing was appointed: another broker is the controller by now, or has appointed leaders")
-        await self._patiently(self._check_not_superseded)
+            return Fenced("nothing was appointed: another broker has become the controller, or has appointed leaders")
+        await self._retry_request(self._check_not_superseded)
         self.ending = Rejected(
-            f"{appointments_key(number)} of {self._bucket.url} holds appointments of which the metadata know nothing: they were "
+            f"{appointments_key(number)} of {self._bucket.url} holds appointments that the metadata do not contain: they were "
             "set back to a backup, or they exist twice (a copy of the data directory, or of etcd)",
-            hint="Where another broker runs on a copy of them, it goes on, and this copy must not be used any more. Else stop all "
+            hint="If another broker runs on a copy of them, it continues, and this copy must not be used any more. Else stop all "
             "brokers, make the metadata store empty (etcd; or without it, move metadata.sqlite* out of the data directory), and "
             f"run `{RESTORE_COMMAND}`.",
             number=number,
@@ -325,9 +334,12 @@ class AppointmentLog:
             raise
 
     async def _read(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Returns what the bucket answers to a LIST or GET. Where it refuses this broker, another may have other credentials."""
+        """Returns the answer to a LIST or GET.
+
+        If the bucket denies it to this broker, another broker with other credentials should try.
+        """
         try:
-            return await self._patiently(request)
+            return await self._retry_request(request)
         except Denied as error:
             self._gave_up()
             raise Denied(
@@ -335,15 +347,15 @@ class AppointmentLog:
                 hint=f"Allow the broker to list the bucket, and to read, create and delete objects below {APPOINTMENTS}.",
             ) from error
 
-    async def _patiently(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Returns what the bucket answers; what it refuses is sent again for PATIENCE_S."""
+    async def _retry_request(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Returns the answer of the bucket; repeats refused requests for RETRY_S."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(RETRY_S):
                 pauses = RetryPauses(PAUSE_S, PAUSE_S)
-                return await retry(request, on=(Unavailable, OutcomeUnknown), pauses=pauses, for_s=PATIENCE_S - PAUSE_S)
+                return await retry(request, on=(Unavailable, OutcomeUnknown), pauses=pauses, for_s=RETRY_S - PAUSE_S)
         except TimeoutError as error:
             self._gave_up()
-            raise OutcomeUnknown(f"{self._bucket.url} did not answer within {PATIENCE_S:g} s") from error
+            raise OutcomeUnknown(f"{self._bucket.url} did not answer within {RETRY_S:g} s") from error
         except (Unavailable, OutcomeUnknown):
             self._gave_up()
             raise
@@ -354,7 +366,7 @@ class AppointmentLog:
         return [*known.guard, Compare(self._layout.appointments, known.revision)]
 
     def _is_newest(self, decision: LeadershipChange) -> bool:
-        """Whether the state that it was decided on is the stored one, as far as the watch tells."""
+        """Returns whether the state that the decision was made on is the newest one that the watch has shown."""
         held = self._partitions.states.get(decision.partition)
         return (held[1] if held is not None else Revision(0)) == decision.read_at
 
@@ -365,18 +377,18 @@ class AppointmentLog:
     async def _put(self, known: _Known, progress: Progress) -> _Known:
         result = await self._metadata.transact(self._guards(known), [Put(self._layout.appointments, encode_progress(progress))])
         if not result.succeeded:
-            raise Fenced("appointments were not written: this broker is the controller no more, or another has appointed leaders")
+            raise Fenced("appointments were not written: another broker has become the controller, or has appointed leaders")
         return _Known(progress, result.revision, known.guard)
 
     async def _apply(self, batch: Batch, parts: Sequence[Part], known: _Known) -> _Known:
-        """Applies `parts`, which are the batch as it was planned just now; without any, what the batch still changes."""
+        """Applies `parts`, the decisions of the batch as just planned; without parts, the decisions that still change a state."""
         applied_at = Revision(0)
         try:
             for part in parts:
                 guards = [*self._guards(known), *part.guards]
                 revision = await leadership.write(self._metadata, part.decisions, self._layout, guards=guards)
                 applied_at = max(applied_at, revision)
-        except Fenced:  # by a leader that has handed over since, or a topic that has changed
+        except Fenced:  # a leader has handed over since, or a topic has changed
             parts = ()
         if not parts and batch.appointments:
             applied_at = max(applied_at, await self._apply_again(batch, known))
@@ -386,7 +398,7 @@ class AppointmentLog:
         decided = {appointment.of: appointment.state for appointment in batch.appointments}
         applied_at = Revision(0)
         for _ in range(ATTEMPTS_MAX):
-            parts = await self._what_is_left(decided)
+            parts = await self._remaining_parts(decided)
             try:
                 for part in parts:
                     guards = [*self._guards(known), *part.guards]
@@ -399,8 +411,8 @@ class AppointmentLog:
             return applied_at
         raise Unavailable(f"appointments batch {batch.number} was not applied to the end: the partitions changed each time")
 
-    async def _what_is_left(self, decided: dict[TopicPartition, PartitionState]) -> list[Part]:
-        """What a batch still changes, from what is stored now; no cache is asked. States that can't be read are passed over."""
+    async def _remaining_parts(self, decided: dict[TopicPartition, PartitionState]) -> list[Part]:
+        """Returns the decisions that still change a stored state, read past every cache. Skips states that cannot be read."""
         current = await self._read_states(decided)
         later: list[LeadershipChange] = []
         first: dict[TopicId, list[LeadershipChange]] = {}
@@ -413,7 +425,7 @@ class AppointmentLog:
                 first.setdefault(partition.topic_id, []).append(LeadershipChange(partition, revision, again))
             elif again is not None:
                 later.append(LeadershipChange(partition, revision, again))
-        topics = await self._topics() if first else {}  # of a topic that is gone, nothing begins
+        topics = await self._topics() if first else {}  # partitions of a deleted topic get no leader
         there = [topic_id for topic_id in first if topic_id in topics]
         parts = [Part(later)] if later else []
         for start in range(0, len(there), TOPICS_AT_ONCE):
@@ -439,7 +451,7 @@ class AppointmentLog:
             page = await self._metadata.range(self._layout.partitions, start_after=page.items[-1].key, limit=PAGE_PARTITIONS)
 
     async def _topics(self) -> dict[TopicId, Compare]:
-        """By id, what holds while the topic is as it is now. Topics that can't be read are passed over."""
+        """Returns, by topic id, the compare that holds while the topic is unchanged. Skips topics that cannot be read."""
         topics: dict[TopicId, Compare] = {}
         page = await self._metadata.range(self._layout.topics, limit=PAGE_PARTITIONS)
         while True:

@@ -1,12 +1,14 @@
-"""The controller: one broker at a time that seals the sessions of the dead and says who leads what.
+"""The controller: one broker at a time that seals the sessions of dead brokers and appoints leaders.
 
-    elected (its key is created under the broker's lease) ─▶ look ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ look …
+    elected (its key is created under the broker's lease) ─▶ read ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ read …
 
-It decides in metadata/controller/plan.py; here it acts, and appoints leaders by batches on the bucket (appointment_log.py). What
-waits for the bucket goes on alongside: no slow object holds up a look at the cluster. Of 100,000 partitions only those that have
-changed are looked at, and of changes in quick succession all at once.
-Invariants: a session is sealed only after a reading past every cache has shown that it is not registered, which is then so for
-ever; nothing is written but under the guard that this broker is the controller still, and the metadata are those it began with.
+metadata/controller/plan.py decides; this module acts, and appoints leaders by batches on the bucket (appointment_log.py). Requests
+to the bucket run in tasks of their own, so a slow object delays no plan. A plan covers only the partitions that have changed since
+the last one, and changes in quick succession share a plan.
+
+Invariants:
+- A session is sealed only after a read past every cache has shown that it is not registered. It can never be registered again.
+- Every write carries the guard that this broker is still the controller, and that the metadata are those that it began with.
 """
 
 from __future__ import annotations
@@ -52,34 +54,37 @@ from metadata.topics.topic import Topic
 from segments.object_store.interface import ObjectStore
 from segments.wal.session import Session, seal
 
-# Before what failed is tried again; doubled each time that it fails once more.
+# Pause after a failure; it doubles with each failure that follows.
 PAUSE_S = 0.2
 PAUSE_S_MAX = 5.0
-# From one look to the next, at least: many changes in quick succession cost one look, not one each.
+# Shortest time between two plans: many changes in quick succession cost one plan.
 LOOK_INTERVAL_S = 0.02
-# Of the time, at most: where a plan takes long, such as of ten thousand new partitions, the next one waits for longer.
+# Largest share of the time that goes into plans: after a long plan, such as for ten thousand new partitions, the next one waits.
 PLANNING_SHARE = 1 / 3
-# Decisions in one batch of appointments. Before the next batch it is asked whether the brokers that they name are all there still.
+# Decisions in one batch of appointments. The rest is planned again if a broker has come or gone before the next batch.
 BATCH_DECISIONS_MAX: Final = 4000
-# For a bucket that does not answer. It may answer another broker: then this one stands aside.
-SEAL_PATIENCE_S = 15.0
+# Time limit of a seal. The bucket may answer another broker, so this one then does not stand for election for ASIDE_S.
+SEAL_TIMEOUT_S = 15.0
 ASIDE_S = 5.0
-# Before the topics are read again, where what no topic is known for could not be forgotten, and none has changed.
+# If the states of deleted topics could not be deleted, and no topic has changed, the topics are read again after this time.
 FORGET_AGAIN_S = 60.0
-# How long the watch may take to tell of what was written here.
+# Longest wait for the watch to show a write of this controller.
 FOLLOW_TIMEOUT_S = 5.0
 
 log = logging.getLogger(__name__)
 
-# What holds while this broker is the controller: of its own key, and of the cluster's id, so that it does nothing in metadata that
-# were emptied or restored under it.
+# Compares that hold while this broker is the controller: one of its key, and one of the cluster's id. The second keeps it from
+# changing metadata that were emptied or restored while it ran.
 Guard = tuple[Compare, Compare]
 
 _TRIED_AGAIN = (TidelogError, RevisionCompacted)
 
 
 class Controller:
-    """Of one session of a broker. Its owner runs `run()` as a task, which stands for election for as long as it runs."""
+    """Stands for election in one session of a broker, and does the controller's work while it is elected.
+
+    Its owner runs `run()` as a task, and calls `resign()` before a clean stop.
+    """
 
     def __init__(
         self,
@@ -99,7 +104,7 @@ class Controller:
         now_ms: Callable[[], int],
         new_nonce: Callable[[], bytes],
     ) -> None:
-        """`new_nonce`: a value that no other call of any process returns, for a batch of appointments."""
+        """`new_nonce` returns a value for a batch of appointments that no other call of any process returns."""
         self._bucket = bucket
         self._metadata = metadata
         self._topics = topics
@@ -124,8 +129,8 @@ class Controller:
         self._aside_until_s = 0.0
         self._identity: Compare | None = None
         self._holder: KeyValue | None = None
-        self._told_of: Revision | None = None
-        """The election that the log has told of."""
+        # The election that was logged.
+        self._logged_election: Revision | None = None
         self._mirror: TopicMirror | None = None
         self._copying: asyncio.Task[None] | None = None
         self._elected_by: Guard | None = None
@@ -137,6 +142,7 @@ class Controller:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
+        """Runs until cancelled. Raises Rejected if another copy of the metadata has appointed leaders."""
         watched = RangeWatch(self._metadata, self._layout.controller, replace=self._holder_is, apply=self._holder_changed)
         forget = [
             self._brokers.subscribe(self._brokers_changed),
@@ -157,16 +163,16 @@ class Controller:
                         recovered = guard is not None and self._appointments.was_recovered(guard)
                         mirror = self._copies(tasks, recovered=recovered)
                         if guard is not None and mirror is not None:
-                            await self._look_and_act(tasks, guard, mirror)
-                        else:  # all is read anew at an election
+                            await self._act(tasks, guard, mirror)
+                        else:  # the next election begins with all partitions
                             self._ledger = None
                             self._asked_s.clear()
                             self._stale_partitions.clear()
                             self._stale_topics.clear()
-                        if guard is not None and not recovered:  # another copy may have appointed: nothing is sealed before
+                        if guard is not None and not recovered:  # before any seal, since another copy may have appointed
                             self._start(tasks, "recover appointments", partial(self._appointments.recover, guard))
                     except _TRIED_AGAIN as error:
-                        log.warning("the controller tries again: %s", error)
+                        log.warning("controller failed; retrying: %s", error)
                         await asyncio.sleep(pause_s)
                         pause_s = min(2 * pause_s, PAUSE_S_MAX)
                         continue
@@ -191,7 +197,9 @@ class Controller:
                 self._wake()
 
     async def _elected(self) -> Guard | None:
-        """What guards the controller's writes, where this broker is it; None where another is."""
+        """Returns the guard of the controller's writes if this broker is the controller, standing for election if there is none;
+        else None.
+        """
         if self._identity is None:
             stored = await self._metadata.get(self._layout.cluster_id)
             self._identity = Compare(self._layout.cluster_id, stored.mod_revision if stored is not None else 0)
@@ -219,13 +227,13 @@ class Controller:
         return self._guard(result.revision, self._identity)
 
     def _guard(self, elected_at: Revision, identity: Compare) -> Guard:
-        if elected_at != self._told_of:  # an election may be met more than once: the watch comes later, an answer is lost
-            log.info("%s is the controller", self._broker_id)
-            self._told_of = elected_at
+        if elected_at != self._logged_election:  # an election may be seen twice: by its answer and by the watch
+            log.info("controller elected broker=%s", self._broker_id)
+            self._logged_election = elected_at
         return Compare(self._layout.controller, elected_at), identity
 
     def _copies(self, tasks: asyncio.TaskGroup, *, recovered: bool) -> TopicMirror | None:
-        """Begins, goes on with or ends what the controller does from time to time: copies to the bucket, and compaction."""
+        """Starts, continues or ends the periodic tasks of the controller: copies to the bucket, and compaction of revisions."""
         if recovered and self._mirror is None:
             self._mirror = TopicMirror(
                 self._bucket, self._metadata, self._topics, self._layout, now_ms=self._now_ms, prove=self._prove
@@ -249,21 +257,21 @@ class Controller:
         try:
             await self._appointments.prove(self._elected_by)
         finally:
-            self._changed.set()  # where another copy has appointed, the next look ends this broker
+            self._changed.set()  # if another copy has appointed, the next plan ends this broker
 
     async def resign(self) -> None:
-        """What is left to do at a stop in order, while others wait."""
+        """Writes the last snapshot of the metadata before a clean stop, if this broker is the controller."""
         if self._mirror is not None:
             await self._snapshots.last()
 
     # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Guard, mirror: TopicMirror) -> None:
+    async def _act(self, tasks: asyncio.TaskGroup, guard: Guard, mirror: TopicMirror) -> None:
         broker_changes = self._broker_changes
         steps = await self._plan()
         if steps.unregistered:
-            await self._seal_the_dead(tasks, steps.unregistered)
-        if not self._appointments.is_recovered(guard):  # also where nothing is to be decided: another copy may have appointed
+            await self._seal_dead_sessions(tasks, steps.unregistered)
+        if not self._appointments.is_recovered(guard):  # even without a decision, since another copy may have appointed
             self._start(tasks, "recover appointments", partial(self._appointments.recover, guard))
         later = [decision for decision in steps.decisions if decision.read_at]
         if later:
@@ -276,10 +284,10 @@ class Controller:
             self._start(tasks, "forget deleted topics", partial(self._forget, steps.closing, steps.forgotten, guard, mirror))
         if self._appointments.may_collect:
             self._start(tasks, "collection of old appointments", self._appointments.collect)
-        await self._expel_who_does_not_release(guard)
+        await self._expel_late_leaders(guard)
 
     def _start(self, tasks: asyncio.TaskGroup, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """What waits for the bucket, beside the look that goes on; once at a time. It is planned again when it is done."""
+        """Starts a task that waits for the bucket, unless one of this name runs. The controller plans again when it ends."""
         if what not in self._alongside:
             self._alongside.add(what)
             tasks.create_task(self._finish(what, work), name=what)
@@ -289,19 +297,19 @@ class Controller:
             await work()
         except _TRIED_AGAIN as error:
             if error is self._appointments.ending:
-                raise  # and so ends the broker
+                raise  # which ends the broker
             hint = error.hint if isinstance(error, Rejected) else ""
-            log.error("%s: not done, and tried again: %s %s", what, error, hint)
+            log.error("%s failed; retrying: %s %s", what, error, hint)
             await asyncio.sleep(PAUSE_S_MAX if isinstance(error, Rejected) else PAUSE_S)
         finally:
             self._alongside.discard(what)
             self._changed.set()
 
     async def _begin(self, first: Sequence[LeadershipChange], guard: Guard, mirror: TopicMirror, planned_at: int) -> None:
-        """Appoints the first leaders of partitions, once their topics are on the bucket, and while these are as they are known.
+        """Appoints the first leaders of partitions once their topics are on the bucket, and if these topics are unchanged.
 
-        Of a topic that was deleted, the controller before may have forgotten the states of its partitions, and this one may have
-        heard of that, and not of the topic yet: epochs would begin anew.
+        The previous controller may have deleted the states of a deleted topic's partitions. If this one's watch has shown that and
+        not yet the topic's deletion, leader epochs would start again at the first one.
         """
         await self._appointments.confirm(guard)
         await mirror.ensure(self._topics_of(first))
@@ -317,7 +325,7 @@ class Controller:
             await self._appointments.appoint(parts, guard)
 
     async def _appoint(self, decisions: Sequence[LeadershipChange], guard: Guard, planned_at: int) -> None:
-        """A batch at a time: where a broker has come or gone since the plan, the rest is planned again."""
+        """Appoints leaders one batch after the other. If a broker has come or gone since the plan, the rest is planned again."""
         for number, batch in enumerate(_batches(decisions)):
             if number and self._broker_changes != planned_at:
                 break
@@ -328,19 +336,19 @@ class Controller:
         return [topic for topic in self._topics.topics() if topic.id in topic_ids]
 
     async def _plan(self) -> Steps:
-        """In a thread: where much has changed it takes a tenth of a second and more."""
+        """Plans in a thread, since a plan with many changes takes a tenth of a second or more."""
         awaited = {self._partitions.states[partition][0].moving_to for partition in self._partitions.moving}
         self._sealed = {session for session in self._sealed if self._partitions.led_by(session) or session in awaited}
         candidates = [registration.candidate for registration in self._brokers.brokers.values()]
         ledger, changes = self._ledger or PartitionLedger(), self._changes(everything=self._ledger is None)
-        self._ledger = None  # until it is told of the changes, whatever comes between
+        self._ledger = None  # the thread owns it; a cancelled plan leaves it half changed
         begun_s = asyncio.get_running_loop().time()
         steps = await asyncio.to_thread(_planned, ledger, changes, candidates, frozenset(self._sealed))
         self._ledger, self._planned_for_s = ledger, asyncio.get_running_loop().time() - begun_s
         return steps
 
     def _changes(self, *, everything: bool) -> Changes:
-        """What the caches have heard of since the last time."""
+        """Returns the changes that the caches have seen since the last plan, or all they hold."""
         known, corrupt = self._partitions.states, self._partitions.corrupt
         partitions, topics = self._stale_partitions, self._stale_topics
         self._stale_partitions, self._stale_topics = set(), {}
@@ -355,36 +363,36 @@ class Controller:
             return {}
         return {topic.id: topic.first_leader_epoch for topic in self._topics.topics() if topic.id in topic_ids}
 
-    async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
+    async def _seal_dead_sessions(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
         alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}
         for session in sessions:
             if session not in alive:
                 self._start(tasks, f"seal session {session}", partial(self._seal, session))
 
     async def _seal(self, session: SessionId) -> None:
-        log.warning("session %s has no broker any more: it is sealed, and its partitions are given to others", session)
+        log.warning("sealing session=%s, whose broker is not registered; its partitions move to other brokers", session)
         try:
-            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_PATIENCE_S)
+            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown):
             self._stand_aside()
             raise
         self._sealed.add(session)
 
     def _stand_aside(self) -> None:
-        """The bucket may answer another broker."""
+        """Makes another broker the controller for ASIDE_S, since the bucket may answer that one."""
         self._aside_until_s = asyncio.get_running_loop().time() + ASIDE_S
 
     async def _forget(
         self, closing: Sequence[TopicPartition], forgotten: Sequence[TopicPartition], guard: Guard, mirror: TopicMirror
     ) -> None:
-        """Of partitions whose topic is gone: asks who leads some to let go, and deletes the states of those that nobody leads.
+        """Asks the leaders of deleted topics' partitions to close them, and deletes the states of those without a leader.
 
-        The topics are read anew: the cache may be behind the states.
+        It reads the topics from the store, since the cache may be behind the states.
         """
         try:
             known = await read_topic_ids(self._metadata, self._layout)
         except Corrupt as error:
-            log.error("partitions of deleted topics are kept, since not all topics can be read: %s", error)
+            log.error("states of deleted topics kept, since not all topics can be read: %s", error)
             self._keep([*closing, *forgotten])
             return
         led = [partition for partition in closing if partition.topic_id not in known]
@@ -397,17 +405,17 @@ class Controller:
         revision = await leadership.write(self._metadata, asked, self._layout, guards=guard)
         gone = await self._with_states(gone, guard)
         if gone:
-            await self._appointments.prove(guard)  # of a deletion that is done: a copy that appoints later knows of it
+            await self._appointments.prove(guard)  # each copy that appoints later then holds the deletion
             await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
             revision = await leadership.forget(self._metadata, gone, self._layout, guards=guard)
-        await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
+        await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # or the next plan would repeat all this
 
     async def _with_states(self, gone: Sequence[TopicPartition], guard: Guard) -> list[TopicPartition]:
-        """Those that have states still. Fenced where the metadata have none of a topic's: what is known here is of before.
+        """Returns the partitions whose states still exist. Raises Fenced if the store holds no state of one of their topics.
 
-        What is marked is deleted from the bucket. Where a topic was deleted, its states stand. It may also be gone with all the
-        metadata, or never have been in those of a backup: then no state of it is there, either. Of which none is known any more,
-        since the plan, was marked by who deleted them, or is gone in the same way.
+        A topic that is marked as deleted loses its records. While a state exists, the topic really was deleted. Without one, the
+        topic may be missing because all metadata were emptied or set back to a backup, so it must not be marked. A topic whose
+        states are gone from the cache since the plan was marked by the controller that deleted them, or is missing for that reason.
         """
         states, corrupt = self._partitions.states, self._partitions.corrupt
         there = [partition for partition in gone if partition in states or partition in corrupt]
@@ -416,7 +424,9 @@ class Controller:
         room = OPERATIONS_MAX - len(guard)
         for first in range(0, len(compares), room):
             if not (await self._metadata.transact([*guard, *compares[first : first + room]], [])).succeeded:
-                raise Fenced("topics were not marked as deleted: this broker is the controller no more, or knows too little by now")
+                raise Fenced(
+                    "topics not marked as deleted: another broker became the controller, or its view of the states is stale"
+                )
         return there
 
     def _keep(self, partitions: Sequence[TopicPartition]) -> None:
@@ -424,12 +434,12 @@ class Controller:
         self._forget_again_s = asyncio.get_running_loop().time() + FORGET_AGAIN_S
 
     def _may_forget(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Whether it is worth the while to read all topics for these."""
+        """Returns whether to read all topics again: something has changed since the last try, or FORGET_AGAIN_S have passed."""
         again = asyncio.get_running_loop().time() >= self._forget_again_s
         return again or self._not_forgotten != (partitions, self._topics.revision)
 
-    async def _expel_who_does_not_release(self, guard: Guard) -> None:
-        """A leader that was asked to hand over, and has not in time, loses its registration, and so its session."""
+    async def _expel_late_leaders(self, guard: Guard) -> None:
+        """Deletes the registration of a leader that has not handed over in time, so that its session is sealed."""
         now_s = asyncio.get_running_loop().time()
         asked = {}
         for partition in self._partitions.moving:
@@ -441,12 +451,12 @@ class Controller:
         for broker_id, registered in (await read_brokers(self._metadata, self._layout)).items() if late else ():
             if registered.registration.session in late:
                 session = registered.registration.session
-                log.error("broker %s does not hand over its partitions: its session %s is ended", broker_id, session)
+                log.error("ending session=%s broker=%s: it did not hand over its partitions in time", session, broker_id)
                 key = self._layout.broker(broker_id)
                 await self._metadata.transact([*guard, Compare(key, registered.revision)], [Delete(key)])
 
     async def _wait(self) -> None:
-        """For a change, or for when somebody is late, or this broker may stand again."""
+        """Waits for a change, for the next deadline of a handover, or until this broker may stand for election again."""
         now_s = asyncio.get_running_loop().time()
         look_at_s = [since_s + self._release_timeout_s for _, since_s in self._asked_s.values()]
         look_at_s += [at_s for at_s in (self._aside_until_s, self._forget_again_s) if at_s > now_s]
@@ -474,14 +484,14 @@ class Controller:
 
 
 def _batches(decisions: Iterable[LeadershipChange]) -> Iterator[list[LeadershipChange]]:
-    """The decisions in order, in as many as one batch has."""
+    """Splits the decisions, in order, into batches of BATCH_DECISIONS_MAX."""
     left = iter(decisions)
     while batch := list(islice(left, BATCH_DECISIONS_MAX)):
         yield batch
 
 
 def _by_topics(decisions: Iterable[LeadershipChange]) -> Iterator[dict[TopicId, list[LeadershipChange]]]:
-    """The decisions by topic, in as many topics as one transaction may look at."""
+    """Groups the decisions by topic, TOPICS_AT_ONCE topics at a time."""
     topics: dict[TopicId, list[LeadershipChange]] = {}
     for decision in decisions:
         topics.setdefault(decision.partition.topic_id, []).append(decision)

@@ -1,16 +1,17 @@
-"""Copies the cluster's metadata to the bucket from time to time, so that losing etcd loses little. Its bytes:
-metadata/backup/snapshot.py.
+"""Copies the cluster's metadata to the bucket at an interval, so that losing etcd loses little.
+
+metadata/backup/snapshot.py draws the bytes of a snapshot.
 
     metadata/snapshot-41-9001   …   metadata/snapshot-57-9760        the newest SNAPSHOTS_KEPT are kept
                       │  └ revision
                       └ the last batch of appointments that these metadata have applied
 
 The controller writes a snapshot at each interval and once more when it ends in order, unless nothing has changed. A controller
-that was replaced by another one of the same metadata does no harm: its snapshot is true of its revision. A snapshot that fails is
-logged and tried again at the next interval.
+that was replaced by another one of the same metadata does no harm: its snapshot is correct for its revision. A snapshot that fails
+is logged and tried again at the next interval.
 
 Revisions of two copies of the metadata cannot be compared. So the controller creates a batch of appointments before each snapshot,
-which it can do in one copy alone. Invariant: of two copies, the snapshot of the one that has lost stands before each snapshot that
+which succeeds in one copy only. Invariant: of two copies, the snapshot of the one that has lost stands before each snapshot that
 the winner has written since they were copied (tests/simulation/snapshots_model.py explores all interleavings).
 """
 
@@ -34,16 +35,17 @@ from segments.object_store.interface import ObjectStore, list_all
 
 SNAPSHOTS_KEPT = 10
 PAGE_KEYS = 1000
-# History may be compacted while it is read, where the keys are many and changes too.
+# Attempts to read all keys at one revision: with many keys and changes, etcd may compact that revision in between.
 ATTEMPTS_MAX = 3
-# For the snapshot at the end.
+# Time limit of the snapshot before a clean stop.
 LAST_TIMEOUT_S = 5.0
 
 log = logging.getLogger(__name__)
 
 
 class MetadataSnapshots:
-    """Its owner runs `run()` as a task while this broker is the controller, and calls `last()` when it ends in order."""
+    """Writes snapshots of the metadata at an interval. Its owner runs `run()` as a task while this broker is the controller, and
+    calls `last()` before a clean stop."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class MetadataSnapshots:
         now_ms: Callable[[], int],
         prove: Callable[[], Awaitable[None]],
     ) -> None:
-        """`prove` creates a batch of appointments. It raises a TidelogError where another copy of the metadata has appointed."""
+        """`prove` creates a batch of appointments. It raises a TidelogError if another copy of the metadata has appointed."""
         self._prove = prove
         self._bucket = bucket
         self._metadata = metadata
@@ -64,18 +66,18 @@ class MetadataSnapshots:
         self._now_ms = now_ms
 
     async def run(self) -> None:
-        """One snapshot every interval, the first after one, until cancelled."""
+        """Writes a snapshot after each interval until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self._try()
 
     async def last(self) -> None:
-        """One more snapshot, unless it takes too long."""
+        """Writes one more snapshot, or logs that it took longer than LAST_TIMEOUT_S."""
         try:
             async with asyncio.timeout(LAST_TIMEOUT_S):
                 await self._try()
         except TimeoutError:
-            log.warning("no last snapshot of the metadata was written: it took longer than %g s", LAST_TIMEOUT_S)
+            log.warning("last metadata snapshot not written: it took longer than %g s", LAST_TIMEOUT_S)
 
     async def _try(self) -> None:
         try:
@@ -86,15 +88,15 @@ class MetadataSnapshots:
             await self._prove()
             await take_snapshot(self._bucket, self._metadata, self._layout, now_ms=self._now_ms)
         except TidelogError as error:
-            log.error("no snapshot of the metadata was written: %s", error)
+            log.error("metadata snapshot failed: %s", error)
 
 
 async def take_snapshot(
     bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, *, now_ms: Callable[[], int]
 ) -> SnapshotPlace | None:
-    """Writes a snapshot of now, and deletes those that are too many.
+    """Writes a snapshot of the present metadata, and deletes all but the newest SNAPSHOTS_KEPT. Returns its place.
 
-    Returns None where the newest one is of this revision or a later one, or where the cluster has no id yet. Raises Unavailable,
+    Returns None if the newest snapshot has this revision or a later one, or if the cluster has no id yet. Raises Unavailable,
     OutcomeUnknown, Denied, Corrupt.
     """
     identity = await metadata.get(layout.cluster_id)
@@ -110,23 +112,25 @@ async def take_snapshot(
             body = await _read(metadata, layout, header, base)
         except RevisionCompacted:
             continue
-        with contextlib.suppress(AlreadyExists):  # by the controller before this one, or by an attempt whose answer was lost
+        with contextlib.suppress(AlreadyExists):  # the previous controller wrote it, or an attempt whose answer was lost
             await bucket.create(snapshot_key(place), body)
         others = [found for found in await list_snapshots(bucket) if found.place != place]
         for old in others[: 1 - SNAPSHOTS_KEPT]:
             await bucket.delete(old.key)
-        log.info("snapshot %s of the metadata was written: %d bytes", place.revision, sum(map(len, body)))
+        log.info("metadata snapshot written revision=%s bytes=%d", place.revision, sum(map(len, body)))
         return place
     raise Unavailable(f"the metadata changed too fast to be read at one revision, {ATTEMPTS_MAX} times")
 
 
 class ListedSnapshot(NamedTuple):
+    """A snapshot on the bucket: its place in the order of snapshots, and its key."""
+
     place: SnapshotPlace
     key: str
 
 
 async def list_snapshots(bucket: ObjectStore) -> list[ListedSnapshot]:
-    """Returns the snapshots that are on the bucket, the newest last. Raises Unavailable, Denied."""
+    """Returns the snapshots on the bucket, the newest last. Raises Unavailable, Denied."""
     found = [
         ListedSnapshot(place, info.key) async for info in list_all(bucket, SNAPSHOTS) if (place := parse_snapshot_key(info.key))
     ]
@@ -134,7 +138,7 @@ async def list_snapshots(bucket: ObjectStore) -> list[ListedSnapshot]:
 
 
 async def place_of_now(metadata: MetadataStore, layout: KeyLayout) -> SnapshotPlace:
-    """Returns where a snapshot of the metadata as they are now would stand. Raises Unavailable, Corrupt."""
+    """Returns the place that a snapshot of the present metadata would have. Raises Unavailable, Corrupt."""
     base = await read_revision_base(metadata, layout)
     found = await metadata.range(layout.appointments, limit=1)
     kept = next((item for item in found.items if item.key == layout.appointments), None)
@@ -142,8 +146,8 @@ async def place_of_now(metadata: MetadataStore, layout: KeyLayout) -> SnapshotPl
 
 
 async def _place_of_next(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> SnapshotPlace | None:
-    """Returns where a snapshot of now stands, None where there is one already, or a later one."""
-    listed = await list_snapshots(bucket)  # before the metadata are read: what is listed is then no newer than these
+    """Returns the place of the next snapshot; None if that snapshot or a later one exists."""
+    listed = await list_snapshots(bucket)  # before the metadata are read, so that no listed snapshot of theirs is newer
     now = await place_of_now(metadata, layout)
     if not listed or listed[-1].place < now:
         return now
@@ -163,7 +167,7 @@ async def _read(metadata: MetadataStore, layout: KeyLayout, header: SnapshotHead
     at = Revision(header.revision - base)
     page = await metadata.range(layout.root, limit=PAGE_KEYS, revision=at)
     while True:
-        # Who reads the bucket is no broker, and must not be able to guess passwords.
+        # Readers of the bucket must not be able to act as a broker, or to guess passwords.
         writer.add(
             item
             for item in page.items

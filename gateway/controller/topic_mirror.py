@@ -1,19 +1,19 @@
-"""Copies the registration of each topic to the bucket, for who reads without the metadata: Spark, and a restore.
+"""Copies the registration of each topic to the bucket, for readers without the metadata store: Spark, and a restore.
 
-    topic made ─────▶ topic-{revision}.json ─▶ its partitions get leaders ─▶ records
+    topic created ──▶ topic-{revision}.json ─▶ its partitions get leaders ─▶ records
     topic altered ──▶ topic-{revision}.json    of a higher revision
-    topic deleted ──▶ deleted-{revision} ────▶ the states of its partitions are forgotten
+    topic deleted ──▶ deleted-{revision} ────▶ the states of its partitions are deleted
 
-Of the controller, from its election on. Each change is an object of its own, create-only, named by the revision that made it, and
-the newest counts: a controller that was replaced and does not know it can only write again what is there. How each is written and
-read: segments/bucket/topic_catalog.py.
+The controller runs it from its election on. Each change is a create-only object of its own, named by the revision that made it, and
+the highest revision counts. A controller that was replaced, and has not noticed, can only write objects that exist already.
+segments/bucket/topic_catalog.py writes and reads these objects.
 
-A copy of the metadata that has lost may not register its alterations. So the controller creates a batch of appointments before it
+A copy of the metadata that has lost must not register its alterations. So the controller creates a batch of appointments before it
 writes them (appointment_log.py).
 
-Invariants: no record lies on the bucket whose topic is not mirrored; a topic whose partitions had leaders and that was deleted is
-marked so before that is forgotten. So a new controller has little to do: a topic whose partitions have states was mirrored before,
-and it looks only at what has changed since the last snapshot.
+Invariants: every topic with records on the bucket is mirrored; a topic whose partitions had leaders is marked as deleted before
+their states are deleted. So a new controller mirrors only the changes since the last snapshot: a topic whose partitions have states
+was mirrored before.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from segments.bucket.topic_catalog import mark_deleted, names_of, write_registra
 from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectStore
 
-# At the same time.
+# PUTs that run at the same time.
 PUTS_MAX = 16
-# After an election, so that the appointments that follow it go first: a batch is written before alterations are.
+# Delay after an election, so that its appointments come first: alterations need a batch of appointments before them.
 CATCH_UP_AFTER_S = 1.0
-# Before what failed is tried again.
+# Pause after a failure.
 PAUSE_S = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class TopicMirror:
-    """Of one election: its owner runs `run()` as a task for as long as this broker is the controller."""
+    """Mirrors topics during one election. Its owner runs `run()` as a task while this broker is the controller."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TopicMirror:
         now_ms: Callable[[], int],
         prove: Callable[[], Awaitable[None]],
     ) -> None:
-        """`now_ms`: the wall clock. `prove`: as of MetadataSnapshots."""
+        """`now_ms` is the wall clock. `prove` creates a batch of appointments, as for MetadataSnapshots."""
         self._prove = prove
         self._bucket = bucket
         self._now_ms = now_ms
@@ -72,10 +72,10 @@ class TopicMirror:
         self._due: dict[TopicId, Topic] = {}
         self._changed = asyncio.Event()
         self._ensuring = asyncio.Lock()  # so that no topic is written twice at the same time
-        self._turns = asyncio.Semaphore(PUTS_MAX)
+        self._puts = asyncio.Semaphore(PUTS_MAX)
 
     async def run(self) -> None:
-        """Mirrors every alteration of a topic, also those from before that no snapshot tells of, until cancelled."""
+        """Mirrors every alteration of a topic until cancelled, including earlier ones that no snapshot contains."""
         forget = self._topics.subscribe(self._topic_changed)
         try:
             caught_up = False
@@ -88,11 +88,11 @@ class TopicMirror:
                         caught_up = True
                     while self._due:
                         due = iter(list(self._due.values()))
-                        await self._prove()  # of what these metadata hold now
-                        while few := list(islice(due, PUTS_MAX)):  # so that a topic that waits for its leaders comes in between
+                        await self._prove()  # a copy of the metadata that has lost fails here
+                        while few := list(islice(due, PUTS_MAX)):  # a topic that waits for its leaders gets the lock in between
                             await self.ensure(few)
                 except TidelogError as error:
-                    log.warning("changes of topics are not on the bucket yet; trying again: %s", error)
+                    log.warning("topic changes not mirrored to the bucket; retrying: %s", error)
                     await asyncio.sleep(PAUSE_S)
                     continue
                 await self._changed.wait()
@@ -100,7 +100,7 @@ class TopicMirror:
             forget()
 
     async def ensure(self, topics: Iterable[Topic]) -> None:
-        """Returns when these are on the bucket. Raises Unavailable, Denied, Corrupt."""
+        """Writes the registrations of these topics to the bucket, unless they are there. Raises Unavailable, Denied, Corrupt."""
         asked = list(topics)
         async with self._ensuring:
             base = await self._revision_base()
@@ -113,7 +113,7 @@ class TopicMirror:
                 del self._due[topic.id]
 
     async def ensure_deleted(self, topic_ids: Collection[TopicId]) -> None:
-        """Returns when the topics of these ids, which were deleted, are marked so. Raises Unavailable, Denied, Corrupt."""
+        """Marks deleted topics on the bucket, by their ids. Raises Unavailable, Denied, Corrupt."""
         names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
         if len(names) < len(topic_ids):
             names |= await names_of(self._bucket, frozenset(topic_ids) - names.keys())  # deleted before this broker started
@@ -127,18 +127,18 @@ class TopicMirror:
     # ── what is written ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _mirror(self, topic: Topic, base: int) -> None:
-        async with self._turns:
+        async with self._puts:
             named = TopicIncarnation(topic.name, topic.id)
             await write_registration(self._bucket, named, Revision(topic.revision + base), encode_topic(topic))
 
     async def _mark_one(self, name: str, topic_id: TopicId, revision: Revision) -> None:
-        async with self._turns:
+        async with self._puts:
             await mark_deleted(self._bucket, TopicIncarnation(name, topic_id), revision, now_ms=self._now_ms())
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
-        """One that was made waits for `ensure`: nobody writes to it before."""
+        """Notes an altered topic as due. A created topic waits for `ensure`, since it has no records before."""
         if new is None:
             assert old is not None, "what is gone was there"
             self._due.pop(old.id, None)
@@ -153,12 +153,14 @@ class TopicMirror:
         base = await self._revision_base()
         snapshots = await list_snapshots(self._bucket)
         now = await place_of_now(self._metadata, self._layout)
-        # A later one is of another copy of the metadata, or of a controller that has taken over.
+        # A later snapshot comes from another copy of the metadata, or from a controller that has taken over.
         known = [found.place.revision for found in snapshots if found.place <= now and found.place.revision <= now.revision]
-        told_to = known[-1] - base if known else 0
+        snapshot_revision = known[-1] - base if known else 0
         topics = self._topics.topics()
         self._names |= {topic.id: topic.name for topic in topics}
-        self._due |= {topic.id: topic for topic in topics if topic.revision > max(told_to, self._mirrored.get(topic.id, 0))}
+        self._due |= {
+            topic.id: topic for topic in topics if topic.revision > max(snapshot_revision, self._mirrored.get(topic.id, 0))
+        }
 
     async def _revision_base(self) -> int:
         if self._base is None:

@@ -1,6 +1,6 @@
-"""What a broker tells Prometheus of its log: what is committed, how long that takes, buffers, pools, and sizes on the bucket.
+"""Metrics of a broker's log: commits and their times, buffers, caches, and sizes on the bucket.
 
-Sizes on the bucket are those of the partitions that this broker leads, so that the sum over brokers is that of the cluster.
+Sizes on the bucket cover the partitions that this broker leads, so the sum over brokers is that of the cluster.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from segments.log.session_log import SessionLog
 from segments.partition.leader_partitions import LeaderPartition
 from segments.read.disk_cache import DiskCache
 
-# Of which each is told on /metrics/detail: seven series and half a kilobyte each, laid out in a second of a thread for all.
+# Most partitions on /metrics/detail: each has seven series of half a kilobyte together, and all take a second of a thread.
 PARTITIONS_MAX = 10_000
 
 
 class StoredBytes(NamedTuple):
-    """On the bucket."""
+    """Bytes of one partition on the bucket."""
 
     # Batches in segments that are in no Parquet file yet.
     segments: int
+    # Parquet files of the newest manifest.
     parquet: int
 
 
 def stored_bytes(led: LeaderPartition) -> StoredBytes:
+    """Returns the bytes of a partition on the bucket, as its leader knows them."""
     return StoredBytes(led.runs.size_bytes, led.history.size_bytes if led.history is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """What the log of a broker holds at the moment, in memory and on the bucket."""
+    """The log of one broker at a scrape: what it holds in memory and on the bucket."""
 
     segments_in_flight: int = gauge("tidelog_segments_in_flight", "Segments on their way to the bucket.")
     oldest_uncommitted_s: float = gauge(
@@ -62,7 +64,10 @@ class LogStatus:
 
 
 class LogMetrics:
-    """Measures the log for /metrics. `sample` is called in the loop before each scrape, `measure` in a thread."""
+    """Reads the metrics of a broker's log.
+
+    The registry calls `sample` in the loop before each scrape, and `measure` in a thread.
+    """
 
     def __init__(self, counts: LogCounters, budget: ByteBudget, disk: DiskCache | None, *, gib_month_dollars: float) -> None:
         self._counts = counts
@@ -73,7 +78,7 @@ class LogMetrics:
         self._oldest_s = 0.0
 
     def sample(self, log: SessionLog | None, *, now_s: float) -> None:
-        """`log`: of the present session, where there is one."""
+        """Reads what only the loop may read. `log` is that of the present session; None without one."""
         self._log = log
         since_s = log.writer.oldest_waits_since_s if log is not None else None
         self._oldest_s = now_s - since_s if since_s is not None else 0.0
@@ -99,25 +104,33 @@ class LogMetrics:
         )
 
 
-_PLACE: Final = ("topic", "partition")
+_PARTITION_LABELS: Final = ("topic", "partition")
 _Numbers = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One series for each partition that is led here. The names that begin with kafka_ and their labels are those of kafka_exporter
-    (https://github.com/danielqsj/kafka_exporter)."""
+    """One series for each partition that this broker leads.
+
+    Names that begin with kafka_, and their labels, are those of kafka_exporter (https://github.com/danielqsj/kafka_exporter).
+    """
 
     high_watermarks: _Numbers = gauge(
-        "tidelog_partition_high_watermark", "The offset behind the last committed record.", labels=_PLACE
+        "tidelog_partition_high_watermark", "The offset behind the last committed record.", labels=_PARTITION_LABELS
     )
-    log_start_offsets: _Numbers = gauge("tidelog_partition_log_start_offset", "The first offset that can be read.", labels=_PLACE)
-    leader_epochs: _Numbers = gauge("tidelog_partition_leader_epoch", "Raised by one with each leader.", labels=_PLACE)
+    log_start_offsets: _Numbers = gauge(
+        "tidelog_partition_log_start_offset", "The first offset that can be read.", labels=_PARTITION_LABELS
+    )
+    leader_epochs: _Numbers = gauge("tidelog_partition_leader_epoch", "Raised by one with each leader.", labels=_PARTITION_LABELS)
     stored_bytes: Mapping[tuple[str, str, str], int] = gauge(
-        "tidelog_partition_stored_bytes", "On the bucket, as tidelog_stored_bytes.", labels=(*_PLACE, "form")
+        "tidelog_partition_stored_bytes", "On the bucket, as tidelog_stored_bytes.", labels=(*_PARTITION_LABELS, "form")
     )
-    current_offsets: _Numbers = gauge("kafka_topic_partition_current_offset", "As tidelog_partition_high_watermark.", labels=_PLACE)
-    oldest_offsets: _Numbers = gauge("kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels=_PLACE)
+    current_offsets: _Numbers = gauge(
+        "kafka_topic_partition_current_offset", "As tidelog_partition_high_watermark.", labels=_PARTITION_LABELS
+    )
+    oldest_offsets: _Numbers = gauge(
+        "kafka_topic_partition_oldest_offset", "As tidelog_partition_log_start_offset.", labels=_PARTITION_LABELS
+    )
     left_out: int = gauge("tidelog_partitions_omitted", "Partitions that are led here beyond the 10,000 on this page.")
     partition_counts: Mapping[str, int] = gauge(
         "kafka_topic_partitions", "Partitions of the topic, reported by the controller.", labels=("topic",)
@@ -126,8 +139,11 @@ class PartitionStatus:
 
 
 class PartitionMetrics:
-    """Measures partitions for /metrics/detail. Each leader tells the offsets of its partitions, and the controller alone what is of
-    the whole cluster, so that sums over brokers are right."""
+    """Reads the metrics of partitions for /metrics/detail.
+
+    Each leader reports the offsets of its partitions, and only the controller reports figures of the whole cluster, so that sums
+    over brokers are right.
+    """
 
     def __init__(self, topics: TopicCache) -> None:
         self._topics = topics
@@ -135,7 +151,7 @@ class PartitionMetrics:
         self._broker_count: int | None = None
 
     def sample(self, log: SessionLog | None, *, broker_count: int | None) -> None:
-        """`broker_count`: of the cluster, at its controller; else None."""
+        """Keeps the log of the present session for `measure`. `broker_count` is the cluster's at its controller; else None."""
         self._log = log
         self._broker_count = broker_count
 
@@ -169,5 +185,5 @@ class PartitionMetrics:
     def _name(self, partition: TopicPartition) -> str:
         try:
             return self._topics.by_id(partition.topic_id).name
-        except TidelogError:  # just deleted
+        except TidelogError:  # deleted a moment ago
             return ""

@@ -1,15 +1,15 @@
-"""Traces over OpenTelemetry, where `otlp_endpoint` is set: what a request waited for, sent to a collector (OTLP over HTTP).
+"""Exports traces over OpenTelemetry if `otlp_endpoint` is set: the parts of a request's waiting time (OTLP over HTTP).
 
-    call  ────────────────────────────────────────────────────  a child of the client's own span, where it sent a traceparent
+    call  ────────────────────────────────────────────────────  a child of the client's own span, if it sent a traceparent
       produce  ───────────────────────────────────────────────
-        buffer  ────────┤ room, lingering, a place in flight
-        put             ├──────────────────┤ the segment's PUT, tries and hedges and all
+        buffer  ────────┤ buffer budget, lingering, a slot in flight
+        put             ├──────────────────┤ the segment's PUT, with retries and hedges
         commit                             ├──┤ until all segments before it are on the bucket
 
-Nothing of this is timed for its own sake: a segment knows when it was opened, sent, landed and committed, and the spans are made
-when the request is answered. So tracing that is off costs one comparison. Spans carry names and sizes, never a payload.
+A segment records when it was opened, sent, landed and committed, and the spans are made from these times when the request is
+answered. So tracing that is off costs one comparison. Spans carry names and sizes, never a payload.
 
-Records that a broker forwards have a span `produce` without these parts: they are its leader's. The semantic conventions of
+Records that a broker forwards have a span `produce` without these parts, which their leader has. The semantic conventions of
 messaging are still in development; the attributes follow them as of 2026.
 """
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
     from gateway.telemetry.settings import TelemetrySettings
 
-# Of one request, whose parts are told. A request that is spread over more lay in one of them.
+# Segments of one request that get spans.
 SEGMENTS_MAX: Final = 8
-# For each bundle of spans, tries and all.
+# Time limit of the export of one bundle of spans, with its retries.
 EXPORT_TIMEOUT_S: Final = 5.0
-# For what is left to be sent at the end. A collector that is away holds nobody up.
+# Time limit of the last export. An unavailable collector does not delay a stop.
 CLOSE_TIMEOUT_S: Final = 2.0
 
 log = logging.getLogger(__name__)
 
 
 class OtlpTracer:
-    """Tracing (request_context.py)."""
+    """Implements `Tracer` with OpenTelemetry, and exports the spans until `close`."""
 
     def __init__(self, settings: TelemetrySettings, *, broker_id: str, cluster: str, version: str) -> None:
-        """InvalidArgument where OpenTelemetry is not installed."""
+        """Raises InvalidArgument if OpenTelemetry is not installed."""
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -68,7 +68,7 @@ class OtlpTracer:
         self._provider: TracerProvider = TracerProvider(
             resource=Resource.create(names),
             sampler=ParentBased(TraceIdRatioBased(settings.otlp_sample)),
-            shutdown_on_exit=False,  # `close` does it, and does not wait for ever
+            shutdown_on_exit=False,  # `close` does it, within a time limit
         )
         endpoint = f"{settings.otlp_endpoint.rstrip('/')}/v1/traces"
         self._exporter: SpanExporter = OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
@@ -85,26 +85,26 @@ class OtlpTracer:
         return SpanTrace(self._tracer, span) if span.is_recording() else None
 
     async def close(self) -> None:
-        """Sends what is left, for CLOSE_TIMEOUT_S at most."""
+        """Exports the remaining spans, for CLOSE_TIMEOUT_S at most."""
         loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
         def send_the_rest() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            with suppress(RuntimeError):  # the wait has timed out, and the loop is closed
                 loop.call_soon_threadsafe(sent.set)
 
-        # A thread of its own that the process does not wait for: OpenTelemetry takes its own time, whatever it is told.
+        # A daemon thread, for which the process does not wait, since OpenTelemetry ignores time limits here.
         threading.Thread(target=send_the_rest, name="last traces", daemon=True).start()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await sent.wait()
         except TimeoutError:
             log.warning("the last traces are lost: the collector did not take them within %g s", CLOSE_TIMEOUT_S)
-            self._exporter.shutdown()  # it tries no more
+            self._exporter.shutdown()  # ends its retries
 
 
 class SpanTrace:
-    """RequestTrace (request_context.py)."""
+    """Implements `RequestTrace` with the OpenTelemetry span of one call."""
 
     def __init__(self, tracer: Tracer, span: Span) -> None:
         self._tracer = tracer
@@ -149,7 +149,7 @@ class SpanTrace:
 
 
 class _Clock:
-    """From the loop's clock to the wall's, as of now."""
+    """Converts times of the loop's clock to nanoseconds of the wall clock."""
 
     def __init__(self) -> None:
         self.now_ns = time.time_ns()

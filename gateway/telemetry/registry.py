@@ -1,10 +1,10 @@
-"""What a process tells Prometheus: /metrics, and /metrics/detail for what there is one of for each partition.
+"""Serves the metrics of a process: /metrics, and /metrics/detail with the series that each partition has.
 
     field of a dataclass, declared (metadata/measurements.py) ─▶ measure, in a thread ─▶ families ─▶ text
 
-A measure returns dataclasses whose fields declare metrics. It answers from memory: a scrape calls neither the metadata store nor
-the bucket. Measures run in a thread, one scrape at a time, so that thousands of series do not block the event loop; what must be
-read in the loop, a sampler reads before each scrape.
+A measure returns dataclasses whose fields declare metrics. It reads memory only: a scrape calls neither the metadata store nor
+the bucket. Measures run in a thread, one scrape at a time, so that thousands of series do not block the event loop. Samplers read
+in the loop, before each scrape, what only the loop may read.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ Measure = Callable[[], Iterable[object]]
 
 
 class Exposition(NamedTuple):
+    """The body of an answer to a scrape, with its Content-Type."""
+
     body: bytes
     media_type: str
 
 
 class MetricsRegistry:
-    """The registry of the metrics of one process."""
+    """Holds the measures and samplers of one process, and encodes their metrics for scrapes."""
 
     def __init__(self) -> None:
         self._summary = CollectorRegistry(auto_describe=False)
         self._detail = CollectorRegistry(auto_describe=False)
         self._threads = BoundedExecutor(1)
         self._samplers: list[Callable[[], None]] = []
-        # What the listeners count.
+        # Counters of the listeners.
         self.traffic = Traffic()
 
     def add_sampler(self, sample: Callable[[], None]) -> None:
@@ -59,21 +61,21 @@ class MetricsRegistry:
         (self._detail if detail else self._summary).register(_Measured(measure))
 
     def register_process(self) -> None:
-        """Adds process_cpu_seconds_total, process_resident_memory_bytes, process_open_fds and their kin."""
+        """Adds the metrics of the operating system: process_cpu_seconds_total, process_resident_memory_bytes, process_open_fds …"""
         ProcessCollector(registry=self._summary)
 
     async def exposition(self, accept: str = "", *, detailed: bool = False) -> Exposition:
-        """`accept`: the header of the request; without, the text format of Prometheus."""
+        """Encodes the metrics for a scrape. `accept` is the request's header; without it, the text format of Prometheus is used."""
         try:
             encode, media_type = choose_encoder(accept[:ACCEPT_CHARACTERS_MAX])
-        except (TypeError, ValueError):  # it compares what is no version
+        except (TypeError, ValueError):  # the header has a version that cannot be compared
             encode, media_type = choose_encoder("")
         registry = self._detail if detailed else self._summary
         self._sample()
         return Exposition(await self._threads.run(lambda: encode(registry)), media_type)
 
     def families(self, *, detailed: bool = False) -> list[Metric]:
-        """Returns what a scrape would tell now. Called in the loop."""
+        """Returns the metrics that a scrape would return now. Must be called in the loop."""
         self._sample()
         return list((self._detail if detailed else self._summary).collect())
 
@@ -83,7 +85,7 @@ class MetricsRegistry:
 
 
 class _Measured(Collector):
-    """Lets the registry of prometheus-client collect what a measure returns."""
+    """Passes the metrics of a measure to the registry of prometheus-client."""
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
@@ -93,7 +95,7 @@ class _Measured(Collector):
 
 
 def families(measured: Iterable[object]) -> list[Metric]:
-    """Returns the families that the fields of dataclasses declare, each once, in the order of the fields."""
+    """Returns the metric families that the fields of these dataclasses declare, each once, in the order of the fields."""
     found: dict[str, Any] = {}
     for each in measured:
         if isinstance(each, ByLabel):
@@ -105,7 +107,7 @@ def families(measured: Iterable[object]) -> list[Metric]:
 
 
 def _add_fields(found: dict[str, Any], measured: Any, labels: tuple[str, ...], values: tuple[str, ...]) -> None:
-    """`labels` and their `values` come first in each series."""
+    """Adds the series of one dataclass; `labels` and their `values` come first in each."""
     for field in fields(measured):
         declared = field.metadata.get(DECLARED)
         if declared is None:
@@ -116,7 +118,7 @@ def _add_fields(found: dict[str, Any], measured: Any, labels: tuple[str, ...], v
             found[declared.name] = family
         held = getattr(measured, field.name)
         if declared.values is None:
-            for of, number in dict(held).items():  # the loop may count meanwhile
+            for of, number in dict(held).items():  # a copy, since the loop may change it
                 _add(family, (*values, *of) if isinstance(of, tuple) else (*values, of), number)
         elif held is not None:
             _add(family, (*values, *declared.values), held)

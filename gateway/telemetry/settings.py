@@ -1,4 +1,4 @@
-"""What a process tells of itself, and how: logs, traces, and the prices by which it reckons what the bucket costs. Pure."""
+"""Settings of telemetry: logs, traces, and the prices from which metrics estimate the cost of the bucket. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """Holds the settings of logs, traces and metrics."""
+    """The settings of logs, traces and metrics. Prices are in dollars."""
 
     # `debug`, `info`, `warning` or `error`. Empty: `info`, and `warning` for `tidelog dev`.
     log_level: str = ""
@@ -53,7 +53,7 @@ class TelemetrySettings:
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises, where it is none
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
     return parts.scheme in {"http", "https"} and bool(parts.hostname)

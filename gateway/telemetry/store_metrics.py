@@ -1,4 +1,4 @@
-"""What a process tells Prometheus of the services below it: the bucket, and the metadata store. Brokers and compactors alike."""
+"""Metrics of the services below a process, in brokers and compactors: the bucket, and the metadata store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from segments.object_store.instrumented import PRICED_AS_READS, PRICED_AS_WRITES
 
 @dataclass(frozen=True, slots=True)
 class BucketStatus:
-    """The state of the bucket, and the price of its requests."""
+    """The state of the bucket at a scrape, and the price of its requests so far."""
 
     dollars: float = counter(
         "tidelog_bucket_request_dollars", "Price of the requests to the bucket, at price_1000_writes and price_1000_reads."
@@ -33,7 +33,7 @@ class BucketStatus:
 
 @dataclass(frozen=True, slots=True)
 class MetadataStatus:
-    """The age of the last answer, and what etcd says of itself: None on SQLite."""
+    """The metadata store at a scrape: the age of its last answer, and the figures of etcd, which are None on SQLite."""
 
     idle_s: float = gauge(
         "tidelog_metadata_silent_seconds",

@@ -1,9 +1,9 @@
-"""What goes through the listeners: records and bytes, how long requests took, and how they were refused, for /metrics.
+"""Counts the traffic of the listeners for /metrics: records and bytes, durations of requests, and refusals.
 
-    listener    http, grpc, kafka: clients    peer: what other brokers forward for theirs; the sum of the others is what clients did
+    listener    http, grpc, kafka: requests of clients    peer: requests that other brokers forward for their clients
 
-Counted per request, never per record. What is refused is counted by its code in the tree of errors, once for each partition of a
-request that fares differently.
+The sum over the first three is what clients did. Counting is per request, never per record. A refusal is counted by its code in the
+error tree, once for each partition of a request that is refused by itself.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class ListenerTraffic:
     """Counts what goes through one listener since the process began."""
 
     calls: int = counter("tidelog_calls", "Requests and streams that were begun.")
-    # Committed, where their producer has asked for that. A repeat that is recognised is not counted again.
+    # Counted after the commit if the producer asked for it. A recognised repeat is not counted again.
     produced_records: int = counter("tidelog_produced_records", "Records that were accepted.")
     produced_bytes: int = counter("tidelog_produced_bytes", "Bytes of the requests whose records were accepted.")
-    # By their offsets: those that key compaction has removed in between count as well.
+    # Counted by offsets, so records that key compaction has removed in between count as well.
     fetched_records: int = counter("tidelog_fetched_records", "Records that readers were answered with.")
     fetched_bytes: int = counter("tidelog_fetched_bytes", "Bytes of the answers that carried records.")
     open_calls: int = gauge("tidelog_open_calls", "Requests and streams that are open.")
-    # Of requests of which something was accepted.
+    # Covers requests with at least one accepted batch.
     produce_seconds: Histogram = histogram(
         "tidelog_produce_seconds", "Time from reading a produce request to its answer: its commit, where it has asked for that."
     )
@@ -53,7 +53,10 @@ class ListenerTraffic:
     )
 
     def produced(self, found: Iterable[Appended | TidelogError], *, request_bytes: int, seconds: float) -> None:
-        """What became of a request's batches. Refusals are counted as well: here they stand in the places of batches."""
+        """Counts the outcomes of a request's batches; a refused batch has an error in its place.
+
+        `seconds` is the request's duration.
+        """
         records = accepted = 0
         for outcome in found:
             if isinstance(outcome, TidelogError):
@@ -68,11 +71,15 @@ class ListenerTraffic:
             self.produce_seconds.observe(seconds)
 
     def fetched(self, *, records: int, answer_bytes: int) -> None:
+        """Counts the records of one answer, and its bytes."""
         self.fetched_records += records
         self.fetched_bytes += answer_bytes
 
     def fetch_took(self, answers: Iterable[FetchResult | TidelogError], *, began_s: float, could_wait: bool) -> None:
-        """What it took to answer with records. Where another broker has answered a question that may wait, nobody knows here."""
+        """Observes the time from the request, or from the commit of the newest records, to the answer with them.
+
+        If another broker answered a request that could wait, this broker does not know the commit time, and observes nothing.
+        """
         there_since_s = began_s
         is_answer = False
         for answer in answers:
@@ -86,11 +93,12 @@ class ListenerTraffic:
             self.fetch_seconds.observe(asyncio.get_running_loop().time() - there_since_s)
 
     def refused(self, error: TidelogError) -> None:
+        """Counts a refusal by its code."""
         self.errors[error.code] += 1
 
 
 class Traffic:
-    """The counts of all listeners: http, grpc and kafka serve clients, peer is what other brokers forward for theirs."""
+    """The counters of all listeners: `http`, `grpc` and `kafka` for clients, `peer` for requests that other brokers forward."""
 
     def __init__(self) -> None:
         self.listeners = {listener: ListenerTraffic() for listener in (HTTP, GRPC, KAFKA, PEER)}
@@ -98,4 +106,5 @@ class Traffic:
         self.kafka, self.peer = self.listeners[KAFKA], self.listeners[PEER]
 
     def over_grpc(self, *, is_forwarded: bool) -> ListenerTraffic:
+        """Returns the counters of a gRPC request: `peer` if another broker forwarded it, else `grpc`."""
         return self.peer if is_forwarded else self.grpc

@@ -14,7 +14,7 @@ from tests.kit.forked_tidelog import ForkedBroker
 pytestmark = pytest.mark.slow
 
 TOPIC = "orders"
-FOREIGN = "holds appointments of which the metadata know nothing"
+FOREIGN = "holds appointments that the metadata do not contain"
 
 
 def test_of_two_brokers_on_copies_of_one_data_directory_one_alone_acknowledges_records(tmp_path: Path) -> None:

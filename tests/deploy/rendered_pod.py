@@ -28,7 +28,7 @@ from typing import Self
 
 from tests.deploy.chart import Object, Rendered
 from tests.deploy.dockerfile import image_stages
-from tests.kit.servers import ROOT
+from tests.kit.servers import ROOT, free_port
 
 POLL_S = 0.05
 PATIENCE_S = 120.0
@@ -54,6 +54,11 @@ def quantity_bytes(quantity: str) -> int:
     assert parts is not None, f"{quantity} is no amount of memory that the chart writes"
     number, unit = parts.groups()
     return int(number) * {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}[unit]
+
+
+def on_free_ports() -> Object:
+    """Values with which a broker listens on ports that are free here."""
+    return {"broker": {"ports": {name: free_port() for name in ("http", "grpc", "kafka", "kafkaExternal")}}}
 
 
 @cache
@@ -142,7 +147,9 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
         if "resourceFieldRef" in source:
             limits = self.container["resources"]["limits"]
             return str(quantity_bytes(limits[source["resourceFieldRef"]["resource"].removeprefix("limits.")]))
-        return {"metadata.name": self.name, "status.podIP": "127.0.0.1"}[source["fieldRef"]["fieldPath"]]
+        return {"metadata.name": self.name, "status.podIP": "127.0.0.1", "status.hostIP": "127.0.0.1"}[
+            source["fieldRef"]["fieldPath"]
+        ]
 
     def _here(self, text: str) -> str:
         """With the paths of volumes as they are on this machine."""

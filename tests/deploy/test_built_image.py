@@ -14,9 +14,9 @@ import pytest
 
 from tests.deploy.chart import NAME, render
 from tests.deploy.dockerfile import image_stages
-from tests.deploy.rendered_pod import RenderedPod, mounts_are_permitted
+from tests.deploy.rendered_pod import RenderedPod, mounts_are_permitted, on_free_ports
 from tests.kit.etcd_server import running_etcd
-from tests.kit.servers import ROOT, S3Server, free_port
+from tests.kit.servers import ROOT, S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.image, pytest.mark.timeout(1_500)]
 BUILD_TIMEOUT_S = 1_000
@@ -122,7 +122,7 @@ def test_a_broker_of_the_image_runs_as_a_pod_of_the_chart(built: Path, moto: S3S
             "bucket": f"s3://{moto.make_bucket()}/image",
             "etcd": {"endpoints": [etcd.url]},
             "s3": {"endpoint": moto.endpoint_url, "region": "us-east-1", "existingSecret": "s3-keys"},
-            "broker": {"ports": {"http": free_port(), "grpc": free_port()}},
+            **on_free_ports(),
         }
         made = render(values)
         with RenderedPod(made, NAME, tmp_path, name="logs-0", secrets=secrets, programs=built / "opt/tidelog") as pod:

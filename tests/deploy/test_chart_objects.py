@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -117,7 +118,44 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "disks, racks and IPv6": {"broker": {"diskCache": {"gibibytes": 50}, "rack": {"fromZoneLabel": True}, "ipv6": True}},
     "settings": {"settings": {"linger_ms": 250, "tail_cache_bytes_max": 16_777_216_000, "dirty_ratio_min": 0.25, "compact": True}},
+    "Kafka, off": {"kafka": {"enabled": False}},
+    "Kafka, one load balancer": {
+        "kafka": {
+            "external": {
+                "access": "forward",
+                "host": "kafka.example.com",
+                "loadBalancerClass": "internal",
+                "loadBalancerSourceRanges": ["10.0.0.0/8"],
+                "externalTrafficPolicy": "Local",
+                "annotations": {"external-dns.alpha.kubernetes.io/hostname": "kafka.example.com"},
+            }
+        }
+    },
+    "Kafka, a load balancer for each broker": {
+        "broker": {"workload": "StatefulSet", "diskCache": {"gibibytes": 50}},
+        "kafka": {
+            "external": {
+                "access": "perBroker",
+                "host": "kafka-{ordinal}.example.com",
+                "annotations": {"external-dns.alpha.kubernetes.io/hostname": "kafka-{ordinal}.example.com"},
+            }
+        },
+    },
+    "Kafka, a node's port for each broker": {
+        "broker": {"workload": "StatefulSet"},
+        "autoscaling": {"enabled": True, "maxReplicas": 5},
+        "kafka": {"external": {"access": "perBroker", "type": "NodePort", "nodePort": 31_094}},
+    },
+    "Kafka behind a proxy, TLS and access": merged(
+        TLS | AUTH,
+        {
+            "broker": {"workload": "StatefulSet", "ipv6": True},
+            "kafka": {"external": {"access": "perBroker", "type": "ClusterIP", "host": "[2001:db8::1]", "advertisedPort": 40_000}},
+        },
+    ),
+    "a StatefulSet without Kafka": {"broker": {"workload": "StatefulSet"}, "kafka": {"enabled": False}},
     "a trial": DEV,
+    "a trial with Kafka outside": DEV | {"kafka": {"external": {"access": "forward", "type": "NodePort", "nodePort": 31_094}}},
     "a trial with a volume, TLS and access": merged(
         DEV | TLS | AUTH, {"dev": {"persistence": {"enabled": True, "storageClassName": "ssd"}}}
     ),
@@ -160,6 +198,11 @@ def test_every_object_has_the_labels_of_its_release_and_its_namespace(case: str)
         assert (each["metadata"].get("annotations") or {}).keys() >= CASES[case].get("commonAnnotations", {}).keys()
 
 
+def pods_of(service: str) -> str:
+    """What starts the pods behind a Service of this name: some have several."""
+    return re.sub(r"-(headless|pods|kafka(-\d+)?)$", "", service)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_selects_pods_finds_those_that_are_meant_and_no_others(case: str) -> None:
     made = rendered(case)
@@ -169,7 +212,7 @@ def test_what_selects_pods_finds_those_that_are_meant_and_no_others(case: str) -
         if each["kind"] in {"Deployment", "StatefulSet"}
     }
     for each in made.objects:
-        name, spec = each["metadata"]["name"].removesuffix("-headless"), each.get("spec", {})
+        name, spec = pods_of(each["metadata"]["name"]), each.get("spec", {})
         selector = {
             "Service": lambda spec: spec["selector"],
             "Deployment": lambda spec: spec["selector"]["matchLabels"],
@@ -178,7 +221,8 @@ def test_what_selects_pods_finds_those_that_are_meant_and_no_others(case: str) -
             "NetworkPolicy": lambda spec: spec["podSelector"]["matchLabels"],
         }.get(each["kind"])
         if selector is not None:
-            assert [owner for owner, those in labels.items() if selector(spec).items() <= those.items()] == [name]
+            chosen = {label: value for label, value in selector(spec).items() if label != "statefulset.kubernetes.io/pod-name"}
+            assert [owner for owner, those in labels.items() if chosen.items() <= those.items()] == [name]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -229,6 +273,10 @@ def test_a_bucket_and_an_etcd_are_enough() -> None:
         ("autoscaling", {("HorizontalPodAutoscaler", NAME)}),
         ("ingress", {("Ingress", NAME), ("Ingress", f"{NAME}-grpc")}),
         ("a trial with a volume, TLS and access", {("PersistentVolumeClaim", f"{NAME}-data")}),
+        ("a StatefulSet without Kafka", {("StatefulSet", NAME), ("Service", f"{NAME}-pods")}),
+        ("Kafka, one load balancer", {("Service", f"{NAME}-kafka")}),
+        ("Kafka, a load balancer for each broker", {("Service", f"{NAME}-kafka-{ordinal}") for ordinal in range(3)}),
+        ("Kafka, a node's port for each broker", {("Service", f"{NAME}-kafka-{ordinal}") for ordinal in range(5)}),
     ],
 )
 def test_a_switch_adds_what_it_is_for(case: str, kinds: set[tuple[str, str]]) -> None:
@@ -248,7 +296,10 @@ def test_the_chart_installs_the_version_that_it_lies_beside() -> None:
 
 def test_autoscaling_alone_decides_on_the_number_of_brokers() -> None:
     assert "replicas" not in rendered("autoscaling").one("Deployment")["spec"]
-    assert rendered("autoscaling").one("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]["name"] == NAME
+    for case, kind in (("autoscaling", "Deployment"), ("Kafka, a node's port for each broker", "StatefulSet")):
+        target = rendered(case).one("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+        assert (target["kind"], target["name"]) == (kind, NAME)
+        assert "replicas" not in rendered(case).one(kind)["spec"]
 
 
 def test_members_of_the_own_etcd_know_each_other_by_the_names_that_their_service_gives_them() -> None:

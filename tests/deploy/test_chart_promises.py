@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.kafka.listener import parse_listeners
 from gateway.settings import load_settings
 from tests.deploy.chart import NAME, Object, Rendered, merged, render
 from tests.deploy.rendered_pod import quantity_bytes
-from tests.deploy.test_chart_objects import AUTH, CASES, TLS, rendered
+from tests.deploy.test_chart_objects import AUTH, CASES, TLS, pods_of, rendered
 
 BROKERS = [case for case in CASES if "dev" not in CASES[case]]
 TRIALS = [case for case in CASES if "dev" in CASES[case]]
@@ -47,7 +48,7 @@ def test_a_process_may_take_the_memory_of_its_container(case: str) -> None:
     """One number: who raises the limit gives the process more, too."""
     for owner, pod in rendered(case).pods:
         given = [each for each in pod["containers"][0].get("env", []) if each["name"] == "TIDELOG_MEMORY_BYTES_MAX"]
-        if pod["containers"][0]["command"][0] == "tidelog" and pod["containers"][0].get("ports"):  # not `helm test`
+        if pod["containers"][0]["command"][0] != "etcd" and pod["containers"][0].get("ports"):  # not `helm test`
             (variable,) = given
             assert variable["valueFrom"] == {"resourceFieldRef": {"resource": "limits.memory"}}, owner
 
@@ -100,7 +101,7 @@ def test_ports_of_probes_services_and_policies_are_ports_of_the_containers(case:
         owner: {each["name"]: each["containerPort"] for each in pod["containers"][0].get("ports", [])} for owner, pod in made.pods
     }
     for each in made.objects:
-        owner = each["metadata"]["name"].removesuffix("-headless")
+        owner = pods_of(each["metadata"]["name"])
         if each["kind"] == "Service":
             assert {port["targetPort"] for port in each["spec"]["ports"]} <= ports[owner].keys()
         if each["kind"] == "NetworkPolicy":
@@ -129,16 +130,24 @@ def test_the_broker_listens_where_its_ports_are(case: str) -> None:
     made = rendered(case)
     ports = {each["name"]: each["containerPort"] for each in made.container()["ports"]}
     variables = made.variables()
+    assert {"kafka", "kafka-external"} & ports.keys() == ({"kafka"} if "TIDELOG_KAFKA" in variables else set()) | (
+        {"kafka-external"} if "external=" in variables.get("TIDELOG_KAFKA", "") else set()
+    )
+    for listener in parse_listeners(variables.get("TIDELOG_KAFKA", ""), ""):
+        assert listener.address.endswith(f":{ports.pop('kafka' if listener.name == 'internal' else 'kafka-external')}")
     for door, port in ports.items():
         assert variables[f"TIDELOG_{door.upper()}"].endswith(f":{port}")
         if case in BROKERS:
             assert variables[f"TIDELOG_ADVERTISE_{door.upper()}"].endswith(
-                f"$(POD_IP)]:{port}" if "IPv6" in case else f"$(POD_IP):{port}"
+                f"$(POD_IP)]:{port}" if "0.0.0.0" not in variables["TIDELOG_HTTP"] else f"$(POD_IP):{port}"
             )
 
 
 @pytest.mark.parametrize("case", BROKERS)
 def test_brokers_are_replaced_one_by_one_and_never_missed(case: str) -> None:
+    if ("StatefulSet", NAME) in rendered(case).kinds():
+        assert rendered(case).one("StatefulSet")["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+        return
     spec = rendered(case).one("Deployment")["spec"]
     assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 

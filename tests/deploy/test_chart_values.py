@@ -14,6 +14,10 @@ from tests.deploy.chart import CHART, LEAST, refusal, render
 from tests.deploy.test_chart_objects import CASES
 
 
+def per_broker(**external: object) -> dict[str, Any]:
+    return {"broker": {"workload": "StatefulSet"}, "kafka": {"external": {"access": "perBroker", **external}}}
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -45,6 +49,20 @@ def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], tol
         ({"ingress": {"grpc": {"enabled": True}}}, "ingress.grpc.hosts"),
         ({"broker": {"rack": {"name": "a", "fromZoneLabel": True}}}, "broker.rack.name"),
         ({"broker": {"terminationGracePeriodSeconds": 30}}, "broker.preStop.drainSeconds"),
+        ({"kafka": {"enabled": False, "external": {"access": "forward", "host": "k"}}}, "kafka.enabled is off"),
+        ({"kafka": {"external": {"access": "forward"}}}, "--set kafka.external.host=kafka.example.com"),
+        ({"kafka": {"external": {"access": "forward", "host": "k-{ordinal}"}}}, "kafka.external.access=perBroker"),
+        ({"kafka": {"external": {"access": "forward", "type": "NodePort", "host": "k"}}}, "kafka.external.nodePort"),
+        ({"kafka": {"external": {"access": "perBroker", "host": "k-{ordinal}"}}}, "broker.workload=StatefulSet"),
+        (per_broker(host=""), "kafka.external.host is not set"),
+        (per_broker(host="k"), "kafka.external.advertisedPort"),
+        (per_broker(type="NodePort", host="k"), "kafka.external.nodePort"),
+        (per_broker(type="NodePort", nodePort=65_534), "3 brokers have the ports from 65534 on"),
+        (per_broker(host="k", advertisedPort=65_534), "end behind 65535"),
+        (per_broker(type="NodePort", nodePort=65_000) | {"autoscaling": {"enabled": True, "maxReplicas": 999}}, "999 brokers"),
+        ({"broker": {"ports": {"kafka": 9090}}}, "broker.ports names one port twice"),
+        ({"settings": {"kafka": "0.0.0.0:9092"}}, "settings.kafka is set by the chart: use kafka and broker.ports."),
+        ({"settings": {"advertise_kafka": "k:9092"}}, "use kafka.route and kafka.external"),
         ({"settings": {"bucket": "s3://other"}}, "settings.bucket is set by the chart: use bucket."),
         ({"settings": {"tls_key_file": "/k"}}, "use tls.existingSecret"),
         ({"settings": {"memory_bytes_max": "4GiB"}}, "use broker.resources.limits.memory"),
@@ -79,6 +97,15 @@ def test_values_that_make_no_sense_together_are_refused(values: dict[str, Any], 
         ({"s3": {"accessKey": "AKIA"}}, "accessKey"),
         ({"image": {"digest": "sha256:abc"}}, "image/digest"),
         ({"imagePullSecrets": ["registry"]}, "imagePullSecrets/0"),
+        ({"broker": {"workload": "DaemonSet"}}, "broker/workload"),
+        ({"broker": {"ports": {"kafkaExternal": 70_000}}}, "kafkaExternal"),
+        ({"kafka": {"route": "sideways"}}, "kafka/route"),
+        ({"kafka": {"external": {"access": "both"}}}, "kafka/external/access"),
+        ({"kafka": {"external": {"host": "kafka.example.com:9092"}}}, "kafka/external/host"),
+        ({"kafka": {"external": {"host": "$(id)"}}}, "kafka/external/host"),
+        ({"kafka": {"external": {"host": "kafka-{number}"}}}, "kafka/external/host"),
+        ({"kafka": {"external": {"nodePort": "31094"}}}, "kafka/external/nodePort"),
+        ({"kafka": {"external": {"externalTrafficPolicy": "Near"}}}, "externalTrafficPolicy"),
         ({"metrics": {"serviceMonitor": {"interval": "often"}}}, "interval"),
         ({"test": {"records": 0}}, "test/records"),
     ],
@@ -94,6 +121,7 @@ def test_settings_of_the_chart_s_own_are_settings() -> None:
     text = (CHART / "templates" / "_checks.tpl").read_text(encoding="utf-8")
     table = text.partition('{{- define "tidelog.ownSettings" -}}')[2].partition("{{- end -}}")[0]
     own = yaml.safe_load(table)
+    assert own.keys() >= {"kafka", "advertise_kafka"}
     assert own.keys() <= known_settings().keys()
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from tests.deploy.chart import NAME, Rendered, merged, render
-from tests.deploy.rendered_pod import PATIENCE_S, POLL_S, RenderedPod, mounts_are_permitted
+from tests.deploy.rendered_pod import PATIENCE_S, POLL_S, RenderedPod, mounts_are_permitted, on_free_ports
 from tests.kit.etcd_server import running_etcd
 from tests.kit.servers import S3Server, free_port, moto_server
 
@@ -47,8 +48,8 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
         yield Surroundings(etcd.url, s3)
 
 
-def on_free_ports(values: dict[str, Any]) -> Rendered:
-    return render(merged(values, {"broker": {"ports": {"http": free_port(), "grpc": free_port()}}}), with_least=False)
+def rendered_on_free_ports(values: dict[str, Any]) -> Rendered:
+    return render(merged(values, on_free_ports()), with_least=False)
 
 
 def await_brokers(pod: RenderedPod, expected: dict[str, str]) -> None:
@@ -70,7 +71,9 @@ def test_a_broker_runs_as_the_manifest_says_answers_its_probes_and_ends_in_order
     if own_root and not mounts_are_permitted():
         pytest.skip("mounts are not permitted here; the same runs with the paths of volumes written into command and variables")
     values = around.values(f"broker-{own_root}".lower())
-    with RenderedPod(on_free_ports(values), NAME, tmp_path, name="logs-0", secrets=around.secrets, own_root=own_root) as pod:
+    with RenderedPod(
+        rendered_on_free_ports(values), NAME, tmp_path, name="logs-0", secrets=around.secrets, own_root=own_root
+    ) as pod:
         pod.start()
         pod.await_ready()
         assert pod.probe("livenessProbe")
@@ -80,7 +83,7 @@ def test_a_broker_runs_as_the_manifest_says_answers_its_probes_and_ends_in_order
             assert pod.run(["touch", "/usr/new"], timeout_s=60).stderr.endswith("Read-only file system\n")
         _try_it(pod)
         with RenderedPod(
-            on_free_ports(values), NAME, tmp_path, name="logs-1", secrets=around.secrets, own_root=own_root
+            rendered_on_free_ports(values), NAME, tmp_path, name="logs-1", secrets=around.secrets, own_root=own_root
         ) as next_one:
             next_one.start()
             next_one.await_ready()
@@ -97,7 +100,7 @@ def _try_it(pod: RenderedPod) -> None:
 
 def test_the_last_broker_ends_in_order_although_nobody_takes_over(around: Surroundings, tmp_path: Path) -> None:
     values = around.values("last")
-    with RenderedPod(on_free_ports(values), NAME, tmp_path, name="logs-0", secrets=around.secrets) as pod:
+    with RenderedPod(rendered_on_free_ports(values), NAME, tmp_path, name="logs-0", secrets=around.secrets) as pod:
         pod.start()
         pod.await_ready()
         assert pod.stop() == 0
@@ -105,7 +108,7 @@ def test_the_last_broker_ends_in_order_although_nobody_takes_over(around: Surrou
 
 def test_a_compactor_runs_as_the_manifest_says(around: Surroundings, tmp_path: Path) -> None:
     values = around.values("compactor", {"compactor": {"httpPort": free_port()}})
-    made = on_free_ports(values)
+    made = rendered_on_free_ports(values)
     with RenderedPod(made, NAME, tmp_path, name="logs-0", secrets=around.secrets) as broker:
         broker.start()
         broker.await_ready()
@@ -117,8 +120,42 @@ def test_a_compactor_runs_as_the_manifest_says(around: Surroundings, tmp_path: P
             assert compactor.stop() == 0
 
 
+def test_kafka_clients_inside_and_outside_reach_a_broker_at_what_it_advertises(around: Surroundings, tmp_path: Path) -> None:
+    outside = free_port()
+    values = around.values(
+        "kafka",
+        {
+            "broker": {"workload": "StatefulSet"},
+            "kafka": {"external": {"access": "perBroker", "type": "NodePort", "nodePort": outside}},
+            "settings": {"kafka_auto_create_topics": True},
+        },
+    )
+    ports = merged(on_free_ports(), {"broker": {"ports": {"kafkaExternal": outside}}})  # as if the node sent its port there
+    made = render(merged(values, ports), with_least=False)
+    inside = f"internal=127.0.0.1:{made.container()['ports'][2]['containerPort']}"  # there is no DNS of Kubernetes here
+    named = {"TIDELOG_ADVERTISE_KAFKA": inside}
+    with RenderedPod(made, NAME, tmp_path, name=f"{NAME}-0", secrets=around.secrets, overrides=named) as pod:
+        pod.start()
+        pod.await_ready()
+        for number, port in enumerate((pod.port("kafka"), pod.port("kafka-external"))):
+            client = {"bootstrap.servers": f"127.0.0.1:{port}"}
+            producer = Producer(client)
+            producer.produce("greetings", b"hello")
+            assert producer.flush(PATIENCE_S) == 0
+            assert [str(each).rpartition("/")[0] for each in producer.list_topics(timeout=60).brokers.values()] == [
+                f"127.0.0.1:{port}"
+            ]
+            consumer = Consumer(client | {"group.id": f"readers-{number}", "auto.offset.reset": "earliest"})
+            consumer.subscribe(["greetings"])
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None
+            assert message.value() == b"hello"
+            consumer.close()
+        assert pod.stop() == 0
+
+
 def test_helm_test_writes_and_reads(around: Surroundings, tmp_path: Path) -> None:
-    made = on_free_ports(around.values("test"))
+    made = rendered_on_free_ports(around.values("test"))
     with RenderedPod(made, NAME, tmp_path, name="logs-0", secrets=around.secrets) as broker:
         broker.start()
         broker.await_ready()
@@ -130,7 +167,7 @@ def test_helm_test_writes_and_reads(around: Surroundings, tmp_path: Path) -> Non
 
 
 def test_a_trial_runs_with_nothing_around_it_and_keeps_what_its_volume_holds(tmp_path: Path) -> None:
-    made = on_free_ports({"dev": {"enabled": True}})
+    made = rendered_on_free_ports({"dev": {"enabled": True}})
     with RenderedPod(made, NAME, tmp_path, name="logs-0") as pod:
         pod.start()
         pod.await_ready()

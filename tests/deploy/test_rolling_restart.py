@@ -16,9 +16,9 @@ from tests.chaos.run import caught_up
 from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader
 from tests.cluster.three_brokers import connected
 from tests.deploy.chart import NAME, render
-from tests.deploy.rendered_pod import PATIENCE_S, RenderedPod
+from tests.deploy.rendered_pod import PATIENCE_S, RenderedPod, on_free_ports
 from tests.kit.etcd_server import running_etcd
-from tests.kit.servers import chosen_s3_server, free_port
+from tests.kit.servers import chosen_s3_server
 
 pytestmark = pytest.mark.slow
 BROKERS = 3
@@ -38,7 +38,7 @@ def pods(directory: Path) -> Iterator[list[RenderedPod]]:
                 "bucket": bucket,
                 "etcd": {"endpoints": [etcd.url]},
                 "s3": {"endpoint": s3.endpoint_url, "region": "us-east-1", "existingSecret": "s3-keys"},
-                "broker": {"ports": {"http": free_port(), "grpc": free_port()}},
+                **on_free_ports(),
             }
             pod = RenderedPod(render(values), NAME, directory, name=f"{NAME}-{number}", secrets=secrets)
             made.append(parts.enter_context(pod))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.deploy.chart import NAME, NAMESPACE, merged, render
-from tests.deploy.rendered_pod import RenderedPod
+from tests.deploy.rendered_pod import RenderedPod, on_free_ports
 from tests.kit.certificates import Authority
 from tests.kit.etcd_server import running_etcd
-from tests.kit.servers import S3Server, free_port
+from tests.kit.servers import S3Server
 
 pytestmark = pytest.mark.slow
 ADMIN_KEY = f"tlk_{'0' * 16}_{'ab' * 32}"
@@ -49,7 +49,7 @@ def test_secured_pods_admit_the_kubelet_and_the_chart_s_own_commands_and_no_stra
     held = secrets(moto)
 
     def pod(number: int) -> RenderedPod:
-        own = {"tls": {"clientAuth": client_auth}, "broker": {"ports": {"http": free_port(), "grpc": free_port()}}}
+        own = {"tls": {"clientAuth": client_auth}} | on_free_ports()
         return RenderedPod(render(merged(values, own)), NAME, tmp_path, name=f"logs-{number}", secrets=held)
 
     with pod(0) as old, pod(1) as new:

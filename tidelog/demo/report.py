@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.status import Status
 from rich.table import Table
 
+from tidelog.demo.kafka_client import KafkaRead
 from tidelog.demo.producers import Half
 
 PIPED_WIDTH: Final = 132
@@ -181,8 +182,8 @@ def figures_table(halves: Sequence[Half], kill: Kill, *, read_rows: int, read_s:
     return Group(table, "[dim]¹ without the outage   ² the longest wait of a record that met the outage[/]")
 
 
-def story(kill: Kill, counted: Mapping[str, int], rows: int) -> Group:
-    """Says what happened, and the verdict. `counted`: the objects on the bucket."""
+def story(kill: Kill, counted: Mapping[str, int], rows: int, by_kafka: KafkaRead | None) -> Group:
+    """Says what happened, and the verdict. `counted`: the objects on the bucket. `by_kafka`: None without a Kafka client."""
     puts = sum(counted[kind] for kind in ("segments", "indexes", "claims", "seals"))
     segment_kib = counted["segment_bytes"] / max(1, counted["segments"]) / 1024
     listeners = " and ".join(f"{count:,} over {name.partition(',')[0]}" for name, count in kill.under_way.items())
@@ -210,7 +211,15 @@ def story(kill: Kill, counted: Mapping[str, int], rows: int) -> Group:
             "rows",
             f"[bold green]✓ {rows:,} rows[/]: each once, unchanged, in order within its key, and where its acknowledgement said.",
         ),
+        *([_kafka_line(by_kafka)] if by_kafka else []),
     )
+
+
+def _kafka_line(read: KafkaRead) -> Table:
+    verdict = (
+        f"[bold green]✓ the same {read.rows:,} rows[/], consumed by {read.client}, a stock Kafka client, in {read.took_s:.1f} s."
+    )
+    return _sentence("kafka", verdict)
 
 
 def spark_line(chart: Path) -> Table:

@@ -2,11 +2,13 @@
 
     rows ─▶ tidelog dev ◀─ half over HTTP, half over gRPC ─▶ kill -9 ─▶ look at the bucket ─▶ tidelog dev again
                              └──────── both go on over it ────────────────────────────────┘
-         ─▶ read back ─▶ the broker ends ─▶ compare ─▶ delays, records/s, latencies, PUTs, what the kill did
+         ─▶ read back, by the SDK and by a Kafka client ─▶ the broker ends
+         ─▶ compare ─▶ delays, records/s, latencies, PUTs, what the kill did
          ─▶ part becomes Parquet ─▶ Spark reads the bucket ─▶ compare ─▶ delays by the hour, a chart
 
-It fails if one row is missing, doubled, changed or out of order within its key, if one acknowledgement named a wrong offset, or if
-Spark's delays are not those of the rows that were read back. Without Java or PySpark it leaves out the last step, and says so.
+It fails if one row is missing, doubled, changed or out of order within its key, if one acknowledgement named a wrong offset, if the
+Kafka client reads other rows than the SDK, or if Spark's delays are not those of the rows that were read back. Without
+confluent-kafka, Java or PySpark it leaves out what needs them, and says so.
 However it ends, the broker's process is ended. Its directory is removed unless the user or a failure needs it.
 """
 
@@ -34,9 +36,10 @@ from metadata.errors import InvalidArgument, TidelogError
 from segments.object_store.interface import ObjectStore
 from segments.object_store.open import open_store
 from tidelog.client import connect
-from tidelog.demo import report
+from tidelog.demo import kafka_client, report
 from tidelog.demo.bucket import committed_ends, count_objects, kill_at_next_segment
 from tidelog.demo.flights import Flights, load_flights, spread
+from tidelog.demo.kafka_client import Comparison, KafkaRead, Misread, read_with_kafka_client
 from tidelog.demo.producers import Half, produce_over_grpc, produce_over_http
 from tidelog.demo.report import HourOfDay, Kill, Watch
 from tidelog.demo.spark import NoSpark, SparkFailed, compact_part, delays_with_spark, missing, pipeline_command
@@ -102,6 +105,7 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, chart: Pa
         started_s = time.perf_counter()
         read = await _read_back(broker, row_count, watch)
         read_s = time.perf_counter() - started_s
+        by_kafka = await _with_kafka_client(broker, read, watch)
         await asyncio.to_thread(broker.stop)
         objects = await count_objects(bucket)
     finally:
@@ -115,7 +119,7 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, chart: Pa
         console,
         report.delays_table(flown, flights.airline_of, width=console.width),
         report.figures_table(sent, kill, read_rows=row_count, read_s=read_s),
-        report.story(kill, objects, row_count),
+        report.story(kill, objects, row_count, by_kafka),
     )
     if chart is None:
         return
@@ -177,6 +181,19 @@ async def _read_back(broker: BrokerProcess, row_count: int, watch: Watch) -> lis
             while chunk := await consumer.chunk():
                 records.extend(chunk)
     return records
+
+
+async def _with_kafka_client(broker: BrokerProcess, read: Sequence[Record], watch: Watch) -> KafkaRead | None:
+    """Returns None, and says why, where no Kafka client is installed."""
+    if what := kafka_client.missing():
+        watch.say("kafka", f"left out, since {what}")
+        return None
+    comparison = Comparison(read)
+    with watch.bars({"kafka": (len(read), lambda: comparison.rows)}):
+        try:
+            return await read_with_kafka_client(broker.kafka_address, TOPIC, comparison)
+        except Misread as misread:
+            raise DemoFailed(f"the Kafka client did not read what the SDK read: {misread}") from misread
 
 
 def _rows(records: Sequence[Record]) -> Iterator[tuple[str, bytes]]:

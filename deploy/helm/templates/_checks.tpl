@@ -52,6 +52,7 @@
 {{- if and $v.broker.rack.name $v.broker.rack.fromZoneLabel -}}
   {{- fail "\n\nbroker.rack.name and broker.rack.fromZoneLabel are both set: leave one of them out." -}}
 {{- end -}}
+{{- include "tidelog.kafkaChecks" . -}}
 {{- range $name, $value := $v.settings -}}
   {{- if hasKey (include "tidelog.ownSettings" $ | fromYaml) $name -}}
     {{- fail (printf "\n\nsettings.%s is set by the chart: use %s." $name (get (include "tidelog.ownSettings" $ | fromYaml) $name)) -}}
@@ -82,6 +83,8 @@ memory_bytes_max: broker.resources.limits.memory, and that of compactor or dev
 broker_id: nothing; it is the name of the pod
 http: broker.ports
 grpc: broker.ports
+kafka: kafka and broker.ports
+advertise_kafka: kafka.route and kafka.external
 advertise_http: nothing; it is the address of the pod
 advertise_grpc: nothing; it is the address of the pod
 rack: broker.rack

@@ -38,7 +38,7 @@ topologySpreadConstraints:
         {{- include "tidelog.selector" $ | nindent 8 }}
     {{- end }}
     {{- if not .matchLabelKeys }}
-    matchLabelKeys: [pod-template-hash]
+    matchLabelKeys: [{{ ternary "controller-revision-hash" "pod-template-hash" (eq $.component "broker" | and (eq $.root.Values.broker.workload "StatefulSet")) }}]
     {{- end }}
   {{- end }}
 {{- end }}

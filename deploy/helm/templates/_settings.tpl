@@ -120,6 +120,7 @@ TIDELOG_KEY_FILE: /etc/tidelog/tls/{{ .Values.tls.keyKey }}
 {{- $ports := .Values.broker.ports -}}
 TIDELOG_HTTP: {{ printf "%s:%d" $all (int $ports.http) | quote }}
 TIDELOG_GRPC: {{ printf "%s:%d" $all (int $ports.grpc) | quote }}
+{{- include "tidelog.kafkaSettings" . }}
 {{- if .Values.dev.enabled }}
 TIDELOG_DATA_DIR: /var/lib/tidelog
 {{- else }}
@@ -163,6 +164,10 @@ TIDELOG_SCRATCH_BYTES_MAX: {{ div (mul (int .Values.compactor.scratch.gibibytes)
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 - name: TIDELOG_BROKER_ID
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- if and (include "tidelog.kafkaIsExternal" .) (eq .Values.kafka.external.type "NodePort") (not .Values.kafka.external.host) }}
+- name: HOST_IP
+  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+{{- end }}
 - name: HOME
   value: /tmp
 {{- end -}}

@@ -51,6 +51,9 @@ def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_pat
     ran = demo_run(tmp_path, "--rows", str(ROWS), "--no-spark")
     assert ran.returncode == 0, ran.stderr
     assert "✓ 2,000 rows: each once, unchanged, in order within its key" in ran.stdout
+    assert re.search(
+        r"^kafka +✓ the same 2,000 rows, consumed by confluent-kafka [\d.]+, a stock Kafka client", ran.stdout, re.MULTILINE
+    )
     assert re.search(r"kill -9 +at [\d,]+ acknowledged records: with no broker running, each of them lay on the bucket", ran.stdout)
     assert re.search(r"[\d,]+ PUTs", ran.stdout)
     labels = [line.split("  ")[0] for line in ran.stderr.splitlines() if line]

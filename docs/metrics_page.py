@@ -43,7 +43,7 @@ The controller alone reports `kafka_topic_partitions` and `kafka_brokers`, so th
 async def page() -> str:
     """Of a broker that compacts, and of one that has an etcd: what only etcd tells is described, too."""
     with tempfile.TemporaryDirectory() as directory:
-        given = {"data_dir": directory, "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "compact": True}
+        given = {"data_dir": directory, "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "kafka": "127.0.0.1:0", "compact": True}
         async with run_broker(load_settings(given, {})) as broker:
             summary, detail = broker.metrics.families(), broker.metrics.families(detailed=True)
     ours = [family for family in summary if not family.name.startswith(OF_THE_PROCESS)]

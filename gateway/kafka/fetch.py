@@ -6,8 +6,8 @@
 Clients move only by batches: the next offset is the last one of a batch + 1. So where an answer of the log steps over a gap and
 has no batch, an empty batch covers the gap (FetchResult.batches_from).
 
-Every partition that was asked for stands in the answer, in the order of the request. There are no fetch sessions (KIP-227): the
-session id of each answer is 0, and a client that names a session is asked to send its whole list again.
+Which partitions a fetch reads, and which of them its answer names, fetch_sessions.py decides (KIP-227): a full fetch is answered
+with all of them, in the order of the request.
 
 Invariants: no offset at or above the high watermark is answered. An error of one partition delays no other. The buffers of an
 answer are counted until the client has received them."""
@@ -15,6 +15,7 @@ answer are counted until the client has received them."""
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -22,10 +23,10 @@ from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, fetch_code
+from gateway.kafka.fetch_sessions import SESSION_ID_MAX, AskedPartition, FetchPlan, FetchSessions, Owner
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.listener import Route
 from gateway.kafka.protocol.hot_messages import (
-    FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -52,10 +53,6 @@ VERSION_MAX: Final = 17
 BY_ID: Final = 13
 # From here on a client can be sent to a broker of its rack (KIP-392).
 RACK_SINCE: Final = 11
-# A full fetch without a session; epoch 0 asks to begin one.
-_NO_SESSION: Final = 0
-_EPOCHS_OF_FULL_FETCHES: Final = frozenset({-1, 0})
-
 
 Found = FetchResult | TidelogError
 
@@ -79,19 +76,27 @@ class KafkaFetch:
         self._leaders = leaders
         self._waits = waits
         self._traffic = broker.metrics.traffic.kafka
+        self.sessions = FetchSessions(lambda: 1 + secrets.randbelow(SESSION_ID_MAX))
+        broker.metrics.register(lambda: (self.sessions.figures,))
         self.room = ResponseBudget(broker.settings, waits)
 
     async def fetch(self, call: KafkaCall, request: FetchRequest) -> FetchResponse:
-        """Answers each partition with batches, or with its error."""
-        if request.session_id != _NO_SESSION or request.session_epoch not in _EPOCHS_OF_FULL_FETCHES:
-            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        began_s = asyncio.get_running_loop().time()
+        """Answers each partition with batches, or with its error; within a session, each partition that has news."""
+        caller = call.connection.authenticated
+        owner = Owner(call.connection.listener.name, caller.principal if caller is not None else "")
+        now_s = asyncio.get_running_loop().time()
+        plan = self.sessions.begin(request, owner=owner, by_id=call.version >= BY_ID, now_s=now_s)
+        if isinstance(plan, ErrorCode):
+            return FetchResponse(error_code=plan)
+        try:
+            return await self._fetched(call, request, plan, began_s=now_s)
+        except BaseException:
+            plan.abandon()
+            raise
+
+    async def _fetched(self, call: KafkaCall, request: FetchRequest, plan: FetchPlan, *, began_s: float) -> FetchResponse:
         log = self._broker.cluster_log
-        asked = [
-            self._asked(call, topic.topic, topic.topic_id, each, request, log)
-            for topic in request.topics
-            for each in topic.partitions
-        ]
+        asked = [self._asked(call, each, request, log) for each in plan.partitions]
         place = self.room.place()
         call.release = lambda: place.keep(0)
         answers = await self._found(call, request, asked, place, log)
@@ -101,17 +106,13 @@ class KafkaFetch:
             self._data(call, each, answer, diverging.get(at), nodes)
             for at, (each, answer) in enumerate(zip(asked, answers, strict=True))
         ]
-        responses, at = [], 0
-        for topic in request.topics:
-            end = at + len(topic.partitions)
-            responses.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=data[at:end]))
-            at = end
         self._count(answers, asked, began_s=began_s, could_wait=request.max_wait_ms > 0)
-        return FetchResponse(responses=responses, node_endpoints=list(nodes.values()))
+        response = plan.answer(data, now_s=asyncio.get_running_loop().time())
+        response.node_endpoints = list(nodes.values())
+        return response
 
-    def _asked(
-        self, call: KafkaCall, name: str, topic_id: bytes, partition: FetchPartition, request: FetchRequest, log: LogService
-    ) -> _Asked:
+    def _asked(self, call: KafkaCall, asked: AskedPartition, request: FetchRequest, log: LogService) -> _Asked:
+        name, topic_id, partition = asked
         at: TopicPartition | None = None
         try:
             if call.version >= BY_ID:

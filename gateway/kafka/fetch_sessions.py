@@ -1,0 +1,301 @@
+"""Fetch sessions (KIP-227): a client sends its list of partitions once, then only what changes. Pure: the caller brings the time.
+
+    session id 0, epoch 0     full fetch, asks for a session     all partitions are answered; the answer names the session, or 0
+    session id S, epoch 0     the same; S is closed first
+    any id,       epoch -1    full fetch without a session; S is closed first
+    session id S, epoch n     incremental fetch: partitions of S that changed are answered; the next epoch is n + 1
+
+An incremental answer names a partition if it has records or an error, if its high watermark or log start offset moved, or if the
+client has to read elsewhere. Partitions that had records go to the end of their session, so that the next read begins with others.
+
+Each cached session costs memory for its partitions, so the cache is bounded in both. A full cache gives up a session that was not
+used for EVICTION_S, else one that is as old and has fewer partitions than the new one. A client without a session sends full
+fetches.
+
+Invariants: a session serves the owner that opened it and no other. A session's epoch is used by one request. What a client with a
+session learns is what it would learn from full fetches.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gateway.kafka.errors import ErrorCode
+from gateway.kafka.protocol.hot_messages import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from metadata.measurements import counter, gauge
+
+# Kafka's max.incremental.fetch.session.cache.slots.
+SESSIONS_MAX: Final = 1_000
+# Partitions of all sessions. One takes about 400 bytes.
+PARTITIONS_MAX: Final = 50_000
+# Kafka's min.incremental.fetch.session.eviction.ms.
+EVICTION_S: Final = 120.0
+SESSION_ID_MAX: Final = 0x7FFF_FFFF
+_NO_SESSION: Final = 0
+_INITIAL_EPOCH: Final = 0
+_FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 0x7FFF_FFFF
+_UNKNOWN_OFFSET: Final = -1
+
+
+class Owner(NamedTuple):
+    """The client that a session belongs to, as far as the broker knows it."""
+
+    listener: str
+    # Empty where authentication is off.
+    principal: str
+
+
+class AskedPartition(NamedTuple):
+    """One partition that a fetch reads."""
+
+    # Empty in versions that name topics by id.
+    topic: str
+    topic_id: bytes
+    request: FetchPartition
+
+
+# Name of the topic, or its id; number of the partition.
+_Key = tuple[str | bytes, int]
+
+
+class _CachedPartition:
+    """What the client asks for of a partition, and what it was last answered."""
+
+    __slots__ = ("asked", "high_watermark", "log_start_offset")
+
+    def __init__(self, asked: AskedPartition) -> None:
+        self.asked = asked
+        self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
+
+    def must_answer(self, data: PartitionData) -> bool:
+        """Whether an incremental answer names this partition. Notes what the client is then answered."""
+        changed = data.high_watermark != self.high_watermark or data.log_start_offset != self.log_start_offset
+        self.high_watermark, self.log_start_offset = data.high_watermark, data.log_start_offset
+        if data.error_code != ErrorCode.NONE or data.diverging_epoch is not None:
+            self.high_watermark = _UNKNOWN_OFFSET  # the client learns the end of the error, too
+            return True
+        return changed or bool(data.records) or data.preferred_read_replica >= 0
+
+
+class FetchSession:
+    """The partitions of one client. The order is the order of reading."""
+
+    __slots__ = ("by_id", "epoch", "opened_s", "owner", "partitions", "session_id", "used_s")
+
+    def __init__(self, session_id: int, owner: Owner, *, by_id: bool, now_s: float) -> None:
+        self.session_id = session_id
+        self.owner = owner
+        # Whether topics are named by their ids.
+        self.by_id = by_id
+        # Of the next incremental fetch.
+        self.epoch = 1
+        self.opened_s = self.used_s = now_s
+        self.partitions: dict[_Key, _CachedPartition] = {}
+
+    def changed(self, asked: Sequence[AskedPartition], data: Sequence[PartitionData]) -> list[tuple[AskedPartition, PartitionData]]:
+        """Returns the partitions that the client must be answered, in the order of reading."""
+        found = []
+        for each, answer in zip(asked, data, strict=True):
+            key = _key(each)
+            cached = self.partitions.get(key)
+            if cached is None:  # forgotten by a request that did not wait for this answer
+                continue
+            if cached.must_answer(answer):
+                found.append((each, answer))
+            if answer.records:
+                self.partitions[key] = self.partitions.pop(key)
+        return found
+
+
+class FetchPlan:
+    """What one fetch reads, and how it is answered."""
+
+    __slots__ = ("_by_id", "_owner", "_request", "_session", "_sessions", "partitions")
+
+    def __init__(
+        self,
+        sessions: FetchSessions,
+        request: FetchRequest,
+        partitions: Sequence[AskedPartition],
+        *,
+        owner: Owner,
+        by_id: bool,
+        session: FetchSession | None = None,
+    ) -> None:
+        """`session` is None for a full fetch."""
+        self.partitions = partitions
+        self._by_id = by_id
+        self._sessions = sessions
+        self._request = request
+        self._owner = owner
+        self._session = session
+
+    def answer(self, data: Sequence[PartitionData], *, now_s: float) -> FetchResponse:
+        """Returns the answer; `data` has one element for each of `partitions`, in their order."""
+        if self._session is not None:
+            changed = self._session.changed(self.partitions, data)
+            session_id = self._session.session_id if self._session.partitions else _NO_SESSION
+            return FetchResponse(session_id=session_id, responses=_by_topic(changed))
+        responses, at = [], 0
+        for topic in self._request.topics:
+            end = at + len(topic.partitions)
+            responses.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=data[at:end]))
+            at = end
+        session_id = _NO_SESSION
+        if self._request.session_epoch == _INITIAL_EPOCH:
+            session_id = self._sessions.open(self._owner, self.partitions, data, by_id=self._by_id, now_s=now_s)
+        return FetchResponse(session_id=session_id, responses=responses)
+
+    def abandon(self) -> None:
+        """Notes that the request gets no answer: the client may repeat it in the same epoch."""
+        if self._session is not None and self._session.epoch == _next_epoch(self._request.session_epoch):
+            self._session.epoch = self._request.session_epoch
+
+
+@dataclass(slots=True)
+class FetchSessionFigures:
+    """What operators see of the sessions of one broker."""
+
+    sessions: int = gauge("tidelog_kafka_fetch_sessions", "Fetch sessions of Kafka clients that this broker keeps.")
+    partitions: int = gauge("tidelog_kafka_fetch_session_partitions", "Partitions in the fetch sessions that this broker keeps.")
+    evicted: int = counter("tidelog_kafka_fetch_sessions_evicted", "Fetch sessions that this broker gave up for want of room.")
+
+
+class FetchSessions:
+    """The sessions of all clients of one broker."""
+
+    def __init__(
+        self, new_id: Callable[[], int], *, sessions_max: int = SESSIONS_MAX, partitions_max: int = PARTITIONS_MAX
+    ) -> None:
+        """`new_id` returns a random number from 1 to SESSION_ID_MAX."""
+        self._new_id = new_id
+        self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+        # By session id; the one that was not used for longest is first.
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self.figures = FetchSessionFigures(sessions=0, partitions=0)
+
+    def begin(self, request: FetchRequest, *, owner: Owner, by_id: bool, now_s: float) -> FetchPlan | ErrorCode:
+        """Returns what to read, or the error of the whole request. `by_id`: topics are named by their ids."""
+        asked = [AskedPartition(topic.topic, topic.topic_id, each) for topic in request.topics for each in topic.partitions]
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.owner != owner:
+            session = None
+        if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
+            if session is not None:
+                self._close(session)
+            return FetchPlan(self, request, asked, owner=owner, by_id=by_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.by_id != by_id:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        if session.epoch != request.session_epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        session.used_s = now_s
+        self._sessions.move_to_end(session.session_id)
+        if not self._update(session, request, asked, now_s=now_s):
+            self._evict(session)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        session.epoch = _next_epoch(session.epoch)
+        if not session.partitions:
+            self._close(session)
+        partitions = [each.asked for each in session.partitions.values()]
+        return FetchPlan(self, request, partitions, owner=owner, by_id=by_id, session=session)
+
+    def open(
+        self, owner: Owner, asked: Sequence[AskedPartition], data: Sequence[PartitionData], *, by_id: bool, now_s: float
+    ) -> int:
+        """Opens a session whose client was answered `data`. Returns its id; 0 where there is no room."""
+        partitions = {_key(each): _CachedPartition(each) for each in asked}
+        if not partitions or not self._has_room(len(partitions), now_s=now_s):
+            return _NO_SESSION
+        while (session_id := self._new_id()) in self._sessions:
+            pass
+        session = self._sessions[session_id] = FetchSession(session_id, owner, by_id=by_id, now_s=now_s)
+        session.partitions = partitions
+        session.changed(asked, data)
+        self.figures.partitions += len(partitions)
+        self.figures.sessions = len(self._sessions)
+        return session_id
+
+    def _update(self, session: FetchSession, request: FetchRequest, asked: Sequence[AskedPartition], *, now_s: float) -> bool:
+        """Takes over what the client changed. Returns whether there was room for it."""
+        added = {key for each in asked if (key := _key(each)) not in session.partitions}
+        if not self._fits(partitions=len(added), sessions=0, now_s=now_s):
+            return False
+        before = len(session.partitions)
+        for each in asked:
+            cached = session.partitions.get(_key(each))
+            if cached is None:
+                session.partitions[_key(each)] = _CachedPartition(each)
+            else:
+                cached.asked = each
+        for topic in request.forgotten_topics_data:
+            for number in topic.partitions:
+                session.partitions.pop((topic.topic or topic.topic_id, number), None)
+        self.figures.partitions += len(session.partitions) - before
+        return True
+
+    # ── room ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _has_room(self, partitions: int, *, now_s: float) -> bool:
+        """Makes room for a new session of so many partitions, if it may."""
+        if self._fits(partitions=partitions, sessions=1, now_s=now_s):
+            return True
+        if self.figures.partitions + partitions > self._partitions_max:
+            return False
+        old = [each for each in self._sessions.values() if now_s - each.opened_s > EVICTION_S]
+        smallest = min(old, key=lambda each: len(each.partitions), default=None)
+        if smallest is None or len(smallest.partitions) >= partitions:
+            return False
+        self._evict(smallest)
+        return True
+
+    def _fits(self, *, partitions: int, sessions: int, now_s: float) -> bool:
+        """Returns whether there is room for so many more, once idle sessions in the way are given up."""
+        while not (fits := self._is_below_bounds(partitions, sessions)):
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_s - oldest.used_s <= EVICTION_S:
+                break
+            self._evict(oldest)
+        return fits
+
+    def _is_below_bounds(self, partitions: int, sessions: int) -> bool:
+        return self.figures.partitions + partitions <= self._partitions_max and len(self._sessions) + sessions <= self._sessions_max
+
+    def _evict(self, session: FetchSession) -> None:
+        self._close(session)
+        self.figures.evicted += 1
+
+    def _close(self, session: FetchSession) -> None:
+        del self._sessions[session.session_id]
+        self.figures.partitions -= len(session.partitions)
+        self.figures.sessions = len(self._sessions)
+
+
+def _key(asked: AskedPartition) -> _Key:
+    return asked.topic or asked.topic_id, asked.request.partition
+
+
+def _next_epoch(epoch: int) -> int:
+    return 1 if epoch == _EPOCH_MAX else epoch + 1
+
+
+def _by_topic(answered: Sequence[tuple[AskedPartition, PartitionData]]) -> list[FetchableTopicResponse]:
+    topics: dict[str | bytes, FetchableTopicResponse] = {}
+    for asked, data in answered:
+        key = asked.topic or asked.topic_id
+        if key not in topics:
+            topics[key] = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id, partitions=[])
+        topics[key].partitions.append(data)  # type: ignore[attr-defined]  # the list from above
+    return list(topics.values())

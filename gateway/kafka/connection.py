@@ -112,6 +112,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_admission",
         "_answers",
+        "_handled",
         "_held",
         "_holds",
         "_is_flushing",
@@ -145,7 +146,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._held: deque[HeldFrame] = deque()
         self._admission: Admission | None = None
         self._answers: deque[Answer] = deque()
-        self._lane: deque[Callable[[], Awaitable[None]]] = deque()
+        self._lane: deque[tuple[Answer, Callable[[], Awaitable[None]]]] = deque()
+        # The place of the request that the worker handles now.
+        self._handled: Answer | None = None
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._poll: asyncio.Timeout | None = None
@@ -269,6 +272,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Returns the place of the answer to the request that is begun now."""
         answer = Answer()
         self._answers.append(answer)
+        self._end_poll()
         if len(self._answers) >= REQUESTS_MAX:
             self.hold(Hold.IN_FLIGHT)
         return answer
@@ -284,11 +288,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._is_flushing = True
             self._loop.call_soon(self._flush)  # a commit decides many: one write for all of them
 
-    def enqueue(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs the work after that of the requests before it. A Fetch that waits for records gives way."""
-        self._lane.append(work)
-        if self._poll is not None:
-            self._poll.reschedule(self._loop.time())
+    def enqueue(self, answer: Answer, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs the work, which decides the answer, after that of the requests before it."""
+        self._lane.append((answer, work))
         if self._worker is None:
             self._worker = self._loop.create_task(self._work())
 
@@ -300,13 +302,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def others_wait(self) -> bool:
-        """Whether a request waits behind the one that is handled now."""
-        return bool(self._lane)
+        """Whether another request arrived behind the one that is handled now."""
+        return bool(self._answers) and self._answers[-1] is not self._handled
 
     @contextmanager
     def polling(self, poll: asyncio.Timeout) -> Iterator[None]:
-        """Lets the next request end this wait."""
+        """Lets the next request end this wait, or one that has arrived already."""
         self._poll = poll
+        if self.others_wait:
+            self._end_poll()
         try:
             yield
         finally:
@@ -357,12 +361,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._take(self._reader.accept())
         self.go_on(Hold.ADMISSION)
 
+    def _end_poll(self) -> None:
+        """Ends the wait of a Fetch, once: a timeout that has expired can't be moved."""
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.reschedule(self._loop.time())
+
     async def _work(self) -> None:
         try:
             while self._lane:
-                await self._guarded(self._lane.popleft())
+                self._handled, work = self._lane.popleft()
+                await self._guarded(work)
         finally:
-            self._worker = None
+            self._handled = self._worker = None
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -117,7 +117,7 @@ class KafkaRequests:
         if self._authentication.takes_bare_tokens(connection):
             answer = connection.answer()
             token = bytes(frame.data)
-            connection.enqueue(lambda: self._authentication.answer_bare_token(connection, answer, token))
+            connection.enqueue(answer, lambda: self._authentication.answer_bare_token(connection, answer, token))
             return
         header = decode_header(frame.data)
         if header.api_key not in self.versions:
@@ -142,7 +142,8 @@ class KafkaRequests:
         answer = connection.answer()
         if admission is not None:
             answer.release = admission.release  # where the connection is lost before the request is handled
-        connection.enqueue(partial(self._answer, connection, answer, handler, api, header, message, len(frame.data), admission))
+        work = partial(self._answer, connection, answer, handler, api, header, message, len(frame.data), admission)
+        connection.enqueue(answer, work)
 
     async def _answer(
         self,

@@ -1,0 +1,94 @@
+"""What one connection of a Kafka client keeps to, whatever its requests are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from gateway.kafka.connection import KafkaConnection
+from tests.kit.gateway.kafka_connection import ScriptedRequests, connected, framed, send
+
+# Bodies of requests: a poll waits for records, and a produce is answered without a place in the order of work.
+POLL, PRODUCE = b"poll----", b"produce-"
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(20):
+            await scenario()
+
+    asyncio.run(whole())
+
+
+class Polls:
+    """Requests that wait for records, as a Fetch does; a produce is decided by the test."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.slow_end = 0
+        self.requests = ScriptedRequests(self._begin)
+
+    def _begin(self, connection: KafkaConnection, body: bytes) -> None:
+        answer = connection.answer()
+        if body != PRODUCE:
+            connection.enqueue(answer, lambda: self._poll(connection, answer))
+
+    async def _poll(self, connection: KafkaConnection, answer: object) -> None:
+        how = "in time"
+        try:
+            async with asyncio.timeout(None) as poll:
+                with connection.polling(poll):
+                    await self._records()
+        except TimeoutError:
+            how = "gave way"
+        self.ended.append(how)
+        connection.decide(answer, [b"records"])  # type: ignore[arg-type]  # the answer of this request
+
+    async def _records(self) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:  # a read of another broker takes a while to be cancelled
+            for _ in range(self.slow_end):
+                await asyncio.sleep(0)
+
+
+def test_requests_that_arrive_while_a_long_poll_ends_do_not_end_the_connection() -> None:
+    async def scenario() -> None:
+        polls = Polls()
+        polls.slow_end = 5
+        connection, transport = connected(polls.requests)
+        send(connection, framed(POLL))
+        await asyncio.sleep(0.01)
+        for _ in range(4):
+            send(connection, framed(PRODUCE))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert polls.ended == ["gave way"]
+        assert not transport.is_ending
+
+    run(scenario)
+
+
+def test_a_long_poll_gives_way_to_a_produce() -> None:
+    async def scenario() -> None:
+        polls = Polls()
+        connection, _ = connected(polls.requests)
+        send(connection, framed(POLL))
+        await asyncio.sleep(0.01)
+        assert polls.ended == []
+        send(connection, framed(PRODUCE))
+        await asyncio.sleep(0.01)
+        assert polls.ended == ["gave way"]
+
+    run(scenario)
+
+
+def test_a_poll_that_begins_when_others_wait_gives_way_at_once() -> None:
+    async def scenario() -> None:
+        polls = Polls()
+        connection, _ = connected(polls.requests)
+        send(connection, framed(POLL) + framed(POLL) + framed(PRODUCE))
+        await asyncio.sleep(0.01)
+        assert polls.ended == ["gave way", "gave way"]
+
+    run(scenario)

@@ -11,7 +11,7 @@ A connection is not read while one of these holds:
 
     ADMISSION    a request waits for memory, or for its check in a thread
     IN_FLIGHT    REQUESTS_MAX requests are not answered yet
-    UNSENT       the client does not receive its answers
+    UNSENT       the client does not receive its answers: requests that were received already are not handled either
     THROTTLED    its principal has used up a quota
     AUTHENTICATION   a message of its SASL exchange is handled
 
@@ -112,6 +112,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_admission",
         "_answers",
+        "_decided_bytes",
         "_handled",
         "_held",
         "_holds",
@@ -122,6 +123,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_poll",
         "_reader",
         "_requests",
+        "_room",
         "_stall_timer",
         "_tasks",
         "_unreceived",
@@ -153,6 +155,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._poll: asyncio.Timeout | None = None
         self._is_flushing = False
+        # Bytes of answers that are decided, and wait for those before them.
+        self._decided_bytes = 0
+        # What the worker waits for while too many answers are not sent.
+        self._room: asyncio.Future[None] | None = None
         self._unreceived: list[Callable[[], None]] = []
         self._stall_timer: asyncio.TimerHandle | None = None
         self.listener = listener
@@ -230,6 +236,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._stall_timer = None
         self._release_received()
         self.go_on(Hold.UNSENT)
+        self._wake_worker()
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -284,6 +291,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 release()
             return
         answer.buffers, answer.release, answer.is_decided = buffers, release, True
+        self._decided_bytes += sum(map(len, buffers))
         if self._answers[0] is answer and not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)  # a commit decides many: one write for all of them
@@ -370,10 +378,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
     async def _work(self) -> None:
         try:
             while self._lane:
+                while self._is_behind:
+                    self._room = self._loop.create_future()
+                    await self._room
                 self._handled, work = self._lane.popleft()
                 await self._guarded(work)
         finally:
-            self._handled = self._worker = None
+            self._handled = self._worker = self._room = None
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether answers take so much memory that no further one is made, until the client has received them."""
+        return bool(self._holds & Hold.UNSENT) or self._decided_bytes > UNSENT_BYTES_MAX
+
+    def _wake_worker(self) -> None:
+        if self._room is not None and not self._room.done() and not self._is_behind:
+            self._room.set_result(None)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -394,6 +414,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while answers and answers[0].is_decided:
             answer = answers.popleft()
             buffers += answer.buffers
+            self._decided_bytes -= sum(map(len, answer.buffers))
             is_last |= answer.is_last
             if answer.release is not None:
                 self._unreceived.append(answer.release)
@@ -408,6 +429,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._release_received()
         if len(answers) <= REQUESTS_MAX // 2:
             self.go_on(Hold.IN_FLIGHT)
+        self._wake_worker()
 
     def _release_received(self) -> None:
         released, self._unreceived = self._unreceived, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gateway.kafka.connection import KafkaConnection
+from gateway.kafka.connection import UNSENT_BYTES_MAX, Answer, KafkaConnection
 from tests.kit.gateway.kafka_connection import ScriptedRequests, connected, framed, send
 
 # Bodies of requests: a poll waits for records, and a produce is answered without a place in the order of work.
@@ -33,7 +33,7 @@ class Polls:
         if body != PRODUCE:
             connection.enqueue(answer, lambda: self._poll(connection, answer))
 
-    async def _poll(self, connection: KafkaConnection, answer: object) -> None:
+    async def _poll(self, connection: KafkaConnection, answer: Answer) -> None:
         how = "in time"
         try:
             async with asyncio.timeout(None) as poll:
@@ -42,7 +42,7 @@ class Polls:
         except TimeoutError:
             how = "gave way"
         self.ended.append(how)
-        connection.decide(answer, [b"records"])  # type: ignore[arg-type]  # the answer of this request
+        connection.decide(answer, [b"records"])
 
     async def _records(self) -> None:
         try:
@@ -90,5 +90,59 @@ def test_a_poll_that_begins_when_others_wait_gives_way_at_once() -> None:
         send(connection, framed(POLL) + framed(POLL) + framed(PRODUCE))
         await asyncio.sleep(0.01)
         assert polls.ended == ["gave way", "gave way"]
+
+    run(scenario)
+
+
+class LargeAnswers:
+    """Requests whose answers are long, but for a produce, which the test decides."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.made = 0
+        self.produces: list[Answer] = []
+        self._size_bytes = size_bytes
+        self.requests = ScriptedRequests(self._begin)
+
+    def _begin(self, connection: KafkaConnection, body: bytes) -> None:
+        answer = connection.answer()
+        if body == PRODUCE:
+            self.produces.append(answer)
+        else:
+            connection.enqueue(answer, lambda: self._answer(connection, answer))
+
+    async def _answer(self, connection: KafkaConnection, answer: Answer) -> None:
+        self.made += 1
+        connection.decide(answer, [bytes(self._size_bytes)])
+        await asyncio.sleep(0)
+
+
+def test_no_answer_is_made_for_a_client_that_does_not_receive_those_before() -> None:
+    async def scenario() -> None:
+        answers = LargeAnswers(UNSENT_BYTES_MAX + 1)
+        connection, transport = connected(answers.requests)
+        transport.is_stalled = True
+        send(connection, framed(POLL) * 20)
+        await asyncio.sleep(0.01)
+        assert answers.made <= 2
+        while transport.unsent:
+            transport.receive()
+            await asyncio.sleep(0.001)
+        assert answers.made == 20
+        assert len(transport.written) == 20 * (UNSENT_BYTES_MAX + 1)
+
+    run(scenario)
+
+
+def test_answers_that_wait_for_a_produce_before_them_are_bounded() -> None:
+    async def scenario() -> None:
+        answers = LargeAnswers(UNSENT_BYTES_MAX // 2)
+        connection, transport = connected(answers.requests)
+        send(connection, framed(PRODUCE) + framed(POLL) * 20)
+        await asyncio.sleep(0.01)
+        assert answers.made == 3
+        connection.decide(answers.produces[0], [b"committed"])
+        await asyncio.sleep(0.05)
+        assert answers.made == 20
+        assert len(transport.written) == len(b"committed") + 10 * UNSENT_BYTES_MAX
 
     run(scenario)

@@ -126,6 +126,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_room",
         "_stall_timer",
         "_tasks",
+        "_throttle",
         "_unreceived",
         "_worker",
         "authenticated",
@@ -161,6 +162,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._room: asyncio.Future[None] | None = None
         self._unreceived: list[Callable[[], None]] = []
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._throttle: asyncio.TimerHandle | None = None
         self.listener = listener
         self.is_closed = False
         self.client_host = ""
@@ -195,8 +197,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.is_closed = True
         if self._place is not None:
             self._place.give_back()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        for timer in (self._stall_timer, self._throttle):
+            if timer is not None:
+                timer.cancel()
         for task in (*self._tasks, *((self._worker,) if self._worker is not None else ())):
             task.cancel()
         self._lane.clear()
@@ -264,13 +267,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._holds or self._is_ending:
             return
         try:
-            while self._held and not self._holds:
+            while self._held and not self._holds and not self._is_ending:
                 held = self._held.popleft()
                 self._requests.begin(self, held.frame, held.admission)
             if not self._holds:
                 self._accept_announced()
         except TidelogError as error:
             self.refuse(error)
+            return
+        except Exception:  # a timer calls this as well: an error that went on from here would leave the connection unread
+            self._fail()
             return
         if not self._holds and not self._is_ending:
             self.transport.resume_reading()
@@ -286,11 +292,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def decide(self, answer: Answer, buffers: Sequence[Buffer], release: Callable[[], None] | None = None) -> None:
         """Sends the answer as soon as those before it are sent. `release` is called once the client has received it."""
+        answer.is_decided = True
         if self.is_closed:
             if release is not None:
                 release()
             return
-        answer.buffers, answer.release, answer.is_decided = buffers, release, True
+        answer.buffers, answer.release = buffers, release
         self._decided_bytes += sum(map(len, buffers))
         if self._answers[0] is answer and not self._is_flushing:
             self._is_flushing = True
@@ -325,9 +332,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._poll = None
 
     def throttle(self, wait_s: float) -> None:
-        """Reads nothing for a while."""
+        """Reads nothing for a while: the longest of the waits that are under way."""
+        ends_s = self._loop.time() + wait_s
+        if self._throttle is not None:
+            if self._throttle.when() >= ends_s:
+                return
+            self._throttle.cancel()
         self.hold(Hold.THROTTLED)
-        self._loop.call_later(wait_s, self.go_on, Hold.THROTTLED)
+        self._throttle = self._loop.call_at(ends_s, self._end_throttle)
 
     def refuse(self, error: TidelogError) -> None:
         """Closes the connection, because its client can't be answered: Kafka's protocol has no way to say why."""
@@ -335,9 +347,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._abort()
 
     def close(self) -> None:
-        """Closes the connection once what was written is sent."""
+        """Closes the connection once what was written is sent, or the client does not receive it."""
         self.is_closed = True
         self.transport.close()
+        if self._stall_timer is None and (bytes_left := self.transport.get_write_buffer_size()):
+            self._watch_writing(bytes_left)
 
     @property
     def _is_ending(self) -> bool:
@@ -347,6 +361,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _take(self, frames: Sequence[Frame]) -> None:
         for frame in frames:
+            if self._is_ending:  # a request before it was refused
+                return
             admission, self._admission = self._admission, None  # of the first: it was announced, and nothing came before it
             if self._holds:
                 kept = frame if frame.is_owned else Frame(memoryview(bytes(frame.data)), is_owned=True)
@@ -401,8 +417,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except TidelogError as error:
             self.refuse(error)
         except Exception:
-            log.exception("request failed client=%s listener=%s; the connection is closed", self.client_host, self.listener.name)
-            self._abort()
+            self._fail()
+
+    def _fail(self) -> None:
+        """Closes the connection after an error of the broker itself."""
+        log.exception("request failed client=%s listener=%s; the connection is closed", self.client_host, self.listener.name)
+        self._abort()
+
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        self.go_on(Hold.THROTTLED)
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -422,6 +446,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.transport.write(buffers[0])
         elif buffers:
             self.transport.writelines(buffers)
+        self.last_used_s = self._loop.time()  # the client has had no reason to send anything while it waited
         if is_last:
             self.close()
             return

@@ -44,6 +44,8 @@ ADMISSION_TIMEOUT_S: Final = 3_600.0
 # The time that clients wait for an answer, where the request does not say: request.timeout.ms is 30 s by default.
 ANSWER_TIMEOUT_S: Final = 30.0
 DOOR: Final = "kafka"
+# A client that waits longer would be disconnected for its silence, and begin again without a wait. Its debt stays.
+THROTTLE_S_MAX: Final = 300.0
 
 
 class KafkaRequests:
@@ -231,7 +233,7 @@ class KafkaRequests:
         meter.sent()
         meter.took(bytes_in)
         meter.gave(bytes_out)
-        return meter.wait_s(meter.requests, meter.bytes_in, meter.bytes_out)
+        return min(THROTTLE_S_MAX, meter.wait_s(meter.requests, meter.bytes_in, meter.bytes_out))
 
     async def _api_versions(self, call: KafkaCall, request: Any) -> Any:
         return answer_api_versions(self.versions, call, request)

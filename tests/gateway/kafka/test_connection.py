@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gateway.kafka.connection import UNSENT_BYTES_MAX, Answer, KafkaConnection
-from tests.kit.gateway.kafka_connection import ScriptedRequests, connected, framed, send
+import pytest
+
+from gateway.kafka.connection import UNSENT_BYTES_MAX, Answer, Hold, KafkaConnection
+from metadata.errors import InvalidRecord
+from tests.kit.gateway.kafka_connection import ScriptedRequests, connected, deliver, framed, send
 
 # Bodies of requests: a poll waits for records, and a produce is answered without a place in the order of work.
 POLL, PRODUCE = b"poll----", b"produce-"
@@ -144,5 +147,90 @@ def test_answers_that_wait_for_a_produce_before_them_are_bounded() -> None:
         await asyncio.sleep(0.05)
         assert answers.made == 20
         assert len(transport.written) == len(b"committed") + 10 * UNSENT_BYTES_MAX
+
+    run(scenario)
+
+
+def test_a_shorter_wait_for_a_quota_does_not_end_a_longer_one() -> None:
+    async def scenario() -> None:
+        connection, transport = connected(ScriptedRequests(lambda *_: None))
+        connection.throttle(0.01)
+        connection.throttle(60)
+        connection.throttle(0.02)
+        await asyncio.sleep(0.05)
+        assert not transport.is_reading()
+
+    run(scenario)
+
+
+def test_a_connection_is_read_again_after_its_wait_for_a_quota() -> None:
+    async def scenario() -> None:
+        connection, transport = connected(ScriptedRequests(lambda *_: None))
+        connection.throttle(0.01)
+        connection.throttle(0.02)
+        await asyncio.sleep(0.05)
+        assert transport.is_reading()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_nothing_is_begun_behind_a_request_that_was_refused(is_held: bool) -> None:
+    async def scenario() -> None:
+        begun: list[bytes] = []
+
+        def begin(connection: KafkaConnection, body: bytes) -> None:
+            begun.append(body)
+            connection.refuse(InvalidRecord("an unanswered Produce was refused"))
+
+        connection, _ = connected(ScriptedRequests(begin))
+        if is_held:
+            connection.hold(Hold.ADMISSION)
+        deliver(connection, framed(PRODUCE) * 3)
+        connection.go_on(Hold.ADMISSION)
+        await asyncio.sleep(0)
+        assert begun == [PRODUCE]
+
+    run(scenario)
+
+
+def test_an_error_of_the_broker_in_a_held_request_ends_the_connection() -> None:
+    async def scenario() -> None:
+        def begin(connection: KafkaConnection, body: bytes) -> None:
+            raise LookupError("a fault")
+
+        connection, transport = connected(ScriptedRequests(begin))
+        connection.hold(Hold.ADMISSION)
+        deliver(connection, framed(PRODUCE))
+        connection.go_on(Hold.ADMISSION)
+        assert transport.is_ending
+
+    run(scenario)
+
+
+def test_an_answer_of_a_lost_connection_counts_as_decided() -> None:
+    async def scenario() -> None:
+        connection, transport = connected(ScriptedRequests(lambda *_: None))
+        answer = connection.answer()
+        transport.abort()
+        await asyncio.sleep(0)
+        connection.decide(answer, [b"late"])
+        assert answer.is_decided
+
+    run(scenario)
+
+
+def test_a_closed_connection_whose_client_receives_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.kafka.connection.WRITE_STALL_S", 0.01)
+
+    async def scenario() -> None:
+        connection, transport = connected(ScriptedRequests(lambda *_: None))
+        transport.is_stalled = True
+        connection.decide(connection.answer(), [b"a short answer"])
+        await asyncio.sleep(0)
+        connection.close()
+        assert not transport.is_lost
+        await asyncio.sleep(0.05)
+        assert transport.is_lost
 
     run(scenario)

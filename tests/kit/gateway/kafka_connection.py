@@ -122,11 +122,16 @@ def send(connection: KafkaConnection, data: bytes) -> None:
     at = 0
     while at < len(data) and not connection.is_closed:
         assert connection.transport.is_reading(), "the connection is not read"  # a transport delivers nothing meanwhile
-        buffer = connection.get_buffer(-1)
-        count = min(len(buffer), len(data) - at)
-        buffer[:count] = data[at : at + count]
-        connection.buffer_updated(count)
-        at += count
+        at += deliver(connection, data[at:])
+
+
+def deliver(connection: KafkaConnection, data: bytes) -> int:
+    """Delivers bytes in one piece. Returns for how many there was room."""
+    buffer = connection.get_buffer(-1)
+    count = min(len(buffer), len(data))
+    buffer[:count] = data[:count]
+    connection.buffer_updated(count)
+    return count
 
 
 def framed(body: bytes) -> bytes:

@@ -14,6 +14,7 @@ A connection is not read while one of these holds:
     UNSENT       the client does not receive its answers: requests that were received already are not handled either
     THROTTLED    its principal has used up a quota
     AUTHENTICATION   a message of its SASL exchange is handled
+    STOPPING     the broker stops: what was begun is answered, then the connection is closed
 
 Invariants: answers leave in the order of their requests. What was received while the connection is not read is kept, in order,
 and is at most the shared buffer. Memory of an answer is released once the client has received it, or the connection is lost."""
@@ -46,6 +47,10 @@ UNSENT_BYTES_MAX: Final = 64 << 10
 # A client that receives less than this in WRITE_STALL_S is disconnected, as over HTTP.
 WRITE_STALL_S: Final = 30.0
 WRITE_BYTES_PER_SECOND_MIN: Final = 64 << 10
+# A request that takes longer than this, and as long as its bytes take at that rate, ends its connection: it holds memory that others
+# wait for.
+RECEIVE_STALL_S: Final = 30.0
+RECEIVE_BYTES_PER_SECOND_MIN: Final = 64 << 10
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,7 @@ class Hold(enum.IntFlag):
     UNSENT = 4
     THROTTLED = 8
     AUTHENTICATION = 16
+    STOPPING = 32
 
 
 class Answer:
@@ -122,6 +128,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_place",
         "_poll",
         "_reader",
+        "_receive_ends_s",
         "_requests",
         "_room",
         "_stall_timer",
@@ -174,6 +181,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.sasl: Any = None
         self.subject: ClientSubject | None = None
         self.last_used_s = self._loop.time()
+        # When the request that is being received must be whole.
+        self._receive_ends_s = float("inf")
         self._reader = FrameReader(requests.shared_buffer, bytes_max=0)
 
     # ── the transport ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,11 +232,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_used_s = self._loop.time()
         self._reader.bytes_max = self._requests.frame_bytes_max(self)
+        frames_begun = self._reader.frames_begun
         try:
             self._take(self._reader.received(nbytes))
             self._accept_announced()
         except TidelogError as error:
             self.refuse(error)
+        if self._reader.frames_begun != frames_begun:
+            self._bound_receipt()
 
     def pause_writing(self) -> None:
         self.hold(Hold.UNSENT)
@@ -252,6 +264,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def awaits_bytes(self) -> bool:
         """Whether a part of a request was received, and the client owes the rest."""
         return self._reader.is_torn and not self._holds
+
+    def is_too_slow(self, now_s: float) -> bool:
+        """Whether a request has been coming for longer than it may."""
+        return self._reader.bytes_missing > 0 and not self._holds and now_s > self._receive_ends_s
 
     def hold(self, why: Hold) -> None:
         """Stops reading until `go_on` was called for each reason."""
@@ -279,6 +295,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail()
             return
         if not self._holds and not self._is_ending:
+            self._bound_receipt()  # the client could send nothing meanwhile
             self.transport.resume_reading()
 
     def answer(self) -> Answer:
@@ -341,6 +358,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.hold(Hold.THROTTLED)
         self._throttle = self._loop.call_at(ends_s, self._end_throttle)
 
+    def drain(self) -> None:
+        """Begins no further request, and closes the connection once those before are answered."""
+        self.hold(Hold.STOPPING)
+        if not self._answers:
+            self.close()
+
     def refuse(self, error: TidelogError) -> None:
         """Closes the connection, because its client can't be answered: Kafka's protocol has no way to say why."""
         log.info("connection closed client=%s listener=%s: %s", self.client_host, self.listener.name, error.message)
@@ -369,6 +392,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._held.append(HeldFrame(kept, admission))
             else:
                 self._requests.begin(self, frame, admission)
+
+    def _bound_receipt(self) -> None:
+        wait_s = RECEIVE_STALL_S + self._reader.bytes_missing / RECEIVE_BYTES_PER_SECOND_MIN
+        self._receive_ends_s = self._loop.time() + wait_s
 
     def _accept_announced(self) -> None:
         """Receives the announced frame where there is memory for it; else stops reading until there is."""
@@ -447,7 +474,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         elif buffers:
             self.transport.writelines(buffers)
         self.last_used_s = self._loop.time()  # the client has had no reason to send anything while it waited
-        if is_last:
+        if is_last or (self._holds & Hold.STOPPING and not answers):
             self.close()
             return
         if not self._holds & Hold.UNSENT:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from gateway.access.authorization import AuthorizedCall, acting
 from gateway.access.permissions import KAFKA_CALLS, RequiredAccess
 from gateway.api import BrokerApi
+from gateway.error_codes import BodyTooSlow
 from gateway.kafka.access.authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaAuthentication
 from gateway.kafka.api_versions import API_VERSIONS, answer_api_versions, unsupported_version
 from gateway.kafka.call import Handler, KafkaCall
@@ -241,9 +242,11 @@ class KafkaRequests:
     # ── idle connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close_idle(self, *, idle_s: float, receive_s: float) -> None:
-        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s`."""
+        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s` or comes too slowly."""
         now_s = asyncio.get_running_loop().time()
         for connection in tuple(self.open):
             silent_s = now_s - connection.last_used_s
-            if connection.is_idle and (silent_s > idle_s or (connection.awaits_bytes and silent_s > receive_s)):
+            if (connection.awaits_bytes and silent_s > receive_s) or connection.is_too_slow(now_s):
+                connection.refuse(BodyTooSlow("a request comes too slowly, and holds memory that others wait for"))
+            elif connection.is_idle and silent_s > idle_s:
                 connection.close()

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.kafka.connection import UNSENT_BYTES_MAX, Answer, Hold, KafkaConnection
+from gateway.kafka.connection import RECEIVE_BYTES_PER_SECOND_MIN, UNSENT_BYTES_MAX, Answer, Hold, KafkaConnection
+from gateway.kafka.frame_reader import SHARED_BYTES
 from metadata.errors import InvalidRecord
 from tests.kit.gateway.kafka_connection import ScriptedRequests, connected, deliver, framed, send
 
@@ -232,5 +233,56 @@ def test_a_closed_connection_whose_client_receives_nothing_is_cut(monkeypatch: p
         assert not transport.is_lost
         await asyncio.sleep(0.05)
         assert transport.is_lost
+
+    run(scenario)
+
+
+LONG = framed(bytes(SHARED_BYTES))
+
+
+def test_a_request_that_trickles_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.kafka.connection.RECEIVE_STALL_S", 0.0)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        connection, _ = connected(ScriptedRequests(lambda *_: None))
+        began_s = loop.time()
+        for at in range(100):
+            send(connection, LONG[at : at + 1])  # each byte is news of the client
+        assert connection.awaits_bytes
+        assert not connection.is_too_slow(began_s + 0.9 * SHARED_BYTES / RECEIVE_BYTES_PER_SECOND_MIN)
+        assert connection.is_too_slow(loop.time() + SHARED_BYTES / RECEIVE_BYTES_PER_SECOND_MIN)
+        connection.hold(Hold.THROTTLED)
+        assert not connection.is_too_slow(loop.time() + 1000), "the client can't send while it is not read"
+        connection.go_on(Hold.THROTTLED)
+        send(connection, LONG[100:] + LONG[:6])
+        assert connection.awaits_bytes
+        assert not connection.is_too_slow(loop.time() + 1000), "the head of the next request is no part of this one"
+
+    run(scenario)
+
+
+def test_a_connection_that_drains_answers_what_it_has_begun_and_nothing_else() -> None:
+    async def scenario() -> None:
+        answers = LargeAnswers(1)
+        connection, transport = connected(answers.requests)
+        send(connection, framed(PRODUCE) * 2)
+        connection.drain()
+        deliver(connection, framed(PRODUCE))
+        connection.decide(answers.produces[1], [b"2"])
+        connection.decide(answers.produces[0], [b"1"])
+        await asyncio.sleep(0.01)
+        assert bytes(transport.written) == b"12"
+        assert len(answers.produces) == 2
+        assert transport.is_ending
+
+    run(scenario)
+
+
+def test_a_connection_without_requests_drains_at_once() -> None:
+    async def scenario() -> None:
+        connection, transport = connected(ScriptedRequests(lambda *_: None))
+        connection.drain()
+        assert transport.is_ending
 
     run(scenario)

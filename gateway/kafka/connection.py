@@ -11,9 +11,10 @@ A connection is not read while one of these holds:
 
     ADMISSION    a request waits for memory, or for its check in a thread
     IN_FLIGHT    REQUESTS_MAX requests are not answered yet
-    UNSENT       the client does not receive its answers
+    UNSENT       the client does not receive its answers: requests that were received already are not handled either
     THROTTLED    its principal has used up a quota
     AUTHENTICATION   a message of its SASL exchange is handled
+    STOPPING     the broker stops: what was begun is answered, then the connection is closed
 
 Invariants: answers leave in the order of their requests. What was received while the connection is not read is kept, in order,
 and is at most the shared buffer. Memory of an answer is released once the client has received it, or the connection is lost."""
@@ -46,6 +47,10 @@ UNSENT_BYTES_MAX: Final = 64 << 10
 # A client that receives less than this in WRITE_STALL_S is disconnected, as over HTTP.
 WRITE_STALL_S: Final = 30.0
 WRITE_BYTES_PER_SECOND_MIN: Final = 64 << 10
+# A request that takes longer than this, and as long as its bytes take at that rate, ends its connection: it holds memory that others
+# wait for.
+RECEIVE_STALL_S: Final = 30.0
+RECEIVE_BYTES_PER_SECOND_MIN: Final = 64 << 10
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,7 @@ class Hold(enum.IntFlag):
     UNSENT = 4
     THROTTLED = 8
     AUTHENTICATION = 16
+    STOPPING = 32
 
 
 class Answer:
@@ -112,6 +118,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_admission",
         "_answers",
+        "_decided_bytes",
+        "_handled",
         "_held",
         "_holds",
         "_is_flushing",
@@ -120,9 +128,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_place",
         "_poll",
         "_reader",
+        "_receive_ends_s",
         "_requests",
+        "_room",
         "_stall_timer",
         "_tasks",
+        "_throttle",
         "_unreceived",
         "_worker",
         "authenticated",
@@ -145,13 +156,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._held: deque[HeldFrame] = deque()
         self._admission: Admission | None = None
         self._answers: deque[Answer] = deque()
-        self._lane: deque[Callable[[], Awaitable[None]]] = deque()
+        self._lane: deque[tuple[Answer, Callable[[], Awaitable[None]]]] = deque()
+        # The place of the request that the worker handles now.
+        self._handled: Answer | None = None
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._poll: asyncio.Timeout | None = None
         self._is_flushing = False
+        # Bytes of answers that are decided, and wait for those before them.
+        self._decided_bytes = 0
+        # What the worker waits for while too many answers are not sent.
+        self._room: asyncio.Future[None] | None = None
         self._unreceived: list[Callable[[], None]] = []
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._throttle: asyncio.TimerHandle | None = None
         self.listener = listener
         self.is_closed = False
         self.client_host = ""
@@ -163,6 +181,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.sasl: Any = None
         self.subject: ClientSubject | None = None
         self.last_used_s = self._loop.time()
+        # When the request that is being received must be whole.
+        self._receive_ends_s = float("inf")
         self._reader = FrameReader(requests.shared_buffer, bytes_max=0)
 
     # ── the transport ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,8 +206,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.is_closed = True
         if self._place is not None:
             self._place.give_back()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        for timer in (self._stall_timer, self._throttle):
+            if timer is not None:
+                timer.cancel()
         for task in (*self._tasks, *((self._worker,) if self._worker is not None else ())):
             task.cancel()
         self._lane.clear()
@@ -211,11 +232,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_used_s = self._loop.time()
         self._reader.bytes_max = self._requests.frame_bytes_max(self)
+        frames_begun = self._reader.frames_begun
         try:
             self._take(self._reader.received(nbytes))
             self._accept_announced()
         except TidelogError as error:
             self.refuse(error)
+        if self._reader.frames_begun != frames_begun:
+            self._bound_receipt()
 
     def pause_writing(self) -> None:
         self.hold(Hold.UNSENT)
@@ -227,6 +251,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._stall_timer = None
         self._release_received()
         self.go_on(Hold.UNSENT)
+        self._wake_worker()
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -239,6 +264,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def awaits_bytes(self) -> bool:
         """Whether a part of a request was received, and the client owes the rest."""
         return self._reader.is_torn and not self._holds
+
+    def is_too_slow(self, now_s: float) -> bool:
+        """Whether a request has been coming for longer than it may."""
+        return self._reader.bytes_missing > 0 and not self._holds and now_s > self._receive_ends_s
 
     def hold(self, why: Hold) -> None:
         """Stops reading until `go_on` was called for each reason."""
@@ -254,7 +283,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._holds or self._is_ending:
             return
         try:
-            while self._held and not self._holds:
+            while self._held and not self._holds and not self._is_ending:
                 held = self._held.popleft()
                 self._requests.begin(self, held.frame, held.admission)
             if not self._holds:
@@ -262,33 +291,38 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except TidelogError as error:
             self.refuse(error)
             return
+        except Exception:  # a timer calls this as well: an error that went on from here would leave the connection unread
+            self._fail()
+            return
         if not self._holds and not self._is_ending:
+            self._bound_receipt()  # the client could send nothing meanwhile
             self.transport.resume_reading()
 
     def answer(self) -> Answer:
         """Returns the place of the answer to the request that is begun now."""
         answer = Answer()
         self._answers.append(answer)
+        self._end_poll()
         if len(self._answers) >= REQUESTS_MAX:
             self.hold(Hold.IN_FLIGHT)
         return answer
 
     def decide(self, answer: Answer, buffers: Sequence[Buffer], release: Callable[[], None] | None = None) -> None:
         """Sends the answer as soon as those before it are sent. `release` is called once the client has received it."""
+        answer.is_decided = True
         if self.is_closed:
             if release is not None:
                 release()
             return
-        answer.buffers, answer.release, answer.is_decided = buffers, release, True
+        answer.buffers, answer.release = buffers, release
+        self._decided_bytes += sum(map(len, buffers))
         if self._answers[0] is answer and not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)  # a commit decides many: one write for all of them
 
-    def enqueue(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs the work after that of the requests before it. A Fetch that waits for records gives way."""
-        self._lane.append(work)
-        if self._poll is not None:
-            self._poll.reschedule(self._loop.time())
+    def enqueue(self, answer: Answer, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs the work, which decides the answer, after that of the requests before it."""
+        self._lane.append((answer, work))
         if self._worker is None:
             self._worker = self._loop.create_task(self._work())
 
@@ -300,22 +334,35 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def others_wait(self) -> bool:
-        """Whether a request waits behind the one that is handled now."""
-        return bool(self._lane)
+        """Whether another request arrived behind the one that is handled now."""
+        return bool(self._answers) and self._answers[-1] is not self._handled
 
     @contextmanager
     def polling(self, poll: asyncio.Timeout) -> Iterator[None]:
-        """Lets the next request end this wait."""
+        """Lets the next request end this wait, or one that has arrived already."""
         self._poll = poll
+        if self.others_wait:
+            self._end_poll()
         try:
             yield
         finally:
             self._poll = None
 
     def throttle(self, wait_s: float) -> None:
-        """Reads nothing for a while."""
+        """Reads nothing for a while: the longest of the waits that are under way."""
+        ends_s = self._loop.time() + wait_s
+        if self._throttle is not None:
+            if self._throttle.when() >= ends_s:
+                return
+            self._throttle.cancel()
         self.hold(Hold.THROTTLED)
-        self._loop.call_later(wait_s, self.go_on, Hold.THROTTLED)
+        self._throttle = self._loop.call_at(ends_s, self._end_throttle)
+
+    def drain(self) -> None:
+        """Begins no further request, and closes the connection once those before are answered."""
+        self.hold(Hold.STOPPING)
+        if not self._answers:
+            self.close()
 
     def refuse(self, error: TidelogError) -> None:
         """Closes the connection, because its client can't be answered: Kafka's protocol has no way to say why."""
@@ -323,9 +370,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._abort()
 
     def close(self) -> None:
-        """Closes the connection once what was written is sent."""
+        """Closes the connection once what was written is sent, or the client does not receive it."""
         self.is_closed = True
         self.transport.close()
+        if self._stall_timer is None and (bytes_left := self.transport.get_write_buffer_size()):
+            self._watch_writing(bytes_left)
 
     @property
     def _is_ending(self) -> bool:
@@ -335,12 +384,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _take(self, frames: Sequence[Frame]) -> None:
         for frame in frames:
+            if self._is_ending:  # a request before it was refused
+                return
             admission, self._admission = self._admission, None  # of the first: it was announced, and nothing came before it
             if self._holds:
                 kept = frame if frame.is_owned else Frame(memoryview(bytes(frame.data)), is_owned=True)
                 self._held.append(HeldFrame(kept, admission))
             else:
                 self._requests.begin(self, frame, admission)
+
+    def _bound_receipt(self) -> None:
+        wait_s = RECEIVE_STALL_S + self._reader.bytes_missing / RECEIVE_BYTES_PER_SECOND_MIN
+        self._receive_ends_s = self._loop.time() + wait_s
 
     def _accept_announced(self) -> None:
         """Receives the announced frame where there is memory for it; else stops reading until there is."""
@@ -357,12 +412,31 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._take(self._reader.accept())
         self.go_on(Hold.ADMISSION)
 
+    def _end_poll(self) -> None:
+        """Ends the wait of a Fetch, once: a timeout that has expired can't be moved."""
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.reschedule(self._loop.time())
+
     async def _work(self) -> None:
         try:
             while self._lane:
-                await self._guarded(self._lane.popleft())
+                while self._is_behind:
+                    self._room = self._loop.create_future()
+                    await self._room
+                self._handled, work = self._lane.popleft()
+                await self._guarded(work)
         finally:
-            self._worker = None
+            self._handled = self._worker = self._room = None
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether answers take so much memory that no further one is made, until the client has received them."""
+        return bool(self._holds & Hold.UNSENT) or self._decided_bytes > UNSENT_BYTES_MAX
+
+    def _wake_worker(self) -> None:
+        if self._room is not None and not self._room.done() and not self._is_behind:
+            self._room.set_result(None)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -370,8 +444,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except TidelogError as error:
             self.refuse(error)
         except Exception:
-            log.exception("request failed client=%s listener=%s; the connection is closed", self.client_host, self.listener.name)
-            self._abort()
+            self._fail()
+
+    def _fail(self) -> None:
+        """Closes the connection after an error of the broker itself."""
+        log.exception("request failed client=%s listener=%s; the connection is closed", self.client_host, self.listener.name)
+        self._abort()
+
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        self.go_on(Hold.THROTTLED)
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -383,6 +465,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while answers and answers[0].is_decided:
             answer = answers.popleft()
             buffers += answer.buffers
+            self._decided_bytes -= sum(map(len, answer.buffers))
             is_last |= answer.is_last
             if answer.release is not None:
                 self._unreceived.append(answer.release)
@@ -390,13 +473,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.transport.write(buffers[0])
         elif buffers:
             self.transport.writelines(buffers)
-        if is_last:
+        self.last_used_s = self._loop.time()  # the client has had no reason to send anything while it waited
+        if is_last or (self._holds & Hold.STOPPING and not answers):
             self.close()
             return
         if not self._holds & Hold.UNSENT:
             self._release_received()
         if len(answers) <= REQUESTS_MAX // 2:
             self.go_on(Hold.IN_FLIGHT)
+        self._wake_worker()
 
     def _release_received(self) -> None:
         released, self._unreceived = self._unreceived, []

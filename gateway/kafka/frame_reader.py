@@ -31,7 +31,7 @@ class Frame(NamedTuple):
     """One request without its length."""
 
     data: memoryview
-    # Whether the buffer is this frame's own. Otherwise the next bytes overwrite it.
+    # Whether the frame may be kept as it is: no bytes overwrite its buffer, which is little longer. Otherwise it has to be copied.
     is_owned: bool
 
 
@@ -45,7 +45,7 @@ class Announced(NamedTuple):
 class FrameReader:
     """Receives the bytes of one connection."""
 
-    __slots__ = ("_filled", "_frame", "_shared", "_tail", "announced", "bytes_max")
+    __slots__ = ("_filled", "_frame", "_shared", "_tail", "announced", "bytes_max", "frames_begun")
 
     def __init__(self, shared: memoryview, *, bytes_max: int) -> None:
         """`shared` has SHARED_BYTES, and serves all connections of one event loop. `bytes_max` bounds a frame."""
@@ -53,6 +53,8 @@ class FrameReader:
         self.bytes_max = bytes_max
         # The frame that waits for `accept`.
         self.announced: Announced | None = None
+        # Frames that got a buffer of their own before all of their bytes were there.
+        self.frames_begun = 0
         self._frame: memoryview | None = None
         self._filled = 0
         # What was received behind the last whole frame, while no buffer of its own holds it.
@@ -62,6 +64,11 @@ class FrameReader:
     def is_torn(self) -> bool:
         """Whether a part of a frame was received, and not all of it."""
         return self._frame is not None or bool(self._tail)
+
+    @property
+    def bytes_missing(self) -> int:
+        """Returns how many bytes the frame that has a buffer of its own lacks; 0 where there is none."""
+        return 0 if self._frame is None else len(self._frame) - self._filled
 
     def buffer(self) -> memoryview:
         """Returns where the next bytes belong. They must not be received while a frame is announced."""
@@ -90,7 +97,8 @@ class FrameReader:
         size_bytes, self.announced = self.announced.size_bytes, None
         received, self._tail = memoryview(self._tail)[_LENGTH_BYTES:], b""
         if len(received) >= size_bytes:  # it came with the bytes of frames before it
-            return [Frame(received[:size_bytes], is_owned=True), *self._cut(received[size_bytes:], is_owned=True)]
+            frame = Frame(received[:size_bytes], is_owned=_is_most_of(size_bytes, received))
+            return [frame, *self._cut(received[size_bytes:], is_owned=True)]
         self._begin(size_bytes, received)
         return []
 
@@ -108,7 +116,7 @@ class FrameReader:
                     break
                 self._begin(size_bytes, received)
                 return frames
-            frames.append(Frame(received[:size_bytes], is_owned))
+            frames.append(Frame(received[:size_bytes], is_owned and _is_most_of(size_bytes, data)))
             at += _LENGTH_BYTES + size_bytes
         self._tail = bytes(data[at:])
         return frames
@@ -117,6 +125,7 @@ class FrameReader:
         frame = memoryview(np.empty(size_bytes, np.uint8))  # type: ignore[arg-type]  # numpy's stubs for 3.11 do not name Buffer
         frame[: len(received)] = received
         self._frame, self._filled = frame, len(received)
+        self.frames_begun += 1
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes < FRAME_BYTES_MIN:
@@ -128,3 +137,8 @@ class FrameReader:
                 size=size_bytes,
                 bytes_max=self.bytes_max,
             )
+
+
+def _is_most_of(size_bytes: int, data: memoryview) -> bool:
+    """Whether a view of so many bytes keeps less than the same again alive: all of `data` stays while one of its views does."""
+    return 2 * size_bytes > len(data)

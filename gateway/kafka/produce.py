@@ -355,7 +355,8 @@ class KafkaProduce:
         refused = next((each.pending for each in request.batches if isinstance(each.pending, TidelogError)), None)
         failed = any(result.error_code for topic in request.response.responses for result in topic.partition_responses)
         self._count(request, [_outcome(each.pending, request) for each in request.batches])
-        self._charge(request.authorized, bytes_in=request.size_bytes, bytes_out=0)
+        if (wait_s := self._charge(request.authorized, bytes_in=request.size_bytes, bytes_out=0)) > 0:
+            request.connection.throttle(wait_s)
         request.connection.decide(request.answer, ())
         if refused is not None or failed:
             request.connection.refuse(refused or InvalidRecord("a Produce request with acks=0 was refused"))

@@ -15,13 +15,14 @@ authentication is on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from gateway.access.authorization import AuthorizedCall, acting
 from gateway.access.permissions import KAFKA_CALLS, RequiredAccess
 from gateway.api import BrokerApi
+from gateway.error_codes import BodyTooSlow
 from gateway.kafka.access.authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaAuthentication
 from gateway.kafka.api_versions import API_VERSIONS, answer_api_versions, unsupported_version
 from gateway.kafka.call import Handler, KafkaCall
@@ -34,6 +35,7 @@ from gateway.net.connection_limiter import ConnectionLimiter
 from gateway.telemetry.request_context import RequestContext, begin_call, end_call, note_deadline
 from metadata.errors import InvalidArgument, NotAuthorized, TidelogError, Unauthenticated
 from segments.byte_budget import Admission, ByteBudget
+from segments.object_store.interface import Buffer
 
 # A client that has not authenticated sends short requests only.
 STRANGER_BYTES_MAX: Final = 32 << 10
@@ -44,6 +46,8 @@ ADMISSION_TIMEOUT_S: Final = 3_600.0
 # The time that clients wait for an answer, where the request does not say: request.timeout.ms is 30 s by default.
 ANSWER_TIMEOUT_S: Final = 30.0
 LISTENER: Final = "kafka"
+# A client that waits longer would be disconnected for its silence, and begin again without a wait. Its debt stays.
+THROTTLE_S_MAX: Final = 300.0
 
 
 class KafkaRequests:
@@ -117,7 +121,7 @@ class KafkaRequests:
         if self._authentication.takes_bare_tokens(connection):
             answer = connection.answer()
             token = bytes(frame.data)
-            connection.enqueue(lambda: self._authentication.answer_bare_token(connection, answer, token))
+            connection.enqueue(answer, lambda: self._authentication.answer_bare_token(connection, answer, token))
             return
         header = decode_header(frame.data)
         if header.api_key not in self.versions:
@@ -133,8 +137,8 @@ class KafkaRequests:
                 f"{max(version_min, api.min_version)} to {version_max} are served"
             )
         self._authentication.check(connection, header.api_key, api.name)
-        message = api.decode(frame.data, header.body_offset, header.api_version)
         if header.api_key == PRODUCE:
+            message = api.decode(frame.data, header.body_offset, header.api_version)
             authorized = self.authorize(connection, api.name, KAFKA_CALLS[api.name])
             self._produce.begin(connection, header, message, frame, admission, authorized)
             return
@@ -142,7 +146,9 @@ class KafkaRequests:
         answer = connection.answer()
         if admission is not None:
             answer.release = admission.release  # where the connection is lost before the request is handled
-        connection.enqueue(partial(self._answer, connection, answer, handler, api, header, message, len(frame.data), admission))
+        # Decoded in its turn: structs of short fields take 50 times the memory of their bytes.
+        data = frame.data if frame.is_owned else bytes(frame.data)
+        connection.enqueue(answer, partial(self._answer, connection, answer, handler, api, header, data, admission))
 
     async def _answer(
         self,
@@ -151,11 +157,16 @@ class KafkaRequests:
         handler: Handler,
         api: Api,
         header: RequestHeader,
-        message: Any,
-        request_bytes: int,
+        data: Buffer,
         admission: Admission | None,
     ) -> None:
-        """Runs the handler of one request, and sends what it answers."""
+        """Decodes one request, runs its handler, and sends what it answers."""
+        try:
+            message = api.decode(data, header.body_offset, header.api_version)
+        except BaseException:
+            if admission is not None:
+                admission.release()
+            raise
         traffic_call = RequestContext(self._traffic)
         token = begin_call(traffic_call)
         note_deadline(ANSWER_TIMEOUT_S)
@@ -177,15 +188,27 @@ class KafkaRequests:
                 self._guard.ended(authorized, failure)
             if failure and call.release is not None:
                 call.release()
+        try:
+            buffers = self._encoded(call, api, header, response, request_bytes=len(data))
+        except Exception:  # a value that the protocol has no room for
+            if call.release is not None:
+                call.release()
+            raise
+        answer.is_last = call.is_last
+        connection.decide(answer, buffers, call.release)
+
+    def _encoded(
+        self, call: KafkaCall, api: Api, header: RequestHeader, response: Any, *, request_bytes: int
+    ) -> Sequence[Buffer]:
+        """Returns the answer as it is sent, with the time that its client must wait for its quota."""
         buffers = api.encode(response, header.api_version, header.correlation_id)
-        wait_s = self.charge(authorized, bytes_in=request_bytes, bytes_out=sum(map(len, buffers)))
+        wait_s = self.charge(call.authorized, bytes_in=request_bytes, bytes_out=sum(map(len, buffers)))
         if wait_s > 0:
             if hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = round(1000 * wait_s)
                 buffers = api.encode(response, header.api_version, header.correlation_id)
-            connection.throttle(wait_s)
-        answer.is_last = call.is_last
-        connection.decide(answer, buffers, call.release)
+            call.connection.throttle(wait_s)
+        return buffers
 
     async def _handle(self, handler: Handler, call: KafkaCall, message: Any) -> Any:
         """Runs the handler. A long poll ends as soon as its credentials do, and then its connection is closed.
@@ -230,7 +253,7 @@ class KafkaRequests:
         meter.add_request()
         meter.add_bytes_in(bytes_in)
         meter.add_bytes_out(bytes_out)
-        return meter.wait_s(meter.requests, meter.bytes_in, meter.bytes_out)
+        return min(THROTTLE_S_MAX, meter.wait_s(meter.requests, meter.bytes_in, meter.bytes_out))
 
     async def _api_versions(self, call: KafkaCall, request: Any) -> Any:
         return answer_api_versions(self.versions, call, request)
@@ -238,9 +261,11 @@ class KafkaRequests:
     # ── idle connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close_idle(self, *, idle_s: float, receive_s: float) -> None:
-        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s`."""
+        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s` or comes too slowly."""
         now_s = asyncio.get_running_loop().time()
         for connection in tuple(self.open):
             silent_s = now_s - connection.last_used_s
-            if connection.is_idle and (silent_s > idle_s or (connection.awaits_bytes and silent_s > receive_s)):
+            if (connection.awaits_bytes and silent_s > receive_s) or connection.is_too_slow(now_s):
+                connection.refuse(BodyTooSlow("a request comes too slowly, and holds memory that others wait for"))
+            elif connection.is_idle and silent_s > idle_s:
                 connection.close()

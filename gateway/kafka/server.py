@@ -1,7 +1,7 @@
 """The Kafka listeners of a broker: opens them, closes idle connections, and ends all in order.
 
 start   listen on each port
-stop    refuse new connections ─▶ end long polls ─▶ answer what is in flight ─▶ up to the grace, then cut
+stop    refuse new connections ─▶ end long polls ─▶ read no more ─▶ answer what is in flight ─▶ up to the grace, then cut
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class KafkaServer:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + grace_s
         # Once in a broker's life: an event would cost each request.
-        while (busy := [each for each in self.requests.open if not each.is_idle]) and loop.time() < ends_s:  # noqa: ASYNC110
+        for connection in tuple(self.requests.open):
+            connection.drain()
+        while (busy := [each for each in self.requests.open if not each.is_closed]) and loop.time() < ends_s:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         if busy:
             log.warning("connections cut at the stop count=%d: their requests are not answered yet", len(busy))

@@ -213,7 +213,7 @@ async def filled(log: tidelog.Client) -> None:
 
 def bucket_bytes(cluster: Cluster) -> int:
     logs = [broker.cluster_log for broker in cluster.brokers]
-    return sum(log.racks.counters.bucket_bytes for log in logs if isinstance(log, ClusterLog))
+    return sum(log.follower_fetch.counters.bucket_bytes for log in logs if isinstance(log, ClusterLog))
 
 
 @pytest.mark.slow

@@ -85,3 +85,15 @@ def test_a_frame_above_the_bound_is_refused_before_it_is_received() -> None:
     shared[:8] = struct.pack(">ii", 1001, 0)
     with pytest.raises(TooLarge, match="1000 are taken"):
         reader.received(8)
+
+
+def test_a_short_frame_does_not_keep_the_bytes_around_it() -> None:
+    shared = memoryview(bytearray(SHARED_BYTES))
+    reader = FrameReader(shared, bytes_max=SHARED_BYTES)
+    data = on_wire(body_of(20, 1), body_of(60_000, 2))
+    shared[:4] = data[:4]
+    assert reader.received(4) == []
+    shared[: len(data) - 4] = data[4:]
+    frames = reader.received(len(data) - 4)
+    assert [frame.is_owned for frame in frames] == [False, True]
+    assert [len(frame.data) for frame in frames] == [20, 60_000]

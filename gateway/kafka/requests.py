@@ -197,9 +197,7 @@ class KafkaRequests:
         answer.is_last = call.is_last
         connection.decide(answer, buffers, call.release)
 
-    def _encoded(
-        self, call: KafkaCall, api: Api, header: RequestHeader, response: Any, *, request_bytes: int
-    ) -> Sequence[Buffer]:
+    def _encoded(self, call: KafkaCall, api: Api, header: RequestHeader, response: Any, *, request_bytes: int) -> Sequence[Buffer]:
         """Returns the answer as it is sent, with the time that its client must wait for its quota."""
         buffers = api.encode(response, header.api_version, header.correlation_id)
         wait_s = self.charge(call.authorized, bytes_in=request_bytes, bytes_out=sum(map(len, buffers)))

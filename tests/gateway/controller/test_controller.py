@@ -100,7 +100,9 @@ def test_the_log_tells_of_an_election_once(late: str, caplog: pytest.LogCaptureF
             assert await stage.leaders(topic) == [1]
 
     on_stage(scenario)
-    assert [record.getMessage() for record in caplog.records if record.levelname == "INFO"].count("controller elected broker=b1") == 1
+    assert [record.getMessage() for record in caplog.records if record.levelname == "INFO"].count(
+        "controller elected broker=b1"
+    ) == 1
 
 
 def test_a_session_of_the_same_broker_does_not_take_the_election_of_its_last_one_for_its_own() -> None:

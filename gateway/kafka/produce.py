@@ -341,6 +341,7 @@ class KafkaProduce:
                 self._refuse(request, batch.result, outcome, batch=batch)
             else:
                 batch.result.base_offset = outcome.base_offset
+                batch.result.log_append_time_ms = outcome.log_append_time_ms
                 batch.result.log_start_offset = self._leaders.log_start_offset(batch.topic_partition)
         self._count(request, outcomes)
         request.response.node_endpoints = list(request.nodes.values())

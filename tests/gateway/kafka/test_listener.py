@@ -34,6 +34,7 @@ from gateway.kafka.protocol.hot_messages import (
 from gateway.settings import GatewaySettings
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
+from segments.records.batch import parse_header, split_batches
 from segments.records.columns import encode_records
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
 from tests.kit.gateway.kafka_client import KafkaTestClient, kafka_client
@@ -244,6 +245,28 @@ def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None
             assert (await produced(client, 9, produce(compacted, keyed))).base_offset == 0
 
     run(tmp_path, scenario)
+
+
+def test_a_producer_learns_the_log_append_time_also_where_another_broker_appends(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        stamped = await cluster.brokers[0].create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+        partition = TopicPartition(stamped.id, Partition(0))
+        await cluster.led(partition)
+        leader = cluster.leader(partition)
+        async with client_of(leader) as client:
+            found = []
+            for broker in (leader, cluster.other(partition)):
+                async with client_of(broker, "forward") as producer:
+                    result = await produced(producer, 9, produce(stamped, batch_of(b"a")))
+                    assert result.error_code == 0
+                    found.append(result.log_append_time_ms)
+            data = records_of(await fetched(client, 12, fetch(stamped)))
+            assert found == [parse_header(batch).max_timestamp for batch in split_batches(data)]
+            assert min(found) > TIMESTAMP_MS
+            async with client_of(leader, "forward") as producer:
+                assert (await produced(producer, 9, produce(topic, batch_of(b"a")))).log_append_time_ms == -1
+
+    run(tmp_path, scenario, count=2)
 
 
 def test_a_client_whose_last_epoch_is_not_in_the_log_is_out_of_range(tmp_path: Path) -> None:

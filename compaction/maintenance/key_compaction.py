@@ -9,7 +9,7 @@ As in Kafka: a pass is due when the dirty part is large enough (min.cleanable.di
 is younger than min.compaction.lag.ms ends the dirty part; offsets stay what they are. Unlike in Kafka, a record that is dated later
 than its append counts as young only since its append (record_dates.py): one that is dated in the year 2100 holds up nothing.
 
-A record without a key is kept forever: producers may send them, where Kafka refuses them. A tombstone stays for
+A record without a key is kept forever: HTTP and gRPC accept them, and the Kafka listener refuses them. A tombstone stays for
 delete.retention.ms from the pass that first saw it; the manifest remembers the passes, so this holds for any compactor. By that
 time no older record of its key is left: that pass removed them.
 

@@ -40,11 +40,11 @@ from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.log_service import EpochQuestion, LogService
 from gateway.topics.names import BOUNDS_WAIT_S, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
-from metadata.errors import NotLeader, Stopping, Throttled, TidelogError
+from metadata.errors import NotLeader, Stopping, Throttled, TidelogError, UnknownLeaderEpoch
 from metadata.model import Offset, TopicId, TopicPartition
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
-from segments.wal.run_index import EpochEnd
+from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 
 FETCH: Final = 1
 VERSION_MIN: Final = 4
@@ -205,7 +205,7 @@ class KafkaFetch:
 
     async def _diverging(self, asked: Sequence[_Asked], found: Sequence[Found], log: LogService) -> dict[int, EpochEnd]:
         """Returns, by the place of its partition, where the log of a client's last epoch ends if that is below what the client has:
-        its log differs from the leader's, as after a restore (KIP-595)."""
+        its log differs from the leader's, as after a restore (KIP-595). NO_EPOCH_END where the log has no epoch to compare."""
         places = [
             at
             for at, (each, answer) in enumerate(zip(asked, found, strict=True))
@@ -213,9 +213,11 @@ class KafkaFetch:
         ]
         questions = [EpochQuestion(asked[at].partition, asked[at].request.last_fetched_epoch) for at in places]  # type: ignore[arg-type]
         ends = await log.ends_of_epochs(questions, wait_s=BOUNDS_WAIT_S) if questions else ()
+        # The leader does not know an epoch above its own either.
+        known = [NO_EPOCH_END if isinstance(end, UnknownLeaderEpoch) else end for end in ends]
         return {
             at: end
-            for at, end in zip(places, ends, strict=True)
+            for at, end in zip(places, known, strict=True)
             if isinstance(end, EpochEnd)
             and end.diverges(last_fetched_epoch=asked[at].request.last_fetched_epoch, fetch_offset=asked[at].request.fetch_offset)
         }
@@ -231,6 +233,9 @@ class KafkaFetch:
         nodes: dict[int, FetchResponseNodeEndpoint],
     ) -> PartitionData:
         data = PartitionData(partition_index=asked.request.partition, high_watermark=-1, records=())
+        if diverging == NO_EPOCH_END:
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE  # as Kafka: there is no end that the client could go back to
+            return data
         if isinstance(found, TidelogError):
             data.error_code = fetch_code(found, call.version, by_id=call.version >= BY_ID)
             if data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and isinstance(asked.target, FetchTarget | NotLeader):

@@ -29,6 +29,7 @@ from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.listener import Route
 from gateway.kafka.protocol.apis import RequestHeader
 from gateway.kafka.protocol.hot_messages import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -57,7 +58,7 @@ from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection, late_commit
 from segments.log.session_log import Acks, PendingAppend, memory_bytes
 from segments.object_store.interface import Buffer
-from segments.records.batch import parse_header
+from segments.records.batch import KeylessRecords, parse_header
 from segments.records.compression import Codec
 
 PRODUCE: Final = 0
@@ -228,6 +229,7 @@ class KafkaProduce:
                 batch_bytes_max=batch.target.batch_bytes_max,
                 decompressed_bytes_max=self._broker.cluster_log.settings.decompressed_bytes_max,
                 thread_bytes=THREAD_BYTES,
+                keyed=batch.target.is_compacted,
             )
         except TidelogError as error:
             batch.pending = error
@@ -243,6 +245,7 @@ class KafkaProduce:
                 batch_bytes_max=batch.target.batch_bytes_max,
                 decompressed_bytes_max=self._broker.cluster_log.settings.decompressed_bytes_max,
                 threads=self._threads,
+                keyed=batch.target.is_compacted,
             )
         except TidelogError as error:
             batch.pending = error.with_traceback(None)
@@ -338,6 +341,7 @@ class KafkaProduce:
                 self._refuse(request, batch.result, outcome, batch=batch)
             else:
                 batch.result.base_offset = outcome.base_offset
+                batch.result.log_append_time_ms = outcome.log_append_time_ms
                 batch.result.log_start_offset = self._leaders.log_start_offset(batch.topic_partition)
         self._count(request, outcomes)
         request.response.node_endpoints = list(request.nodes.values())
@@ -373,6 +377,10 @@ class KafkaProduce:
         """Puts the error of a batch into its place in the response."""
         result.error_code = produce_code(error, request.header.api_version, by_id=by_id)
         result.error_message = error.message
+        if isinstance(error, KeylessRecords):  # the client may send the other records again (KIP-467)
+            result.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=row, batch_index_error_message="the record has no key") for row in error.rows
+            ]
         if batch is not None:
             result.log_start_offset = self._leaders.log_start_offset(batch.topic_partition)
             if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:

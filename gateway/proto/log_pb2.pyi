@@ -133,20 +133,22 @@ class AppendResult(_message.Message):
     def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("partition", "base_offset", "count", "leader_epoch", "duplicate", "error")
+    __slots__ = ("partition", "base_offset", "count", "leader_epoch", "duplicate", "error", "log_append_time_ms")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     base_offset: int
     count: int
     leader_epoch: int
     duplicate: bool
     error: _status_pb2.Status
-    def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., duplicate: _Optional[bool] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    log_append_time_ms: int
+    def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., duplicate: _Optional[bool] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., log_append_time_ms: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("partitions", "max_bytes", "min_bytes", "max_wait_ms", "format", "client_rack")

@@ -87,6 +87,8 @@ class AppendTarget(NamedTuple):
     # How far ahead of a broker's clock records may be dated: message.timestamp.after.max.ms. None: any date.
     ahead_ms_max: int | None
     broker_bytes_max: int
+    # cleanup.policy includes compact: the newest record of each key is kept.
+    is_compacted: bool = False
 
     def timestamp_ms_max(self) -> int | None:
         """Returns the latest timestamp that the topic takes now; None: any."""
@@ -179,6 +181,7 @@ def target_named(broker: AppendLimits, name: str) -> AppendTarget:
         log_append_time,
         None if log_append_time else settings.message_timestamp_after_max_ms,
         broker.settings.message_bytes_max,
+        settings.compacts,
     )
 
 
@@ -229,17 +232,18 @@ def check_at_once(
     decompressed_bytes_max: int,
     is_forwarded: bool = False,
     thread_bytes: int = THREAD_BYTES,
+    keyed: bool = False,
 ) -> BatchHeader | None:
     """Checks a batch of a client, as `check_produced`, without a thread. Returns None, unchecked, where that would take long.
 
-    A compressed batch of more than `thread_bytes` takes long. Raises InvalidRecord, TooLarge.
+    A compressed batch of more than `thread_bytes` takes long. `keyed`: each record must have a key. Raises InvalidRecord, TooLarge.
     """
     is_cheap = len(batch) > batch_bytes_max or parse_header(batch).codec is Codec.NONE  # refused unread, or one compiled pass
     if not is_cheap and len(batch) > thread_bytes:
         return None
     opened_bytes_max = decompressed_bytes_max if is_cheap else min(OPENED_AT_ONCE_BYTES, decompressed_bytes_max)
     try:
-        header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max)
+        header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max, keyed=keyed)
     except TooLarge:
         if is_cheap:
             raise
@@ -248,15 +252,31 @@ def check_at_once(
 
 
 async def check_ready_batch(
-    batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int, threads: BoundedExecutor, is_forwarded: bool = False
+    batch: Buffer,
+    *,
+    batch_bytes_max: int,
+    decompressed_bytes_max: int,
+    threads: BoundedExecutor,
+    is_forwarded: bool = False,
+    keyed: bool = False,
 ) -> BatchHeader:
     """Checks a batch of a client: at once, or in one of `threads` where that takes long. Raises InvalidRecord, TooLarge."""
     header = check_at_once(
-        batch, batch_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max, is_forwarded=is_forwarded
+        batch,
+        batch_bytes_max=batch_bytes_max,
+        decompressed_bytes_max=decompressed_bytes_max,
+        is_forwarded=is_forwarded,
+        keyed=keyed,
     )
     if header is not None:
         return header
-    opened = partial(check_produced, batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+    opened = partial(
+        check_produced,
+        batch,
+        message_bytes_max=batch_bytes_max,
+        decompressed_bytes_max=decompressed_bytes_max,
+        keyed=keyed,
+    )
     return _check_producer(await threads.run(opened), is_forwarded=is_forwarded)
 
 

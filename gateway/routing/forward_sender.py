@@ -175,4 +175,5 @@ def _outcome(result: log_pb2.AppendResult) -> Appended | TidelogError:
     if placed.HasField("error"):
         return from_status(placed.error)
     last_offset = Offset(placed.base_offset + placed.count - 1)
-    return Appended(Offset(placed.base_offset), last_offset, LeaderEpoch(placed.leader_epoch), placed.duplicate)
+    dated_ms = placed.log_append_time_ms if placed.HasField("log_append_time_ms") else -1
+    return Appended(Offset(placed.base_offset), last_offset, LeaderEpoch(placed.leader_epoch), placed.duplicate, dated_ms)

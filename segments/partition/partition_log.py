@@ -24,6 +24,8 @@ class Appended(NamedTuple):
     leader_epoch: LeaderEpoch
     # An idempotent repeat: these are the offsets of the first time.
     duplicate: bool = False
+    # The time that the leader gave the records of a topic with log append time; -1: they have their producer's, or are a repeat.
+    log_append_time_ms: int = -1
 
 
 class TimestampPolicy(NamedTuple):

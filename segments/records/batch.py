@@ -24,6 +24,7 @@ not, may trust its lengths; and it is stored with no byte changed but the stamp.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import msgspec
 from awscrt.checksums import crc32c
@@ -58,12 +59,22 @@ _MAX_TIMESTAMP_AT = 35
 _PRODUCED_BITS = CODEC_BITS | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
-def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:
+class KeylessRecords(InvalidRecord):
+    """Refuses a batch to a compacted topic, of which records have no key."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        """`rows` are the places of these records in the batch."""
+        super().__init__(f"the topic is compacted, and record {rows[0]} of the batch has no key")
+        self.rows = rows
+
+
+def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int, keyed: bool = False) -> BatchHeader:
     """Everything that a broker checks of one batch from a client, before it takes it.
 
     TooLarge beyond either bound (`message_bytes_max` is of the whole batch as sent, like Kafka's max.message.bytes);
     InvalidRecord for anything else: more or less than one batch, a wrong CRC-32C, unknown attributes, more than
-    RECORDS_PER_BATCH_MAX records, records that are not exactly those that the header announces.
+    RECORDS_PER_BATCH_MAX records, records that are not exactly those that the header announces. KeylessRecords where `keyed` is
+    set and a record has no key.
     """
     if len(batch) > message_bytes_max:
         raise TooLarge(
@@ -75,7 +86,9 @@ def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_
     header = parse_whole(batch)
     _check_produced_header(header)
     section = memoryview(batch)[BATCH_OVERHEAD_BYTES:]
-    RecordSection(decompress(header.codec, section, bytes_max=decompressed_bytes_max), header).check(dense=True)
+    records = RecordSection(decompress(header.codec, section, bytes_max=decompressed_bytes_max), header)
+    if records.check(dense=True) >= 0 and keyed:
+        raise KeylessRecords([row for row, record in enumerate(records.tuples()) if record[2] is None])
     return header
 
 

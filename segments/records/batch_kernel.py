@@ -126,6 +126,8 @@ class RecordSection:
     header_count: cython.longlong
     header_key_bytes: cython.longlong
     header_value_bytes: cython.longlong
+    # The first record without a key; -1 where each has one.
+    keyless_row: cython.Py_ssize_t
 
     def __init__(self, section: Buffer, header: BatchHeader) -> None:
         self.data = memoryview(section).cast("B")  # whatever its format is called
@@ -150,11 +152,15 @@ class RecordSection:
         self.timestamp_delta_min = -1 - header.base_timestamp
         self.timestamp_delta_max = min(header.max_timestamp - header.base_timestamp, _INT64_MAX)
 
-    def check(self, dense: bool) -> None:
-        """`dense`: offset deltas are 0, 1, 2, …, as clients send them; else they ascend (key compaction leaves gaps)."""
+    def check(self, dense: bool) -> int:
+        """Reads every record. Returns the first that has no key; -1 where each has one.
+
+        `dense`: offset deltas are 0, 1, 2, …, as clients send them; else they ascend (key compaction leaves gaps).
+        """
         self._scan(dense)
         if self.fault != _FINE:
             raise self._refusal()
+        return self.keyless_row
 
     def measure(self) -> tuple[int, int, int, int, int]:
         """Bytes of all keys and of all values, headers, bytes of their keys and of their values."""
@@ -214,8 +220,11 @@ class RecordSection:
     def _scan(self, dense: cython.bint) -> cython.void:
         self.key_bytes = self.value_bytes = 0
         self.header_count = self.header_key_bytes = self.header_value_bytes = 0
+        self.keyless_row = -1
         self._begin()
         while self._next_record(dense):
+            if self.key_length < 0 and self.keyless_row < 0:
+                self.keyless_row = self.row
             self.key_bytes += max(self.key_length, 0)
             self.value_bytes += max(self.value_length, 0)
             while self._next_header():

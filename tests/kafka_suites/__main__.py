@@ -112,7 +112,8 @@ def _run(suite: str, named: list[str] | None, served: Served, directory: Path, *
     try:
         for result in SUITES[suite].run(Target(served.bootstrap, served.on_kafka, served.brokers, scratch), tests):
             results.append(result)
-            print(f"{suite:<18}{result.verdict:<8}{result.seconds:>7.1f} s  {result.test}", flush=True)
+            why = f": {result.reason}" if result.verdict is Verdict.FAILED else ""
+            print(f"{suite:<18}{result.verdict:<8}{result.seconds:>7.1f} s  {result.test}{why}", flush=True)
     except Exception as error:  # noqa: BLE001  # the other suites still run, and the report names this one
         results.append(Result("run", Verdict.FAILED, reason=summary(error)))
     return with_missing(tests, results) + skipped

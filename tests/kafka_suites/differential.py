@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tests.kafka_suites.frames import Answer, Frames, request_class
+from tests.kafka_suites.frames import Answer, ClusterFrames, request_class
 from tests.kafka_suites.java import jars
 from tests.kafka_suites.reference_broker import reference_broker
 from tests.kafka_suites.results import Result
@@ -67,7 +67,7 @@ class Difference:
 class Side:
     """One of the two brokers, with what it called the things that both were asked to make."""
 
-    frames: Frames
+    frames: ClusterFrames
     topic: str
     topic_id: Any = None
     member_id: str = ""
@@ -258,12 +258,16 @@ def alter_configs(side: Side, version: int) -> None:
 
 
 def _await_topic(side: Side) -> None:
-    """Returns once every partition has a leader that answers, and the topic's id is known."""
+    """Returns once every partition has a leader, that of the first one answers, and the topic's id is known."""
     deadline = time.monotonic() + APPEAR_TIMEOUT_S
     while True:
-        (topic,) = side.frames.ask("Metadata", 12, topics=[{"name": side.topic}], allow_auto_topic_creation=False)["topics"]
-        asked = [{"name": side.topic, "partitions": [{"partition_index": number, "timestamp": -1} for number in range(PARTITIONS)]}]
-        if topic["error_code"] == 0 and topic["partitions"]:
+        metadata = side.frames.ask("Metadata", 12, topics=[{"name": side.topic}], allow_auto_topic_creation=False)
+        (topic,) = metadata["topics"]
+        led = {each["partition_index"]: each["leader_id"] for each in topic["partitions"] if each["error_code"] == 0}
+        if topic["error_code"] == 0 and len(led) == PARTITIONS:
+            leader = next(broker for broker in metadata["brokers"] if broker["node_id"] == led[0])
+            side.frames.lead(leader["host"], leader["port"])
+            asked = [{"name": side.topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
             (listed,) = side.frames.ask("ListOffsets", 4, replica_id=-1, topics=asked, isolation_level=0)["topics"]
             if all(each["error_code"] == 0 for each in listed["partitions"]):
                 side.topic_id = topic["topic_id"]
@@ -279,6 +283,7 @@ def _ready_group(side: Side, group: str) -> None:
     while True:
         answer = side.frames.ask("FindCoordinator", 3, key=group, key_type=0)
         if answer["error_code"] == 0:
+            side.frames.coordinate(answer["host"], answer["port"])
             loaded = side.frames.ask("OffsetFetch", 5, group_id=group, topics=[])
             if loaded["error_code"] == 0:
                 return
@@ -360,9 +365,9 @@ def _common_versions(api: str, *bootstraps: str) -> list[int]:
     return versions
 
 
-def _connection(bootstrap: str) -> Frames:
+def _connection(bootstrap: str) -> ClusterFrames:
     host, _, port = bootstrap.partition(",")[0].rpartition(":")
-    return Frames(host, int(port))
+    return ClusterFrames(host, int(port))
 
 
 SUITE = Suite(jars, run_tests)

@@ -28,6 +28,44 @@ def request_class(api: str) -> Any:
     raise LookupError(f"kafka-python knows no {api}Request")
 
 
+# Which broker of a cluster answers an API; any of them answers the others.
+LEADER_APIS = frozenset({"Produce", "Fetch", "ListOffsets"})
+COORDINATOR_APIS = frozenset({"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "DescribeGroups"})
+
+
+class ClusterFrames:
+    """Connections to the brokers of a cluster: any of them, the leader of one partition, and the coordinator of one group.
+
+    As long as the leader or the coordinator is not known, the first broker is asked.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._any = self._leader = self._coordinator = Frames(host, port)
+        self._open = {(host, port): self._any}
+
+    def close(self) -> None:
+        for each in self._open.values():
+            each.close()
+
+    def lead(self, host: str, port: int) -> None:
+        """The broker at this address leads the partition."""
+        self._leader = self._connected(host, port)
+
+    def coordinate(self, host: str, port: int) -> None:
+        """The broker at this address coordinates the group."""
+        self._coordinator = self._connected(host, port)
+
+    def ask(self, api: str, version: int, **fields: object) -> Answer:
+        """As Frames.ask, of the broker that answers this API."""
+        broker = self._leader if api in LEADER_APIS else self._coordinator if api in COORDINATOR_APIS else self._any
+        return broker.ask(api, version, **fields)
+
+    def _connected(self, host: str, port: int) -> Frames:
+        if (host, port) not in self._open:
+            self._open[host, port] = Frames(host, port)
+        return self._open[host, port]
+
+
 class Frames:
     """One connection to one broker."""
 

@@ -5,9 +5,10 @@ A list is `lists/SUITE.txt`, one test a line:
     gate    0001                                  runs in the gate and in the proof
     proof   0011                                  runs in the proof
     tidelog 0103  asks for three replicas         runs in the proof, but not against Apache Kafka, where it fails for this reason
+    kafka   0061  uses transactions               runs against Apache Kafka alone: Tidelog fails it for this reason
     omit    0055  measures latency                never runs, for this reason
 
-A list only grows: a test moves from omit to proof to gate, and no test leaves it.
+A list only grows: a test moves from omit or kafka to proof to gate, and no test leaves it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-WHEN = ("gate", "proof", "tidelog", "omit")
-NEEDS_REASON = ("tidelog", "omit")
+WHEN = ("gate", "proof", "tidelog", "kafka", "omit")
+NEEDS_REASON = ("tidelog", "kafka", "omit")
 
 
 class Verdict(StrEnum):
@@ -64,7 +65,7 @@ def selected(listed: Iterable[Listed], *, gate: bool, on_kafka: bool) -> tuple[l
     runs: list[str] = []
     skipped: list[Result] = []
     for each in listed:
-        if each.when == "omit" or (each.when == "tidelog" and on_kafka):
+        if each.when == "omit" or each.when == ("tidelog" if on_kafka else "kafka"):
             if not gate:
                 skipped.append(Result(each.test, Verdict.SKIPPED, reason=each.reason))
         elif each.when == "gate" or not gate:

@@ -19,6 +19,7 @@ LIST = """# a comment
 gate    0001
 proof   0011
 tidelog 0103  asks for three replicas
+kafka   0061  uses transactions
 omit    0055  measures latency
 """
 RDKAFKA = """[0011_produce_batch          /  1.000s] ================= Test 0011_produce_batch PASSED =================
@@ -52,25 +53,27 @@ def test_a_list_names_tests_with_when_they_run_and_why_not() -> None:
         Listed("0001", "gate"),
         Listed("0011", "proof"),
         Listed("0103", "tidelog", "asks for three replicas"),
+        Listed("0061", "kafka", "uses transactions"),
         Listed("0055", "omit", "measures latency"),
     ]
 
 
-@pytest.mark.parametrize("line", ["omit 0055", "tidelog 0103", "often 0001", "gate", "gate 0001\nproof 0001"])
+@pytest.mark.parametrize("line", ["omit 0055", "tidelog 0103", "kafka 0061", "often 0001", "gate", "gate 0001\nproof 0001"])
 def test_a_list_without_a_reason_or_with_an_unknown_word_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="line"):
         parse_list(line)
 
 
-def test_the_gate_runs_a_part_of_the_proof_and_kafka_less_than_tidelog() -> None:
+def test_the_gate_runs_a_part_of_the_proof_and_each_target_has_tests_of_its_own() -> None:
     every = parse_list(LIST)
     assert selected(every, gate=True, on_kafka=False) == (["0001"], [])
     runs, skipped = selected(every, gate=False, on_kafka=True)
     assert (runs, [(each.test, each.reason) for each in skipped]) == (
-        ["0001", "0011"],
+        ["0001", "0011", "0061"],
         [("0103", "asks for three replicas"), ("0055", "measures latency")],
     )
-    assert selected(every, gate=False, on_kafka=False)[0] == ["0001", "0011", "0103"]
+    runs, skipped = selected(every, gate=False, on_kafka=False)
+    assert (runs, [each.test for each in skipped]) == (["0001", "0011", "0103"], ["0061", "0055"])
 
 
 def test_a_listed_test_without_a_result_is_a_failure() -> None:

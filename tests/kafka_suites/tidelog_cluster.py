@@ -18,7 +18,7 @@ from tests.kafka_suites.reference_broker import PROPERTIES
 from tests.kit.etcd_server import running_etcd
 from tests.kit.servers import ROOT, chosen_s3_server, free_port
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.1
 PREFIX = "kafka-suites"

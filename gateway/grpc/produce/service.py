@@ -213,6 +213,7 @@ def _placement(partition: int, outcome: Outcome, place: int, length: int) -> log
         count=length,
         leader_epoch=outcome.leader_epoch,
         duplicate=outcome.duplicate,
+        log_append_time_ms=None if outcome.log_append_time_ms < 0 else outcome.log_append_time_ms,
     )
 
 

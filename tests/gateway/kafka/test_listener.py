@@ -34,10 +34,12 @@ from gateway.kafka.protocol.hot_messages import (
 from gateway.settings import GatewaySettings
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
+from segments.records.batch import parse_header, split_batches
+from segments.records.columns import encode_records
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
 from tests.kit.gateway.kafka_client import KafkaTestClient, kafka_client
 from tests.kit.gateway.small_broker import PATIENCE_S
-from tests.kit.segments.batches import batch_of, sequenced_batch
+from tests.kit.segments.batches import TIMESTAMP_MS, batch_of, sequenced_batch
 
 pytestmark = pytest.mark.slow
 
@@ -226,6 +228,59 @@ def test_errors_of_a_request_stand_in_the_places_of_their_partitions(tmp_path: P
             gone = replace_id(topic)
             assert (await fetched(client, 13, fetch(gone))).error_code == 100
             assert (await produced(client, 13, produce(gone, batch_of(b"a")))).error_code == 100
+
+    run(tmp_path, scenario)
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        broker = cluster.brokers[0]
+        compacted = await broker.create_topic("compacted", 1, settings={"cleanup.policy": "compact,delete"})
+        keyed = encode_records([(b"key", b"value", (), TIMESTAMP_MS)])
+        async with client_of(broker) as client:
+            mixed = encode_records([(key, b"value", (), TIMESTAMP_MS) for key in (b"key", None, b"", None)])
+            refused = await produced(client, 9, produce(compacted, mixed))
+            assert (refused.error_code, refused.base_offset) == (87, -1)  # INVALID_RECORD
+            assert [each.batch_index for each in refused.record_errors] == [1, 3]
+            assert (await produced(client, 9, produce(compacted, keyed))).base_offset == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_producer_learns_the_log_append_time_also_where_another_broker_appends(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        stamped = await cluster.brokers[0].create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+        partition = TopicPartition(stamped.id, Partition(0))
+        await cluster.led(partition)
+        leader = cluster.leader(partition)
+        async with client_of(leader) as client:
+            found = []
+            for broker in (leader, cluster.other(partition)):
+                async with client_of(broker, "forward") as producer:
+                    result = await produced(producer, 9, produce(stamped, batch_of(b"a")))
+                    assert result.error_code == 0
+                    found.append(result.log_append_time_ms)
+            data = records_of(await fetched(client, 12, fetch(stamped)))
+            assert found == [parse_header(batch).max_timestamp for batch in split_batches(data)]
+            assert min(found) > TIMESTAMP_MS
+            async with client_of(leader, "forward") as producer:
+                assert (await produced(producer, 9, produce(topic, batch_of(b"a")))).log_append_time_ms == -1
+
+    run(tmp_path, scenario, count=2)
+
+
+def test_a_client_whose_last_epoch_is_not_in_the_log_is_out_of_range(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        broker = cluster.brokers[0]
+        await broker.delete_topic(topic.name)
+        remade = await broker.create_topic(topic.name, 1)  # led in a later epoch than before
+        async with client_of(broker) as client:
+            await produced(client, 9, produce(remade, batch_of(b"a")))
+            for epoch in (0, 1_000):
+                request = fetch(remade)
+                request.topics[0].partitions[0].last_fetched_epoch = epoch
+                data = await fetched(client, 12, request)
+                assert (data.error_code, data.diverging_epoch) == (1, None), epoch  # OFFSET_OUT_OF_RANGE
 
     run(tmp_path, scenario)
 

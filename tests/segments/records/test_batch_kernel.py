@@ -197,3 +197,12 @@ def test_a_header_key_is_taken_just_when_python_decodes_it(kernel: Any, key: byt
     else:
         section.check(True)
         assert section.tuples() == [(0, 0, None, None, ((name, None),))]
+
+
+@both_forms
+def test_a_check_finds_the_first_record_without_a_key(kernel: Any) -> None:
+    records: list[NewRecordTuple] = [(key, b"value", (), 1) for key in (b"a", b"", None, None)]
+
+    for count, found in ((2, -1), (3, 2), (4, 2)):
+        batch = encode_records(records[:count])
+        assert kernel.RecordSection(batch[BATCH_OVERHEAD_BYTES:], parse_header(batch)).check(True) == found

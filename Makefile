@@ -63,9 +63,15 @@ proto: $(VENV)/ready ## the generated code of the protocols
 kafka-protocol: $(VENV)/ready ## the messages of Kafka's protocol, from their tables
 	$(BIN)/python -m gateway.kafka.protocol.generate
 
-# The column kernel, compiled again when it changed. Without a C compiler it runs as Python.
+# The kernels are compiled again only when one has changed: the installation compiles them too. Without a C compiler they run as
+# Python. The second make reads the times of the files after the installation.
+KERNELS := $(wildcard segments/records/*_kernel.py) $(wildcard $(addprefix gateway/kafka/protocol/,*.pxd primitives.py hot_messages.py))
 kernel: $(VENV)/ready
+	@$(MAKE) --no-print-directory build/kernels
+
+build/kernels: setup.py $(KERNELS)
 	@$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
 
 # setuptools and Cython first, so that the kernel is built with the pinned ones. uv takes a quarter of pip's time, but reads none of
 # pip's configuration: where it can't reach an index, pip does the work.
@@ -78,6 +84,7 @@ $(VENV)/ready: pyproject.toml constraints.txt setup.py
 	@$(MAKE) --no-print-directory requirements INSTALLER="env VIRTUAL_ENV=$(VENV) UV_SYSTEM_CERTS=1 $(BIN)/uv pip" \
 		|| { echo "uv could not: pip tries"; $(MAKE) --no-print-directory requirements INSTALLER="$(BIN)/pip --disable-pip-version-check"; }
 	touch $@
+	@mkdir -p build && touch build/kernels  # the editable installation has compiled them
 
 .PHONY: requirements
 requirements:

@@ -15,7 +15,7 @@ from typing import Final
 
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode
-from gateway.kafka.protocol.hot_messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, encode_api_versions_response
+from gateway.kafka.protocol.client_messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, encode_api_versions_response
 from segments.object_store.interface import Buffer
 
 API_VERSIONS: Final = 18

@@ -27,7 +27,7 @@ from gateway.kafka.protocol.admin_messages import (
     LeaveGroupResponse,
     MemberResponse,
 )
-from gateway.kafka.protocol.hot_messages import (
+from gateway.kafka.protocol.client_messages import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,

@@ -23,7 +23,7 @@ from gateway.kafka.protocol.admin_messages import (
     OffsetForLeaderEpochResponseEpochEndOffset,
     OffsetForLeaderTopicResult,
 )
-from gateway.kafka.protocol.hot_messages import (
+from gateway.kafka.protocol.client_messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -7,7 +7,7 @@ from typing import Final
 from gateway.api import BrokerApi
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, group_code
-from gateway.kafka.protocol.hot_messages import InitProducerIdRequest, InitProducerIdResponse
+from gateway.kafka.protocol.client_messages import InitProducerIdRequest, InitProducerIdResponse
 from metadata.errors import TidelogError
 
 INIT_PRODUCER_ID: Final = 22

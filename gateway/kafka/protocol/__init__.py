@@ -2,7 +2,7 @@
 
     tables/*.txt ─▶ schema.py ─▶ emitter.py ─▶ generate.py    `make kafka-protocol`, when a table has changed
                                                    │ writes
-        apis.py ─▶ hot_messages.py | admin_messages.py ─▶ primitives.py
+        apis.py ─▶ hot_messages.py | client_messages.py | admin_messages.py ─▶ primitives.py
 
 Entry: `decode_header` and `APIS` in apis.py. `APIS[key].decode(frame, offset, version)` returns a message object;
 `APIS[key].encode(message, version, correlation_id)` returns the buffers of the whole response frame.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway.kafka.protocol import admin_messages, hot_messages
+from gateway.kafka.protocol import admin_messages, client_messages, hot_messages
 from gateway.kafka.protocol.api_ranges import API_RANGES
 from gateway.kafka.protocol.primitives import Reader
 
@@ -43,7 +43,8 @@ class RequestHeader(NamedTuple):
 
 
 def _api(key: int, name: str, min_version: int, max_version: int, flexible_from: int | None, snake_name: str) -> Api:
-    module = hot_messages if hasattr(hot_messages, f"decode_{snake_name}_request") else admin_messages
+    modules = (hot_messages, client_messages, admin_messages)
+    module = next(module for module in modules if hasattr(module, f"decode_{snake_name}_request"))
     decode = getattr(module, f"decode_{snake_name}_request")
     encode = getattr(module, f"encode_{snake_name}_response")
     return Api(key, name, min_version, max_version, max_version + 1 if flexible_from is None else flexible_from, decode, encode)

@@ -1,4 +1,4 @@
-"""Writes hot_messages.py, hot_messages.pxd, admin_messages.py and api_ranges.py from the tables: `make kafka-protocol`.
+"""Writes the messages, the C types of the hot ones and api_ranges.py from the tables: `make kafka-protocol`.
 
 The files are committed, so that neither users nor builds need to generate them; a test compares them with the tables.
 """
@@ -14,13 +14,13 @@ from typing import Final
 from gateway.kafka.protocol.emitter import Emitter, decode_function, encode_function
 from gateway.kafka.protocol.schema import Definition, definitions, snake_case
 
-# APIs that clients call for each batch of records, or for each member of a group every few seconds. Cython compiles them.
-HOT: Final = frozenset(
+# APIs that clients call for each batch of records, and the one whose response grows with the cluster. Cython compiles these alone:
+# compiling an API costs each installation seconds.
+HOT: Final = frozenset({"Produce", "Fetch", "Metadata"})
+# APIs that every client calls, at its start or every few seconds.
+CLIENT: Final = frozenset(
     {
-        "Produce",
-        "Fetch",
         "ListOffsets",
-        "Metadata",
         "OffsetCommit",
         "OffsetFetch",
         "FindCoordinator",
@@ -57,12 +57,14 @@ if TYPE_CHECKING:
 def generated(all_definitions: Sequence[Definition]) -> dict[str, str]:
     """The text of each file, by its name."""
     hot = [definition for definition in all_definitions if definition.name in HOT]
-    admin = [definition for definition in all_definitions if definition.name not in HOT]
+    client = [definition for definition in all_definitions if definition.name in CLIENT]
+    admin = [definition for definition in all_definitions if definition.name not in HOT | CLIENT]
     return {
         "hot_messages.py": _module(
-            hot, "Requests and responses of the APIs that clients call most. Compiled by Cython. Pure.", True
+            hot, "Requests and responses of the APIs that move or list the most. Compiled by Cython. Pure.", True
         ),
         "hot_messages.pxd": _c_types(hot),
+        "client_messages.py": _module(client, "Requests and responses of the other APIs that every client calls. Pure.", False),
         "admin_messages.py": _module(admin, "Requests and responses of administration, access and transactions. Pure.", False),
         "api_ranges.py": _ranges(all_definitions),
     }

@@ -13,16 +13,18 @@ import pytest
 import uvloop
 
 from gateway.broker import Broker
-from gateway.kafka.protocol.hot_messages import (
+from gateway.kafka.protocol.client_messages import (
     ApiVersionsRequest,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
     HeartbeatRequest,
     InitProducerIdRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+)
+from gateway.kafka.protocol.hot_messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
     MetadataRequest,
     MetadataRequestTopic,
     PartitionData,

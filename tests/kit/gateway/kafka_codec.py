@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gateway.kafka.protocol import admin_messages, hot_messages, primitives
+from gateway.kafka.protocol import admin_messages, client_messages, hot_messages, primitives
 from gateway.kafka.protocol.emitter import Emitter
 from gateway.kafka.protocol.schema import Definition, Field, Message, Struct, definitions, snake_case
 
@@ -119,10 +119,10 @@ _UNCOMPILED_PRIMITIVES = _load_uncompiled("primitives", None)
 UNCOMPILED = _codec(
     "uncompiled",
     _UNCOMPILED_PRIMITIVES,
-    [_load_uncompiled(name, _UNCOMPILED_PRIMITIVES) for name in ("hot_messages", "admin_messages")],
+    [_load_uncompiled(name, _UNCOMPILED_PRIMITIVES) for name in ("hot_messages", "client_messages", "admin_messages")],
 )
 # The form that the broker runs: compiled, where a C compiler was found.
-INSTALLED = _codec("compiled" if primitives.COMPILED else "installed", primitives, [hot_messages, admin_messages])
+INSTALLED = _codec("compiled" if primitives.COMPILED else "installed", primitives, [hot_messages, client_messages, admin_messages])
 CODECS = (INSTALLED, UNCOMPILED) if primitives.COMPILED else (INSTALLED,)
 
 

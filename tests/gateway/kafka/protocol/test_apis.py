@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.kafka.protocol.apis import APIS, decode_header
-from gateway.kafka.protocol.hot_messages import ApiVersion, ApiVersionsResponse, HeartbeatResponse
+from gateway.kafka.protocol.client_messages import ApiVersion, ApiVersionsResponse, HeartbeatResponse
 
 
 def test_a_legacy_header_ends_behind_the_client_id() -> None:

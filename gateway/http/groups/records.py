@@ -1,12 +1,12 @@
-"""GET /v1/groups/{g}/members/{m}/records: what the member's partitions hold, from where it has come to.
+"""Serves GET /v1/groups/{g}/members/{m}/records: records of the member's partitions, from its positions on.
 
-    the assignment, from the coordinator ─▶ member_fetch.py: places ─▶ look, and wait, heartbeating ─▶ room ─▶ read
+    assignment, from the coordinator ─▶ member_fetch.py: positions ─▶ probe, and wait, heartbeating ─▶ reserve memory ─▶ read
                                                                             └ a rebalance begins, and nothing was found: 409
 
-The door holds nothing for a member: who reads brings its cursor (cursor.py). With `commit=true` what the cursor has read is
-committed first; without it, reading changes nothing, and may be repeated with the same cursor for the same records.
-Invariants: only partitions of the member's assignment in the group's present generation are read; records of a partition come in
-order, each once, along a chain of cursors; a member that waits here does not lose its session.
+The broker keeps nothing for a member: the client sends its cursor (cursor.py). With `commit=true` the offsets of the cursor are
+committed first. Without it, reading changes nothing, and the same cursor reads the same records again.
+Invariants: only partitions of the member's assignment in the group's present generation are read. Along a chain of cursors, records
+of a partition come in order, each once. A member that waits here keeps its session.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, SyncRequest
 
-# While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed.
+# Interval of heartbeats while a member waits: half of the shortest session that brokers allow by default.
 HEARTBEAT_S: Final = 3.0
-
-# Who waited longer for records asks once more whether its generation is the present one, before it reads them.
+# A member that waited longer for records checks its generation again before it reads them.
 WAITED_S: Final = 0.1
 _POLICIES: Final = {"earliest": StartPolicy.EARLIEST, "latest": StartPolicy.LATEST}
 _QUERY: Final = (
@@ -69,6 +68,8 @@ class _ReadRequest(NamedTuple):
 
 
 class HttpGroupRecords:
+    """Reads records for members of groups."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, budget: ResponseBudget, offsets: HttpGroupOffsets) -> None:
         self._broker = broker
         self._waits = waits
@@ -89,8 +90,8 @@ class HttpGroupRecords:
         generation = query.integer("generation", least=0, most=INT32_MAX)
         if generation is None:
             raise InvalidArgument(
-                "it is not said in which generation the member reads",
-                hint=f"Add generation=, which the answer to POST {call.path}/members assigned.",
+                "the generation is missing",
+                hint=f"Add generation=, with the value that POST {call.path}/members returned.",
             )
         member = MemberIdentity(call.group, call.member_id, InstanceId(query.text("instance_id")), Generation(generation))
         cursor = Cursor(member.generation, {})
@@ -114,7 +115,7 @@ class HttpGroupRecords:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
         assigned = await self._assigned(member)
         client_rack = asked.limits.client_rack
-        unknown_here = await why_not_heard_of(self._broker, assigned)  # another member, at another broker, has assigned them
+        unknown_here = await why_not_heard_of(self._broker, assigned)  # a member at another broker may have assigned them
         reading = MemberFetch(
             self._broker,
             assigned,
@@ -135,12 +136,15 @@ class HttpGroupRecords:
         return body
 
     async def _assigned(self, member: MemberIdentity) -> list[TopicPartitionName]:
-        """RebalanceInProgress also where this member leads the others, and there is more to assign than it knew."""
+        """Returns the assignment of the member.
+
+        Raises RebalanceInProgress also if this member is the leader and topics have more partitions than it assigned.
+        """
         request = SyncRequest(member.member_id, member.instance_id, member.generation, {})
         synced = await retry_coordinator(lambda: self._broker.groups.sync(member.group, request))
         assigned = member_leader.assigned(synced.assignment)
         if has_grown(assigned.seen, {topic: self._partition_count(topic) for topic in assigned.seen}):
-            raise RebalanceInProgress("the topics of the group have new partitions, which nobody reads yet")
+            raise RebalanceInProgress("the topics of the group have new partitions, which are not assigned yet")
         return assigned.partitions
 
     def _partition_count(self, topic: str) -> int:
@@ -150,7 +154,7 @@ class HttpGroupRecords:
             return 0
 
     async def _wait_for_records(self, reading: MemberFetch, asked: _ReadRequest, reservation: Reservation) -> bool:
-        """Whether there are records, and then `place` holds room for them. A stop of the broker ends the wait."""
+        """Waits for records and reserves memory for them; returns False without any. A stop of the broker ends the wait."""
         clock = asyncio.get_running_loop().time
         ends_s = clock() + (asked.limits.wait_ms or 0) / 1000
         try:
@@ -169,7 +173,7 @@ class HttpGroupRecords:
         return True
 
     async def _run_heartbeating(self, member: MemberIdentity, work: Coroutine[Any, Any, _Found]) -> _Found:
-        """What `work` gives; the member heartbeats meanwhile, and what refuses a heartbeat ends it."""
+        """Returns the result of `work`, with heartbeats of the member meanwhile. Raises the error of a refused heartbeat."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 beating = tasks.create_task(self._heartbeat(member))
@@ -182,5 +186,5 @@ class HttpGroupRecords:
     async def _heartbeat(self, member: MemberIdentity) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            with suppress(Unavailable):  # the next one may find a coordinator
+            with suppress(Unavailable):  # the next heartbeat may find a coordinator
                 await self._broker.groups.heartbeat(*member)

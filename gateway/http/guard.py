@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
+from gateway.access.authorization import CallOrigin
 from gateway.access.guard import AccessGuard
 from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, HttpRoute, RequiredAccess, http_route
 from gateway.access.quotas import StreamUsage
@@ -35,10 +36,7 @@ class HttpGuard:
             _OPEN if self._guard.metrics_open and scope["path"] in METRICS_PATHS else route.needs,
             _authorization(scope),
             lambda: http_subject(scope),
-            listener=LISTENER,
-            action=route.action if route is not NO_ROUTE else scope["method"],
-            address=_address(scope),
-            request_id=request_id,
+            origin_of(scope, route, request_id),
         )
         _check_names(route, parts, call.check)
         meter = self._guard.meter(call)
@@ -74,9 +72,11 @@ def _authorization(scope: Scope) -> bytes:
     return b""
 
 
-def _address(scope: Scope) -> str:
+def origin_of(scope: Scope, route: HttpRoute, request_id: str) -> CallOrigin:
+    """Returns what the audit log names a request by; a path without a route is left out."""
     client = scope.get("client")
-    return str(client[0]) if client else ""
+    action = route.action if route is not NO_ROUTE else scope["method"]
+    return CallOrigin(LISTENER, action, str(client[0]) if client else "", request_id)
 
 
 def _metered_receive(receive: Receive, flow: StreamUsage) -> Receive:

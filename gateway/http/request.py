@@ -68,7 +68,7 @@ class Request:
         self.receive = receive
         self.send = send
 
-    # ── the request ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the request ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def query(self, known: frozenset[str]) -> Query:
         """Returns the query parameters. Raises InvalidArgument for one that is not in `known`."""

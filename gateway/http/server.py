@@ -27,12 +27,13 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.access.audit_log import AuditLog
-from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, http_route
+from gateway.access.guard import AccessGuard
+from gateway.access.permissions import METRICS_PATHS, http_route
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.error_codes import wire_codes
 from gateway.http.app import HttpApp
+from gateway.http.guard import origin_of
 from gateway.http.problem_details import problem, problem_headers
 from gateway.http.request import Disconnected, Message, Receive, Scope, Send, request_id_of
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
@@ -71,11 +72,10 @@ class HttpServer:
     ) -> None:
         """`metrics_open` serves /metrics to clients without a certificate. `allowed_hosts` is as in net/host_check.py."""
         self._allowed_hosts = allowed_hosts
-        self._is_guarded = broker.guard is not None
         self._open_paths = METRICS_PATHS if metrics_open else frozenset()
         self._waits = InterruptibleWaits()
         self._app = HttpApp(broker, self._waits)
-        self._audit = broker.guard.audit if broker.guard is not None else None
+        self._guard = broker.guard
         self._state = ServerState()
         self._tls = tls
         # Without TLS: one server for each address of the host.
@@ -105,7 +105,7 @@ class HttpServer:
         def connection(slot: ConnectionSlot | None = None) -> asyncio.Protocol:
             protocol = BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
             protocol.slot, protocol.limiter = slot, self.connections
-            protocol.open_paths, protocol.audit = self._open_paths, self._audit
+            protocol.open_paths, protocol.guard = self._open_paths, self._guard
             protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
             return protocol
 
@@ -113,7 +113,7 @@ class HttpServer:
             allowed=self._allowed_hosts,
             is_loopback=is_loopback(port.address),
             is_tls=self._tls is not None,
-            asks_for_credentials=self._is_guarded,
+            asks_for_credentials=self._guard is not None,
         )
         sockets = port.listen()
         if self._tls is None:
@@ -171,7 +171,7 @@ class BoundedProtocol(HttpToolsProtocol):
     limiter: ConnectionLimiter
     certificate_required = False
     # Records clients without a certificate; None without authentication.
-    audit: AuditLog | None = None
+    guard: AccessGuard | None = None
     open_paths: frozenset[str] = frozenset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself
@@ -235,7 +235,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif refusal is None and is_stranger and cycle.scope["path"] not in self.open_paths:
             refusal = Unauthenticated("this broker requires a client certificate", hint=_SHOW_CERTIFICATE)
         if refusal is not None:
-            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal, self.audit))
+            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal, self.guard))
         else:
             super()._start_asgi_task(cycle, partial(self._answer, app))
 
@@ -307,20 +307,13 @@ async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, s
     await app(scope, receive, send_status)  # type: ignore[arg-type]  # as in _answer
 
 
-async def _refuse_connection(refusal: TidelogError, audit: AuditLog | None, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse_connection(refusal: TidelogError, guard: AccessGuard | None, scope: Scope, receive: Receive, send: Send) -> None:
     """Answers the first request of a refused connection with the refusal, and closes the connection."""
     status = wire_codes(refusal).http
     request_id = request_id_of(scope)
-    if audit is not None and isinstance(refusal, Unauthenticated):
+    if guard is not None and isinstance(refusal, Unauthenticated):
         route = http_route(scope["method"], scope["path"].split("/"))
-        audit.record(
-            outcome=refusal.code,
-            listener="http",
-            address=scope["client"][0] if scope.get("client") else "",
-            call=route.action if route is not NO_ROUTE else scope["method"],
-            request_id=request_id,
-            reason=refusal.message,
-        )
+        guard.record_refused(None, refusal, origin_of(scope, route, request_id))
     body = problem(refusal, status=status, path=scope["path"], request_id=request_id)
     headers = [
         *problem_headers(refusal, status=status),

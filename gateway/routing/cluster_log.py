@@ -96,7 +96,7 @@ class ClusterLog:
     def admit_now(self, bytes_count: int) -> Admission | None:
         return self._budget.admit_now(bytes_count)
 
-    # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── produce ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(
         self,
@@ -171,7 +171,7 @@ class ClusterLog:
         """Checks only this broker's own session: the leaders elsewhere have checked theirs when they answered."""
         await self._local.check_not_sealed()
 
-    # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
         [found] = await self.bounds_of([partition])
@@ -257,7 +257,7 @@ class ClusterLog:
     def fenced(self, partition: TopicPartition, error: FencedLeaderEpoch) -> FencedLeaderEpoch:
         return self._local.fenced(partition, error)
 
-    # ── waiting for a leader ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── waiting for a leader ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _ask_each(
         self,

@@ -186,7 +186,7 @@ class ProduceForwarder:
             return None
         return Stopping("this broker is shutting down")
 
-    # ── the next step of a queue ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the next step of a queue ──────────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, queue: ForwardQueue, refusal: TidelogError | None = None) -> None:
         """Passes a queue without a message in flight to its leader. After a `refusal` the queue pauses instead."""
@@ -258,7 +258,7 @@ class ProduceForwarder:
             return error.with_traceback(None)
         return None
 
-    # ── to another broker ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── to another broker ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _sender_to(self, leader: BrokerRegistration) -> ForwardSender:
         sender = self._senders.get(leader.session)
@@ -297,7 +297,7 @@ class ProduceForwarder:
             queue.pause_s, queue.refusal = 0.0, None
         self._advance(queue, refusal)
 
-    # ── changes of metadata ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes of metadata ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_leaders_changed(self, changed: Set[TopicPartition]) -> None:
         if not self._queues or self._tasks is None:
@@ -356,7 +356,7 @@ class ProduceForwarder:
                 for sender in self._senders.values():
                     sender.cancel_abandoned_calls()
 
-    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, append: ForwardedAppend, outcome: Outcome) -> None:
         self._budget.release(append.bytes_charged)

@@ -136,7 +136,7 @@ class MemberFetch:
         refused = self._leaderless if may_succeed_elsewhere(error) else self._failed
         refused[partition] = named(error.with_traceback(None), self._topics[partition])
 
-    # ── probe ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── probe ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def probe(self, ends_s: float, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
         """Returns whether there are records, at `ends_s` on the loop's clock at the latest; probes every partition at least once.
@@ -216,7 +216,7 @@ class MemberFetch:
         self._resets.update((target.partition, Reset(before[target.partition], target.offset)) for target in begun)
         return bool(begun) and await self._probe_targets(begun, wait_ms=0)
 
-    # ── read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def read(self, limits: Limits, reservation: Reservation, budget: ResponseBudget) -> list[bytes]:
         """Returns encoded records that fit the reservation, in pieces, and advances the positions."""
@@ -275,7 +275,7 @@ class MemberFetch:
 
         return encode
 
-    # ── answer ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def page(self, pieces: Sequence[bytes], cursor: str) -> bytes:
         """Returns the body of the answer; `commit_needed`, `resets` and `errors` stand in it only if there are any."""

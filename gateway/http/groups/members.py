@@ -73,7 +73,7 @@ class HttpGroupMembers:
         self._waits = waits
         self._assigning = BoundedExecutor()
 
-    # ── joining ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, call: GroupRequest) -> None:
         call.query()
@@ -173,7 +173,7 @@ class HttpGroupMembers:
         except (TidelogError, TimeoutError) as error:
             log.info("leaving failed group=%s: %s; the member stays until its session ends", joining.call.group, error)
 
-    # ── heartbeats, leaving ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── heartbeats, leaving ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def heartbeat(self, call: GroupRequest) -> None:
         call.query()

@@ -128,7 +128,7 @@ class HttpGroupOffsets:
             return None
         return topic if may_see_topic(topic.name) else None
 
-    # ── list, delete ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── list, delete ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def list_offsets(self, call: GroupRequest) -> None:
         """Lists committed offsets of existing topics; those of deleted ones have no meaning."""

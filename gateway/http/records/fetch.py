@@ -142,7 +142,7 @@ class HttpFetch:
             partition_of(topic, number)
         return topic, place.positions
 
-    # ── single answers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── single answers ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send_once(self, request: Request, answer_type: str, target: FetchTarget, limits: Limits) -> None:
         with self.budget.place() as reservation:

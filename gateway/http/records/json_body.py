@@ -189,7 +189,9 @@ def _parsed(bodies: Iterable[tuple[int, RecordBody]], label: str, *, now_ms: int
         try:
             headers = _NO_HEADERS if body.headers is _NULL else _header_tuples(body.headers, headers_max)
             if headers and (header_count := header_count + len(headers)) > HEADERS_MAX:
-                raise TooLarge(f"the request has {header_count} headers up to this record; at most {HEADERS_MAX} are accepted", hint=_FEWER)
+                raise TooLarge(
+                    f"the request has {header_count} headers up to this record; at most {HEADERS_MAX} are accepted", hint=_FEWER
+                )
             timestamp_ms = now_ms if body.timestamp is None else body.timestamp
             records.append((to_bytes(body.key), to_bytes(body.value), headers, timestamp_ms))
             partitions.append(body.partition)
@@ -221,7 +223,7 @@ def _header_tuples(raw: msgspec.Raw, headers_max: int) -> tuple[tuple[str, bytes
     return tuple((header.key, to_bytes(header.value)) for header in headers)
 
 
-# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _FEWER: Final = "Send fewer records per request."
 _EXAMPLE: Final = '{"records": [{"key": "7", "value": {"id": 7}}]}'

@@ -24,6 +24,7 @@ from gateway.access.authorization import present_key_id
 from gateway.cluster.view import ClusterView
 from gateway.routing.forward_queue import NOT_LED, ForwardedAppend, ForwardQueue, Outcome
 from gateway.routing.forward_sender import ForwardSender, Load, send_forwarded
+from gateway.routing.leader_lookup import PAUSE_S_MAX, PAUSE_S_MIN
 from gateway.routing.peer_channels import PeerChannels
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic
@@ -35,9 +36,6 @@ from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.records.header import BatchHeader
 
-# How long a queue pauses before its leader is looked up again without a change of metadata; each pause doubles the last.
-PAUSE_S_MIN: Final = 0.02
-PAUSE_S_MAX: Final = 0.5
 # How long a former leader may still answer; a planned handover answers earlier. Then the answer counts as lost.
 FORMER_LEADER_S: Final = 1.0
 

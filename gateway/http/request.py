@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
@@ -37,6 +37,18 @@ _Value = TypeVar("_Value")
 
 class Disconnected(Exception):
     """Says that the client has disconnected, so that no answer is needed."""
+
+
+async def run_watched(work: Awaitable[_Value], watch: Coroutine[Any, Any, None]) -> _Value:
+    """Returns the result of `work`. If `watch` fails first, cancels `work` and raises that error."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch)
+            result = await work
+            watching.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return result
 
 
 def request_id_of(scope: Scope) -> str:
@@ -157,14 +169,7 @@ class Request:
 
     async def run_while_connected(self, work: Awaitable[_Value]) -> _Value:
         """Returns the result of `work`. If the client disconnects first, cancels `work` and raises Disconnected."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._wait_for_disconnect())
-                result = await work
-                watching.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return result
+        return await run_watched(work, self._wait_for_disconnect())
 
     async def _wait_for_disconnect(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.access.authorization import check_topic, note_validate_only
 from gateway.api import BrokerApi
-from gateway.http.admin.access import access_routes
+from gateway.http.admin.access import PageSize, ValidateOnly, access_routes
 from gateway.http.admin.fastapi_errors import check_query, reraise, translate_http, translate_validation
 from gateway.http.admin.openapi import document
 from gateway.http.admin.struct_route import StructRoute
@@ -30,9 +30,7 @@ from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import describe_settings
 from metadata.topics.topic import Topic
 
-TopicName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
-ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]
-BrokerId = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
+PlainName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
 PartitionNumber = Annotated[int, Path(ge=0, lt=2**31)]
 EpochNumber = Annotated[int, Path(ge=0, lt=2**31)]
 
@@ -219,9 +217,7 @@ def admin_api(broker: BrokerApi) -> FastAPI:
 
 def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/topics", tags=["topics"])
-    async def list_topics(
-        page_size: Annotated[int, Query(ge=0, le=1000, description="0: 100.")] = 0, page_token: str = ""
-    ) -> TopicPageAnswer:
+    async def list_topics(page_size: PageSize = 0, page_token: str = "") -> TopicPageAnswer:
         page = listed_topics(broker, page_size=page_size, page_token=page_token)
         return TopicPageAnswer(topics=[_topic(topic) for topic in page.topics], next_page_token=page.next_page_token)
 
@@ -236,14 +232,14 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
         return _topic(topic)
 
     @app.get("/v1/topics/{topic}", tags=["topics"])
-    async def get_topic(topic: TopicName) -> DescribedTopic:
+    async def get_topic(topic: PlainName) -> DescribedTopic:
         found = await described_topic(broker, topic)
         return DescribedTopic(
             **msgspec.structs.asdict(_topic(found)), partitions=_partitions(await partition_states(broker, found))
         )
 
     @app.patch("/v1/topics/{topic}", tags=["topics"])
-    async def alter_topic(topic: TopicName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
+    async def alter_topic(topic: PlainName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
         if change.partition_count is None and not change.settings:
             raise InvalidArgument("the request changes nothing", hint="Give partition_count or settings.")
         check_topic(topic)
@@ -254,31 +250,31 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
         return _topic(altered)
 
     @app.delete("/v1/topics/{topic}", tags=["topics"], status_code=204)
-    async def delete_topic(topic: TopicName, validate_only: ValidateOnly = False) -> None:
+    async def delete_topic(topic: PlainName, validate_only: ValidateOnly = False) -> None:
         check_topic(topic)
         await broker.delete_topic(topic, validate_only=validate_only)
 
     @app.get("/v1/topics/{topic}/settings", tags=["topics"])
-    async def get_settings(topic: TopicName) -> SettingsAnswer:
+    async def get_settings(topic: PlainName) -> SettingsAnswer:
         return _settings(await described_topic(broker, topic))
 
     @app.put("/v1/topics/{topic}/settings", tags=["topics"])
-    async def replace_settings(topic: TopicName, new: NewSettings, validate_only: ValidateOnly = False) -> SettingsAnswer:
+    async def replace_settings(topic: PlainName, new: NewSettings, validate_only: ValidateOnly = False) -> SettingsAnswer:
         check_topic(topic)
         altered = await broker.alter_topic(topic, settings=_texts(new.settings), replace_settings=True, validate_only=validate_only)
         return _settings(altered)
 
     @app.get("/v1/topics/{topic}/partitions", tags=["topics"])
-    async def list_partitions(topic: TopicName) -> PartitionsAnswer:
+    async def list_partitions(topic: PlainName) -> PartitionsAnswer:
         return PartitionsAnswer(partitions=_partitions(await partition_states(broker, await described_topic(broker, topic))))
 
     @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"])
-    async def get_partition(topic: TopicName, partition: PartitionNumber) -> PartitionAnswer:
+    async def get_partition(topic: PlainName, partition: PartitionNumber) -> PartitionAnswer:
         return _partitions(await partition_states(broker, await described_topic(broker, topic), [partition]))[0]
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
     async def explain(
-        topic: TopicName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
+        topic: PlainName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
     ) -> ExplanationAnswer:
         found = topic_named(broker, topic)
         with naming(found):
@@ -288,7 +284,7 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/leader-epochs/{leader_epoch}", tags=["topics"])
     async def get_leader_epoch(
-        topic: TopicName,
+        topic: PlainName,
         partition: PartitionNumber,
         leader_epoch: EpochNumber,
         current_leader_epoch: Annotated[
@@ -306,7 +302,7 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.post("/v1/topics/{topic}/partitions/{partition}/delete-records", tags=["topics"])
     async def delete_records(
-        topic: TopicName, partition: PartitionNumber, records: DeletedRecords, validate_only: ValidateOnly = False
+        topic: PlainName, partition: PartitionNumber, records: DeletedRecords, validate_only: ValidateOnly = False
     ) -> LogStartAnswer:
         """Raises the log start. Records before it can no longer be read, and are deleted from the bucket later."""
         found = topic_named(broker, topic)
@@ -320,12 +316,12 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
 def _cluster_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.post("/v1/brokers/{broker_id}/drain", tags=["cluster"])
-    async def drain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
+    async def drain_broker(broker_id: PlainName, validate_only: ValidateOnly = False) -> DrainAnswer:
         """Starts a drain: the broker hands over its partitions and takes no more. Answers at once; repeat it to see progress."""
         return DrainAnswer(**(await broker.drain(broker_id, draining=True, validate_only=validate_only))._asdict())
 
     @app.post("/v1/brokers/{broker_id}/undrain", tags=["cluster"])
-    async def undrain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
+    async def undrain_broker(broker_id: PlainName, validate_only: ValidateOnly = False) -> DrainAnswer:
         """Ends a drain: the broker takes partitions again."""
         return DrainAnswer(**(await broker.drain(broker_id, draining=False, validate_only=validate_only))._asdict())
 

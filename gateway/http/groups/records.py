@@ -12,9 +12,8 @@ of a partition come in order, each once. A member that waits here keeps its sess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
@@ -28,7 +27,7 @@ from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, GroupRequest, 
 from gateway.http.records.fetch import limits_of
 from gateway.http.records.produce import JSON
 from gateway.http.records.stream import Limits
-from gateway.http.request import Headers, Query
+from gateway.http.request import Headers, Query, run_watched
 from gateway.records.batch_decoder import room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.topics.names import why_not_heard_of
@@ -56,7 +55,6 @@ _QUERY: Final = (
     "value_format",
     "client_rack",
 )
-_Found = TypeVar("_Found")
 
 
 class _ReadRequest(NamedTuple):
@@ -126,7 +124,7 @@ class HttpGroupRecords:
             unknown_here=unknown_here,
         )
         pieces: list[bytes] = []
-        if await self._run_heartbeating(member, self._wait_for_records(reading, asked, reservation)):
+        if await run_watched(self._wait_for_records(reading, asked, reservation), self._heartbeat(member)):
             pieces = await reading.read(asked.limits, reservation, self._budget)
         body = reading.page(pieces, encode_cursor(reading.positions.cursor(), self._owner(member)))
         if reservation.bytes_held:
@@ -172,18 +170,8 @@ class HttpGroupRecords:
         await reservation.ask(room_for(asked.limits.bytes_max), timeout_s=ends_s - clock())
         return True
 
-    async def _run_heartbeating(self, member: MemberIdentity, work: Coroutine[Any, Any, _Found]) -> _Found:
-        """Returns the result of `work`, with heartbeats of the member meanwhile. Raises the error of a refused heartbeat."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                beating = tasks.create_task(self._heartbeat(member))
-                found = await work
-                beating.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return found
-
     async def _heartbeat(self, member: MemberIdentity) -> None:
+        """Sends heartbeats until cancelled. Raises the error of a refused one."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(Unavailable):  # the next heartbeat may find a coordinator

@@ -269,10 +269,10 @@ class AuthorizedCall:
 
     def _record_refusal(self, operation: str, kind: str, name: str) -> None:
         self._refused = self._refused or set()
-        asked = (operation, kind, name)
-        if asked not in self._refused and len(self._refused) < REFUSALS_LOGGED_MAX:
-            self._refused.add(asked)
-            self.refusal(self, *asked)
+        use = (operation, kind, name)
+        if use not in self._refused and len(self._refused) < REFUSALS_LOGGED_MAX:
+            self._refused.add(use)
+            self.refusal(self, *use)
 
     @property
     def was_refused(self) -> bool:

@@ -71,9 +71,9 @@ class HttpGroupAdmin:
 
     async def seek(self, call: GroupRequest) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
-        asked = decode_body(call.body, Seek)
-        topics = [_topic_of(topic) for topic in asked.topics]
-        request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(asked.to))
+        body = decode_body(call.body, Seek)
+        topics = [_topic_of(topic) for topic in body.topics]
+        request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(body.to))
         for topic in topics:
             check_topic(topic.topic)
         answer = await retry_coordinator(lambda: self._broker.group_operations.seek(request))

@@ -186,17 +186,17 @@ class HttpGroupMembers:
     async def leave(self, call: GroupRequest) -> None:
         instance_id = InstanceId(call.query("instance_id").text("instance_id"))
         call.refuse_body()
-        asked = 0
+        attempts = 0
 
         async def leave() -> TidelogError | None:
-            nonlocal asked
-            asked += 1
+            nonlocal attempts
+            attempts += 1
             [refused] = await self._broker.groups.leave(call.group, [(call.member_id, instance_id)])
             return refused
 
         with call.with_hints():
             refused = await retry_coordinator(leave)
-            has_left = asked > 1 and isinstance(refused, UnknownMember)  # an earlier answer was lost
+            has_left = attempts > 1 and isinstance(refused, UnknownMember)  # an earlier answer was lost
             if refused is not None and not has_left:
                 raise refused
         await call.answer(None)

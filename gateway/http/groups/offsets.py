@@ -51,25 +51,25 @@ class HttpGroupOffsets:
 
     async def commit(self, call: GroupRequest) -> None:
         call.query()
-        asked = decode_body(call.body, MemberCommit)
-        member = MemberIdentity(call.group, call.member_id, InstanceId(asked.instance_id), Generation(asked.generation))
-        if (asked.offsets is UNSET) == (asked.cursor is UNSET):
+        body = decode_body(call.body, MemberCommit)
+        member = MemberIdentity(call.group, call.member_id, InstanceId(body.instance_id), Generation(body.generation))
+        if (body.offsets is UNSET) == (body.cursor is UNSET):
             raise InvalidArgument("a commit has either offsets or a cursor", hint="Send one of both.")
         with call.with_hints():
-            if asked.offsets is not UNSET:
-                await call.answer(CommitAnswer(offsets=await self._commit(member, asked.offsets)))
-            elif asked.cursor is not UNSET:
+            if body.offsets is not UNSET:
+                await call.answer(CommitAnswer(offsets=await self._commit(member, body.offsets)))
+            elif body.cursor is not UNSET:
                 owner = CursorOwner(self._broker.cluster_id, call.group, call.member_id)
-                cursor = decode_cursor(asked.cursor, owner)
+                cursor = decode_cursor(body.cursor, owner)
                 check_generation(cursor, member)
                 cursor, answers = await self.commit_cursor(member, cursor)
                 await call.answer(CommitAnswer(offsets=answers, cursor=encode_cursor(cursor, owner)))
 
     async def commit_by_hand(self, call: GroupRequest) -> None:
         call.query()
-        asked = decode_body(call.body, Commit)
+        body = decode_body(call.body, Commit)
         no_member = MemberIdentity(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
-        await call.answer(CommitAnswer(offsets=await self._commit(no_member, asked.offsets)))
+        await call.answer(CommitAnswer(offsets=await self._commit(no_member, body.offsets)))
 
     async def commit_cursor(self, member: MemberIdentity, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
         """Commits the positions of the cursor, unless a later offset was committed in the same generation.
@@ -91,12 +91,12 @@ class HttpGroupOffsets:
         ]
         return cursor._replace(entries=places), answers
 
-    async def _commit(self, member: MemberIdentity, asked: Sequence[NewOffset]) -> list[OffsetAnswer]:
+    async def _commit(self, member: MemberIdentity, new_offsets: Sequence[NewOffset]) -> list[OffsetAnswer]:
         """Commits the offsets, and returns a result for each in their order."""
-        names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in asked]
+        names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in new_offsets]
         found = await resolve_partitions(self._broker, names)
         offsets: dict[TopicPartition, CommittedOffset] = {}
-        for at, (partition, offset) in enumerate(zip(found, asked, strict=True)):
+        for at, (partition, offset) in enumerate(zip(found, new_offsets, strict=True)):
             if isinstance(partition, TidelogError):
                 continue
             if partition in offsets:
@@ -109,7 +109,7 @@ class HttpGroupOffsets:
         refused = await self._committed(member, offsets)
         return [
             _offset_answer(offset.topic, offset.partition, offset.offset, _refusal(partition, refused))
-            for partition, offset in zip(found, asked, strict=True)
+            for partition, offset in zip(found, new_offsets, strict=True)
         ]
 
     async def _committed(

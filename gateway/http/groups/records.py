@@ -76,11 +76,11 @@ class HttpGroupRecords:
 
     async def read(self, call: GroupRequest) -> None:
         call.refuse_body()
-        asked = self._parse(call, call.query(*_QUERY))
+        options = self._parse(call, call.query(*_QUERY))
         call.request.accepted((JSON,))
         with self._budget.place() as reservation:
             with call.with_hints():
-                body = await call.request.run_while_connected(self._answer(asked, reservation))
+                body = await call.request.run_while_connected(self._answer(options, reservation))
             headers: Headers = [(b"content-type", JSON.encode()), (b"cache-control", b"no-store")]
             await paced_response.send_paced(call.request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
@@ -107,25 +107,25 @@ class HttpGroupRecords:
     def _owner(self, member: MemberIdentity) -> CursorOwner:
         return CursorOwner(self._broker.cluster_id, member.group, member.member_id)
 
-    async def _answer(self, asked: _ReadRequest, reservation: Reservation) -> bytes:
-        member, cursor = asked.member, asked.cursor
-        if asked.commit and cursor.uncommitted:
+    async def _answer(self, options: _ReadRequest, reservation: Reservation) -> bytes:
+        member, cursor = options.member, options.cursor
+        if options.commit and cursor.uncommitted:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
         assigned = await self._assigned(member)
-        client_rack = asked.limits.client_rack
+        client_rack = options.limits.client_rack
         unknown_here = await why_not_heard_of(self._broker, assigned)  # a member at another broker may have assigned them
         reading = MemberFetch(
             self._broker,
             assigned,
             cursor,
             group=member.group,
-            policy=asked.policy,
+            policy=options.policy,
             client_rack=client_rack,
             unknown_here=unknown_here,
         )
         pieces: list[bytes] = []
-        if await run_watched(self._wait_for_records(reading, asked, reservation), self._heartbeat(member)):
-            pieces = await reading.read(asked.limits, reservation, self._budget)
+        if await run_watched(self._wait_for_records(reading, options, reservation), self._heartbeat(member)):
+            pieces = await reading.read(options.limits, reservation, self._budget)
         body = reading.page(pieces, encode_cursor(reading.positions.cursor(), self._owner(member)))
         if reservation.bytes_held:
             reservation.keep(len(body))
@@ -151,23 +151,23 @@ class HttpGroupRecords:
         except TidelogError:
             return 0
 
-    async def _wait_for_records(self, reading: MemberFetch, asked: _ReadRequest, reservation: Reservation) -> bool:
+    async def _wait_for_records(self, reading: MemberFetch, options: _ReadRequest, reservation: Reservation) -> bool:
         """Waits for records and reserves memory for them; returns False without any. A stop of the broker ends the wait."""
         clock = asyncio.get_running_loop().time
-        ends_s = clock() + (asked.limits.wait_ms or 0) / 1000
+        ends_s = clock() + (options.limits.wait_ms or 0) / 1000
         try:
             async with self._waits.until_stop():
                 began_s = clock()
                 if not await reading.probe(
-                    ends_s, lambda: retry_coordinator(lambda: self._broker.groups.offsets(asked.member.group))
+                    ends_s, lambda: retry_coordinator(lambda: self._broker.groups.offsets(options.member.group))
                 ):
                     return False
         except Stopping:
             return False
         if clock() - began_s > WAITED_S:
             with suppress(Unavailable, RebalanceInProgress):
-                await self._broker.groups.heartbeat(*asked.member)
-        await reservation.ask(room_for(asked.limits.bytes_max), timeout_s=ends_s - clock())
+                await self._broker.groups.heartbeat(*options.member)
+        await reservation.ask(room_for(options.limits.bytes_max), timeout_s=ends_s - clock())
         return True
 
     async def _heartbeat(self, member: MemberIdentity) -> None:

@@ -43,14 +43,18 @@ LOGGER: Final = "tidelog.audit"
 TEXT_CHARACTERS_MAX: Final = 300
 # How long a stopping broker waits for the lines that are left.
 CLOSE_TIMEOUT_S: Final = 5.0
+# Fields whose text may come from clients.
+_CLIENT_FIELDS: Final = ("principal", "credential", "address", "call", "request_id", "reason", "forwarded_by")
 _own_log = logging.getLogger(__name__)
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Holds one line of the audit log; fields with their default are left out of the JSON."""
 
-    time: str
     outcome: str
+    # AuditLog.record sets both.
+    time: str = ""
+    broker: str = ""
     principal: str = ""
     credential: str = ""
     listener: str = ""
@@ -58,7 +62,6 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: str = ""
     resources: tuple[str, ...] = ()
     request_id: str = ""
-    broker: str = ""
     reason: str = ""
     validate_only: bool = False
     forwarded_by: str = ""
@@ -96,41 +99,18 @@ class AuditLog:
         """Returns the number of lines that are not written yet."""
         return len(self._waiting) + self._writing
 
-    def record(
-        self,
-        *,
-        outcome: str,
-        principal: str = "",
-        credential: str = "",
-        listener: str = "",
-        address: str = "",
-        call: str = "",
-        resources: Sequence[str] = (),
-        request_id: str = "",
-        reason: str = "",
-        validate_only: bool = False,
-        forwarded_by: str = "",
-    ) -> None:
-        if len(self._waiting) >= (LINES_MAX if principal else LINES_MAX // 2):
+    def record(self, line: AuditLine) -> None:
+        """Queues a line, completed with the time and this broker; drops it while the queue is full."""
+        if len(self._waiting) >= (LINES_MAX if line.principal else LINES_MAX // 2):
             self.counts.dropped += 1
             self._dropped_unreported += 1
             return
-        line = AuditLine(
-            time=_rfc3339(self._now_ms()),
-            outcome=outcome,
-            principal=_cleaned(principal),
-            credential=_cleaned(credential),
-            listener=listener,
-            address=_cleaned(address),
-            call=_cleaned(call),
-            resources=tuple(map(_cleaned, resources)),
-            request_id=_cleaned(request_id),
-            broker=self._broker_id,
-            reason=_cleaned(reason),
-            validate_only=validate_only,
-            forwarded_by=_cleaned(forwarded_by),
+        cleaned = {name: _cleaned(getattr(line, name)) for name in _CLIENT_FIELDS}
+        resources = tuple(map(_cleaned, line.resources))
+        stamped = msgspec.structs.replace(
+            line, time=_rfc3339(self._now_ms()), broker=self._broker_id, resources=resources, **cleaned
         )
-        self._waiting.append(line)
+        self._waiting.append(stamped)
         self._wake.set()
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.access.denials import Denial, not_authorized
 from metadata.access.acl import CLUSTER_NAME, Rights
@@ -161,6 +161,15 @@ class Principal:
         return not_authorized(self.principal, operation, resource, name, denial)
 
 
+class CallOrigin(NamedTuple):
+    """Identifies a call in the audit log: the listener, the route or method, the client's address, the request id."""
+
+    listener: str
+    action: str
+    address: str
+    request_id: str = ""
+
+
 class AuthorizedCall:
     """Holds one call of a principal: the access it requires, what it was granted, and what the audit log needs.
 
@@ -170,15 +179,12 @@ class AuthorizedCall:
 
     __slots__ = (
         "_refused",
-        "action",
-        "address",
         "caller",
         "failure",
         "granted",
-        "listener",
         "needs",
+        "origin",
         "refusal",
-        "request_id",
         "resources",
         "validate_only",
     )
@@ -187,12 +193,9 @@ class AuthorizedCall:
         self,
         caller: Principal | None,
         needs: RequiredAccess,
+        origin: CallOrigin,
         *,
-        listener: str,
-        action: str,
-        address: str,
         refusal: Callable[[AuthorizedCall, str, str, str], None],
-        request_id: str = "",
     ) -> None:
         """`caller` is None for an unauthenticated client, which only open calls permit.
 
@@ -200,10 +203,7 @@ class AuthorizedCall:
         """
         self.caller = caller
         self.needs = needs
-        self.listener = listener
-        self.action = action
-        self.address = address
-        self.request_id = request_id
+        self.origin = origin
         self.refusal = refusal
         self.failure = ""
         self.validate_only = False
@@ -217,15 +217,7 @@ class AuthorizedCall:
 
     def part(self) -> AuthorizedCall:
         """Returns a call of the same caller, for one of several changes that this call asks for."""
-        return AuthorizedCall(
-            self.caller,
-            self.needs,
-            listener=self.listener,
-            action=self.action,
-            address=self.address,
-            refusal=self.refusal,
-            request_id=self.request_id,
-        )
+        return AuthorizedCall(self.caller, self.needs, self.origin, refusal=self.refusal)
 
     def check(self, kind: str, name: str) -> None:
         """Raises NotAuthorized unless the call may use this resource, and as Principal.check_counts."""
@@ -277,10 +269,10 @@ class AuthorizedCall:
 
     def _record_refusal(self, operation: str, kind: str, name: str) -> None:
         self._refused = self._refused or set()
-        asked = (operation, kind, name)
-        if asked not in self._refused and len(self._refused) < REFUSALS_LOGGED_MAX:
-            self._refused.add(asked)
-            self.refusal(self, *asked)
+        use = (operation, kind, name)
+        if use not in self._refused and len(self._refused) < REFUSALS_LOGGED_MAX:
+            self._refused.add(use)
+            self.refusal(self, *use)
 
     @property
     def was_refused(self) -> bool:

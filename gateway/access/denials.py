@@ -36,13 +36,13 @@ def not_authorized(principal: str, operation: str, kind: str, name: str, denial:
     shown = name[:249]
     what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
     if denial.denied:
-        said = f"{principal} is denied the right to {operation} {what}"
+        message = f"{principal} is denied the right to {operation} {what}"
     elif denial.no_right:
-        said = f"{principal} has no right to {operation} {what}"
+        message = f"{principal} has no right to {operation} {what}"
     else:
-        said = f"this API key of {principal} is narrowed to scopes that leave out the right to {operation} {what}"
+        message = f"this API key of {principal} is narrowed to scopes that leave out the right to {operation} {what}"
     return NotAuthorized(
-        said, hint=_hint(principal, operation, kind, shown, denial), principal=principal, operation=operation, resource=kind
+        message, hint=_hint(principal, operation, kind, shown, denial), principal=principal, operation=operation, resource=kind
     )
 
 

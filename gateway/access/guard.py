@@ -23,9 +23,9 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Final
 
-from gateway.access.audit_log import AuditLog
+from gateway.access.audit_log import AuditLine, AuditLog
 from gateway.access.authentication import Authenticator, ScramIdentity, Subject
-from gateway.access.authorization import AuthorizedCall, Principal, begin
+from gateway.access.authorization import AuthorizedCall, CallOrigin, Principal, begin
 from gateway.access.peer_tokens import PEER_KEY, PeerClaim, PeerTokens
 from gateway.access.permissions import FORWARDED_CALLS, RequiredAccess
 from gateway.access.quotas import Meter, PrincipalQuotas, StreamUsage
@@ -94,18 +94,14 @@ class AccessGuard:
             if self.audit is not None:
                 tasks.create_task(self.audit.run(), name="audit log")
 
-    # ── the principal ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the principal ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def begin(
         self,
         needs: RequiredAccess,
         shown: str | bytes,
         subject: Callable[[], Subject | None],
-        *,
-        listener: str,
-        action: str,
-        address: str,
-        request_id: str = "",
+        origin: CallOrigin,
     ) -> AuthorizedCall:
         """Begins the call of a client and binds it to this task.
 
@@ -120,11 +116,9 @@ class AccessGuard:
                     shown, subject()
                 )
             except Unauthenticated as error:
-                self._record(
-                    error.code, listener=listener, address=address, call=action, request_id=request_id, reason=error.message
-                )
+                self.record_refused(None, error, origin)
                 raise
-        return self._begun(caller, needs, listener=listener, action=action, address=address, request_id=request_id)
+        return self._begun(caller, needs, origin)
 
     async def _caller_or_stranger(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
         """Returns the principal of an open call; None where its credentials are missing or invalid."""
@@ -133,19 +127,17 @@ class AccessGuard:
         except TidelogError:
             return None
 
-    def begin_forwarded(
-        self, needs: RequiredAccess, claim: PeerClaim, *, listener: str, action: str, address: str
-    ) -> AuthorizedCall:
-        """Begins a call that another broker forwards for its client. `action` is the method, /service/name.
+    def begin_forwarded(self, needs: RequiredAccess, claim: PeerClaim, origin: CallOrigin) -> AuthorizedCall:
+        """Begins a call that another broker forwards for its client. The action is the method, /service/name.
 
         Raises Unauthenticated where no broker of this cluster has signed it, or this broker has no peers, and as
         check_forwarded_key; NotAuthorized for a method that brokers do not forward; Unavailable as PeerTokens.check.
         """
         try:
-            self._check_claim(claim, action)
+            self._check_claim(claim, origin.action)
             self.check_forwarded_key(claim.value(PEER_KEY))
         except TidelogError as error:
-            self._record(error.code, listener=listener, address=address, call=action, reason=error.message)
+            self.record_refused(None, error, origin)
             raise
         if claim.is_unchecked:
             self._warn_of_unchecked(claim.broker_id)
@@ -157,7 +149,7 @@ class AccessGuard:
             is_peer=True,
             forwarded_by=claim.broker_id,
         )
-        return self._begun(peer, needs, listener=listener, action=action, address=address)
+        return self._begun(peer, needs, origin)
 
     def check_forwarded_key(self, key_id: str) -> None:
         """Raises Unauthenticated where this broker knows that the API key was revoked or has expired.
@@ -208,18 +200,9 @@ class AccessGuard:
         """Returns the principal of an `authorization` header. Raises Unauthenticated, which the caller records; Unavailable."""
         return self._authentication.known(shown) or await self._authentication.caller(shown, None)
 
-    def record_refused(self, caller: Principal | None, error: TidelogError, *, listener: str, address: str, action: str) -> None:
+    def record_refused(self, caller: Principal | None, error: TidelogError, origin: CallOrigin) -> None:
         """Records in the audit log a request that was refused before it became a call."""
-        principal, credential = (caller.principal, caller.credential) if caller is not None else ("", "")
-        self._record(
-            error.code,
-            listener=listener,
-            address=address,
-            call=action,
-            principal=principal,
-            credential=credential,
-            reason=error.message,
-        )
+        self._record(caller, error.code, origin, reason=error.message)
 
     def certified(self, subject: Subject) -> Principal | None:
         """Returns the principal of a client certificate; None where its name cannot be a principal."""
@@ -228,18 +211,12 @@ class AccessGuard:
         except Unauthenticated:
             return None
 
-    def call_of(
-        self, caller: Principal | None, needs: RequiredAccess, *, listener: str, action: str, address: str, request_id: str = ""
-    ) -> AuthorizedCall:
+    def call_of(self, caller: Principal | None, needs: RequiredAccess, origin: CallOrigin) -> AuthorizedCall:
         """Returns a call of an authenticated principal. The listener binds it where the call runs (authorization.acting)."""
-        return AuthorizedCall(
-            caller, needs, listener=listener, action=action, address=address, refusal=self._refused, request_id=request_id
-        )
+        return AuthorizedCall(caller, needs, origin, refusal=self._refused)
 
-    def _begun(
-        self, caller: Principal | None, needs: RequiredAccess, *, listener: str, action: str, address: str, request_id: str = ""
-    ) -> AuthorizedCall:
-        call = self.call_of(caller, needs, listener=listener, action=action, address=address, request_id=request_id)
+    def _begun(self, caller: Principal | None, needs: RequiredAccess, origin: CallOrigin) -> AuthorizedCall:
+        call = self.call_of(caller, needs, origin)
         begin(call)
         if needs.peer and not (caller is not None and caller.is_peer):
             self._record_call(call, NotAuthorized.code, ("between brokers",))
@@ -301,7 +278,7 @@ class AccessGuard:
         principal = caller.principal
         return StreamUsage(lambda: self._quotas.meter(principal))
 
-    # ── lasting calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── lasting calls ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def while_permitted(self, call: AuthorizedCall) -> AbstractContextManager[None]:
         """Cancels the body of a lasting call once it may not continue, and raises the reason in its place."""
@@ -328,7 +305,7 @@ class AccessGuard:
         self._record_call(call, error.code, (), reason=error.message)
         call.note_logged()
 
-    # ── audit ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── audit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ended(self, call: AuthorizedCall, failure: str) -> None:
         """Records the outcome of a change. `failure` is the code of its error; empty if it was done."""
@@ -341,50 +318,33 @@ class AccessGuard:
             self._record_call(call, NotAuthorized.code, (f"{kind}:{name}",), reason=reason)
 
     def _record_call(self, call: AuthorizedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:
-        credential = call.caller.credential if call.caller is not None else ""
-        self._record(
-            outcome,
-            principal=call.principal,
-            credential=credential,
-            listener=call.listener,
-            address=call.address,
-            call=call.action,
-            resources=resources,
-            request_id=call.request_id,
-            reason=reason,
-            validate_only=call.validate_only,
-            forwarded_by=call.caller.forwarded_by if call.caller is not None else "",
-        )
+        self._record(call.caller, outcome, call.origin, resources=resources, reason=reason, validate_only=call.validate_only)
 
     def _record(
         self,
+        caller: Principal | None,
         outcome: str,
+        origin: CallOrigin,
         *,
-        listener: str,
-        address: str,
-        call: str,
-        principal: str = "",
-        credential: str = "",
+        reason: str,
         resources: tuple[str, ...] = (),
-        request_id: str = "",
-        reason: str = "",
         validate_only: bool = False,
-        forwarded_by: str = "",
     ) -> None:
         if self.audit is not None:
-            self.audit.record(
+            line = AuditLine(
                 outcome=outcome,
-                principal=principal,
-                credential=credential,
-                listener=listener,
-                address=address,
-                call=call,
+                principal=caller.principal if caller is not None else "",
+                credential=caller.credential if caller is not None else "",
+                listener=origin.listener,
+                address=origin.address,
+                call=origin.action,
                 resources=resources,
-                request_id=request_id or _request_id(),
+                request_id=origin.request_id or _request_id(),
                 reason=reason,
                 validate_only=validate_only,
-                forwarded_by=forwarded_by,
+                forwarded_by=caller.forwarded_by if caller is not None else "",
             )
+            self.audit.record(line)
 
 
 class _Lasting:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 
-from gateway.access.authorization import AuthorizedCall
+from gateway.access.authorization import AuthorizedCall, CallOrigin
 from gateway.access.guard import AccessGuard
 from gateway.access.peer_tokens import ASSERTED, FORWARDED_BY, PEER_TOKEN, PeerClaim
 from gateway.access.permissions import GRPC_CALLS
@@ -95,11 +95,11 @@ class GrpcGuard:
                     token = text
                 else:
                     asserted.append((name, text))
-        needs, address = GRPC_CALLS[path], client_host(context)
+        needs, origin = GRPC_CALLS[path], CallOrigin(LISTENER, path, client_host(context))
         if is_forwarded:
             claim = PeerClaim(token, tuple(sorted(asserted)))
-            return self._guard.begin_forwarded(needs, claim, listener=LISTENER, action=path, address=address)
-        return await self._guard.begin(needs, shown, lambda: grpc_subject(context), listener=LISTENER, action=path, address=address)
+            return self._guard.begin_forwarded(needs, claim, origin)
+        return await self._guard.begin(needs, shown, lambda: grpc_subject(context), origin)
 
 
 class _Metered:

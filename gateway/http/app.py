@@ -1,4 +1,4 @@
-"""Every HTTP request comes in here: its id, its route, and how its errors are told.
+"""Routes every HTTP request, gives it its id, and answers its errors.
 
     POST /v1/topics/{t}/records                        http/records/produce.py   ┐ bare ASGI and msgspec: the fast routes
     GET  /v1/topics/{t}/partitions/{p}/records         http/records/fetch.py     │
@@ -7,11 +7,11 @@
     /livez /readyz /startupz /metrics… /v1/cluster     status.py
     everything else                                    http/admin/api.py       FastAPI, with the OpenAPI of all of them
 
-FastAPI and its models take a third of a second of a core, half of what it takes to load all else. So they are loaded when the first
-request wants them: a broker that starts, among others that serve, has no time for what it may never be asked.
+The import of FastAPI and its models takes a third of a second of a core, half as long as all the rest. So the first request that
+needs them loads them, and a broker that starts does not wait for them.
 
-Invariants: every answer carries the request's id, and every refusal is problem+json. Where there is nobody left to answer, or its
-reader is too slow, Disconnected comes out: whoever serves the connection cuts it off.
+Invariants: every answer carries the request's id, and every refusal is problem+json. If the client has disconnected or reads too
+slowly, Disconnected leaves the app, and the server closes the connection.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from gateway.records.partitioning import check_utf8
 from gateway.telemetry.request_context import RequestContext, begin_call, end_call, note_refusal
 from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavailable
 
-# How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer.
+# How long the rest of a refused body is discarded: a client that is disconnected while it sends may never read the answer.
 LINGER_S: Final = 2.0
 
 _GROUPS: Final = b"/v1/groups/"
+# Bounds of every body but those with records.
 ADMIN_BODY_BYTES_MAX: Final = 1 << 20
 ADMIN_BODY_TIMEOUT_S: Final = 10.0
 
@@ -51,7 +52,9 @@ log = logging.getLogger(__name__)
 
 
 class HttpApp:
-    # Of the listener, once there is one.
+    """Serves all HTTP routes of a broker as an ASGI application."""
+
+    # Set by the server when it starts.
     hosts: HostCheck | None = None
 
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
@@ -88,11 +91,11 @@ class HttpApp:
             raise
         except TidelogError as error:
             if answer.begun and isinstance(error, Denied | Unavailable):
-                raise Disconnected from None  # a stream whose reader may read no longer, or of whom that is not known any more
+                raise Disconnected from None  # the client of this stream has lost its rights, or they are unknown
             await _refuse(error, scope, receive, answer)
         except Exception:
-            log.exception("%s %s failed (request %s)", scope["method"], scope["path"], answer.request_id)
-            ours = TidelogError("the broker met an error of its own", hint="Look for the request id in the broker's log.")
+            log.exception("request failed method=%s path=%s request=%s", scope["method"], scope["path"], answer.request_id)
+            ours = TidelogError("the broker failed on an internal error", hint="Look for the request id in the broker's log.")
             await _refuse(ours, scope, receive, answer)
 
     async def _guarded(self, guard: HttpGuard, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
@@ -134,7 +137,7 @@ class HttpApp:
                 await admin(scope, _replay(body, receive), answer.send)
 
     def _load_admin_api(self) -> Asgi:
-        """In a thread, one at a time, so that what is served meanwhile does not wait."""
+        """Loads FastAPI, in a thread of its own, so that other requests do not wait."""
         if self._admin is None:
             from gateway.http.admin.api import admin_api
 
@@ -143,7 +146,7 @@ class HttpApp:
 
 
 class ResponseWriter:
-    """The way out of one request: it knows whether the answer has begun, and puts the request's id on it."""
+    """Sends the answer of one request: adds the request's id, and notes in `begun` whether the answer has begun."""
 
     __slots__ = ("_send", "begun", "request_id")
 
@@ -167,7 +170,7 @@ class ResponseWriter:
 
 
 async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
-    """Tells the error. A client that may still be sending its body is heard out for a moment, then cut off."""
+    """Answers the error. The body of a client that still sends is discarded for LINGER_S before the connection closes."""
     if answer.begun:
         raise error
     note_refusal(error)
@@ -190,7 +193,7 @@ async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: R
 
 
 async def _short_body(request: Request) -> bytes:
-    """The body of a request that changes settings or topics, read before the framework sees it."""
+    """Reads the body of a request without records, before a framework sees it. Raises TooLarge, BodyTooSlow, InvalidArgument."""
     try:
         length = request.content_length(bytes_max=ADMIN_BODY_BYTES_MAX)
         if length == 0:
@@ -207,7 +210,7 @@ async def _short_body(request: Request) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body at once, then whatever comes (a client that hangs up)."""
+    """Returns a `receive` that yields the body at once, then the messages that follow (a disconnect)."""
     given = False
 
     async def replay() -> Message:
@@ -221,8 +224,10 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _path_parts(raw_path: bytes) -> list[str]:
-    """The path between its slashes. InvalidName for a name that hides a slash, but for those of groups and their members, and for
-    bytes that are no UTF-8."""
+    """Splits the path at its slashes and decodes it.
+
+    Raises InvalidName for bytes that are not UTF-8, and for a name with a slash, except names of groups and their members.
+    """
     if b"%" not in raw_path:
         return raw_path.decode("ascii").split("/")
     parts = [unquote_to_bytes(part) for part in raw_path.split(b"/")]
@@ -235,8 +240,10 @@ def _path_parts(raw_path: bytes) -> list[str]:
 
 
 def _not_allowed(request: Request, allow: str, *, instead: str = "") -> MethodNotAllowed:
-    """`instead` is how to produce, for whoever tried to."""
+    """Returns the error of an unsupported method. `instead` is the request that produces records, for the hint."""
     hint = (
-        f"Produce with {instead[:PATH_CHARACTERS_MAX]}." if instead and request.method in {"POST", "PUT"} else f"Possible: {allow}."
+        f"Produce with {instead[:PATH_CHARACTERS_MAX]}."
+        if instead and request.method in {"POST", "PUT"}
+        else f"Supported: {allow}."
     )
-    return MethodNotAllowed(f"{request.method} is not possible here", hint=hint, allow=allow)
+    return MethodNotAllowed(f"{request.method} is not supported here", hint=hint, allow=allow)

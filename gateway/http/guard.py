@@ -1,4 +1,4 @@
-"""The guard at the HTTP listener: app.py hands each request through here, where authentication is on."""
+"""Admits HTTP requests through the guard of the broker, where authentication is on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
+from gateway.access.authorization import CallOrigin
 from gateway.access.guard import AccessGuard
 from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, HttpRoute, RequiredAccess, http_route
 from gateway.access.quotas import StreamUsage
@@ -14,28 +15,28 @@ from gateway.net.tls.client_subject import http_subject
 from metadata.errors import TidelogError
 
 LISTENER: Final = "http"
+# Outcome in the audit log of a request that failed on an internal error.
 ERROR: Final = "INTERNAL"
 _OPEN: Final = RequiredAccess(open=True)
 Route = Callable[[Receive, Send], Awaitable[None]]
 
 
 class HttpGuard:
+    """Authenticates, authorizes and meters each request before its route runs."""
+
     def __init__(self, guard: AccessGuard) -> None:
         self._guard = guard
 
     async def answer(
         self, scope: Scope, receive: Receive, send: Send, parts: Sequence[str], request_id: str, answer: Route
     ) -> None:
-        """Answers the request by `answer`, if it may be. Raises what refuses it, as `answer` does."""
+        """Runs `answer` for a permitted request. Raises the error of a refused one, and those of `answer`."""
         route = http_route(scope["method"], parts)
         call = await self._guard.begin(
             _OPEN if self._guard.metrics_open and scope["path"] in METRICS_PATHS else route.needs,
             _authorization(scope),
             lambda: http_subject(scope),
-            listener=LISTENER,
-            action=route.action if route is not NO_ROUTE else scope["method"],
-            address=_address(scope),
-            request_id=request_id,
+            origin_of(scope, route, request_id),
         )
         _check_names(route, parts, call.check)
         meter = self._guard.meter(call)
@@ -56,7 +57,7 @@ class HttpGuard:
 
 
 def _check_names(route: HttpRoute, parts: Sequence[str], check: Callable[[str, str], None]) -> None:
-    """Of the topic and the group in the path, before a byte of the body is read."""
+    """Checks the topic and the group in the path, before a byte of the body is read."""
     if route.topic_at:
         check("topic", parts[route.topic_at])
     if route.group_at:
@@ -71,9 +72,11 @@ def _authorization(scope: Scope) -> bytes:
     return b""
 
 
-def _address(scope: Scope) -> str:
+def origin_of(scope: Scope, route: HttpRoute, request_id: str) -> CallOrigin:
+    """Returns what the audit log names a request by; a path without a route is left out."""
     client = scope.get("client")
-    return str(client[0]) if client else ""
+    action = route.action if route is not NO_ROUTE else scope["method"]
+    return CallOrigin(LISTENER, action, str(client[0]) if client else "", request_id)
 
 
 def _metered_receive(receive: Receive, flow: StreamUsage) -> Receive:
@@ -89,7 +92,7 @@ def _metered_receive(receive: Receive, flow: StreamUsage) -> Receive:
 def _metered_send(send: Send, flow: StreamUsage) -> Send:
     async def metered(message: Message) -> None:
         body = message.get("body")
-        if body and message.get("more_body"):  # of a stream, which waits; one answer goes out whole, and the next request waits
+        if body and message.get("more_body"):  # a stream waits here; a single answer is sent whole, and the next request waits
             await flow.wait_to_receive()
         await send(message)
         if body:

@@ -1,13 +1,13 @@
-"""Bodies on their way to HTTP readers: piece by piece, each when the one before was taken, at a least rate.
+"""Sends answers to HTTP clients piece by piece, and disconnects clients that read below a least rate.
 
-    bytes taken ▲        ╱ taken           cut off: no piece was taken for `pause_s`,
-                │   ╭───╯    ╱ least       or less was taken than BYTES_PER_SECOND_MIN since `pause_s`
+    bytes read  ▲        ╱ read            disconnected: no piece was read for `pause_s`,
+                │   ╭───╯    ╱ least       or less was read than BYTES_PER_SECOND_MIN since `pause_s`
                 │ ╭─╯      ╱
                 └─────────┴──────▶ time
                        pause_s
 
-Invariant: when the last piece is out, what is left in the connection's own buffer is below uvicorn's high water mark (64 KiB); so
-the room of an answer may be given back then. A reader that vanishes ends the sending at once: uvicorn drops what comes after.
+Invariant: once the last piece is sent, the connection's own buffer holds less than uvicorn's high-water mark (64 KiB), so the
+answer's reservation may be released. When a client disconnects, sending ends at once, because uvicorn drops what follows.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from typing import Final
 from gateway.http.request import Disconnected, Headers, Message, Request
 from gateway.records.response_budget import BYTES_PER_SECOND_MIN
 
+# uvicorn's high-water mark.
 PIECE_BYTES: Final = 64 << 10
 
 log = logging.getLogger(__name__)
 
 
 async def send_paced(request: Request, body: bytes, headers: Headers, *, pause_s: float, status: int = 200) -> None:
-    """The status and the body, whole. Disconnected where the reader takes it too slowly: who serves the connection closes it."""
+    """Sends a whole answer. Raises Disconnected if the client reads too slowly; the server then closes the connection."""
     headers.append((b"content-length", b"%d" % len(body)))
     start: Message = {"type": "http.response.start", "status": status, "headers": headers}
     await _send(request, chain((start,), _pieces(body), (_body(b"", more=False),)), pause_s=pause_s)
 
 
 async def stream_paced(request: Request, chunk: bytes, *, pause_s: float) -> None:
-    """One chunk of a stream that goes on: returns when it was taken. Disconnected as above."""
+    """Sends one chunk of a stream; returns when the client has read it. Raises Disconnected, as send_paced."""
     await _send(request, chain(_pieces(chunk), (_body(b"", more=True),)), pause_s=pause_s)
 
 
 async def _send(request: Request, messages: Iterable[Message], *, pause_s: float) -> None:
-    """Sends one after the other; uvicorn takes each when the one before was taken but for what lies below its high water mark."""
+    """Sends the messages in order; uvicorn accepts each once less than its high-water mark is unread."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     bytes_taken = 0
@@ -49,7 +50,7 @@ async def _send(request: Request, messages: Iterable[Message], *, pause_s: float
                 await request.send(message)
             bytes_taken += len(message.get("body", b""))
     except TimeoutError:
-        log.info("a reader took only %d bytes of its answer in %.1f s: cut off", bytes_taken, loop.time() - began_s)
+        log.info("slow client disconnected bytes_read=%d seconds=%.1f", bytes_taken, loop.time() - began_s)
         raise Disconnected from None
 
 

@@ -1,10 +1,10 @@
-"""An error as an HTTP client meets it: RFC 9457 problem details, application/problem+json. Pure.
+"""Encodes errors as RFC 9457 problem details, application/problem+json. Pure.
 
     {"type": "urn:tidelog:error:THROTTLED", "title": "Throttled", "status": 429, "detail": "…", "instance": "/v1/topics/…",
      "code": "THROTTLED", "retryable": true, "nothing_was_written": true, "hint": "Retry with back-off.", "request_id": "…"}
 
-`code` is stable and the same through every door. The error's `details` stand beside it (offsets, names, sizes), never in place
-of a member above. Within the results of a produce request, where one partition failed, the same members stand without those
+`code` is stable, and the same at every listener. The error's `details` (offsets, names, sizes) are further members, and never
+replace one of those above. The error of one partition within the results of a produce request has the same members except those
 that describe the response (type, title, status, instance, request_id).
 """
 
@@ -19,7 +19,7 @@ from gateway.error_codes import MethodNotAllowed
 from metadata.errors import OutOfRange, Throttled, TidelogError, Unauthenticated
 
 CONTENT_TYPE: Final = b"application/problem+json"
-# For errors that may be retried at once, so that clients which only know Retry-After come back at all.
+# Retry-After of errors that may be retried at once, for clients that retry only with this header.
 RETRY_AFTER_S: Final = 1
 
 Member = str | int | float | bool
@@ -28,7 +28,7 @@ _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def error_members(error: TidelogError) -> dict[str, Member]:
-    """What a program needs of an error, in every answer that carries one."""
+    """Returns the members of an error that stand in every answer with an error."""
     return {
         **error.details,
         "code": error.code,
@@ -40,6 +40,7 @@ def error_members(error: TidelogError) -> dict[str, Member]:
 
 
 def problem(error: TidelogError, *, status: int, path: str, request_id: str) -> bytes:
+    """Encodes the body of an answer whose status is an error."""
     return msgspec.json.encode(
         {
             **error_members(error),
@@ -53,7 +54,7 @@ def problem(error: TidelogError, *, status: int, path: str, request_id: str) -> 
 
 
 def problem_headers(error: TidelogError, *, status: int) -> list[tuple[bytes, bytes]]:
-    """The headers that belong to the error: its type, when to come back, which offsets there are."""
+    """Returns the headers of an error: its content type, the time to retry, the offsets of the log."""
     headers = [(b"content-type", CONTENT_TYPE)]
     if status in {429, 503}:
         retry_after_s = error.retry_after_s if isinstance(error, Throttled) else RETRY_AFTER_S
@@ -64,7 +65,7 @@ def problem_headers(error: TidelogError, *, status: int) -> list[tuple[bytes, by
         headers.append((b"allow", str(error.details["allow"]).encode()))
     if isinstance(error, OutOfRange) and {"log_start_offset", "high_watermark"} <= error.details.keys():
         start, end = int(error.details["log_start_offset"]), int(error.details["high_watermark"])
-        # RFC 9110 §14.4: the unsatisfied-range form names the complete length; the members say where it begins.
+        # RFC 9110 §14.4: the unsatisfied-range form has the complete length; the headers below have both ends.
         headers.append((b"content-range", b"offsets */%d" % end))
         headers.append((b"tidelog-log-start-offset", b"%d" % start))
         headers.append((b"tidelog-high-watermark", b"%d" % end))

@@ -1,8 +1,8 @@
-"""One HTTP request on the fast routes: what is asked of it, with bounds, before anybody acts on it.
+"""Reads and answers one HTTP request on the fast routes, within the broker's bounds.
 
-ASGI as it is, without a framework's request object: a produce of 100 records must not cost more than a few microseconds here.
-Invariants: a body is never held beyond `request_bytes_max`, nor before the log has room for it (of a body of unknown length: for
-all but the piece that has just come); whatever is wrong with a request is found before anything is written.
+It is plain ASGI without a framework's request object, so that a produce of 100 records costs only a few microseconds here.
+Invariants: a body never exceeds `request_bytes_max`, and is read only after the log's buffer has room for it; of a body without a
+length the buffer covers all but the newest chunk. Every fault of a request is found before anything is written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
@@ -26,7 +26,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# After the time that the settings give to any body: a slow one holds room in the buffer that others wait for.
+# The least rate of a body after the time that the settings allow for any body: it holds part of the buffer meanwhile.
 BODY_BYTES_PER_SECOND_MIN: Final = 256 << 10
 INT64_MAX: Final = 2**63 - 1
 
@@ -36,11 +36,23 @@ _Value = TypeVar("_Value")
 
 
 class Disconnected(Exception):
-    """The client hung up: nobody is left to answer."""
+    """Says that the client has disconnected, so that no answer is needed."""
+
+
+async def run_watched(work: Awaitable[_Value], watch: Coroutine[Any, Any, None]) -> _Value:
+    """Returns the result of `work`. If `watch` fails first, cancels `work` and raises that error."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch)
+            result = await work
+            watching.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return result
 
 
 def request_id_of(scope: Scope) -> str:
-    """The client's own X-Request-Id where it is short and plain, else a new one."""
+    """Returns the client's X-Request-Id if it is short and plain, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and (given := sane_request_id(value)):
             return given
@@ -48,7 +60,7 @@ def request_id_of(scope: Scope) -> str:
 
 
 def traceparent_of(scope: Scope) -> str:
-    """As the client sent it (W3C Trace Context); empty where there is none, or a long one."""
+    """Returns the client's traceparent (W3C Trace Context); empty if there is none, or if it is too long."""
     for name, value in scope["headers"]:
         if name == b"traceparent" and len(value) <= TRACEPARENT_BYTES_MAX:
             return str(value, "latin-1")
@@ -56,7 +68,7 @@ def traceparent_of(scope: Scope) -> str:
 
 
 class Request:
-    """A request whose route is known. The send and receive of ASGI stay visible: streams need them."""
+    """Holds a request whose route is known. ASGI's `send` and `receive` are public, since streams use them."""
 
     __slots__ = ("header_list", "headers", "method", "query_string", "receive", "send")
 
@@ -68,13 +80,14 @@ class Request:
         self.receive = receive
         self.send = send
 
-    # ── what it says ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the request ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def query(self, known: frozenset[str]) -> Query:
+        """Returns the query parameters. Raises InvalidArgument for one that is not in `known`."""
         return Query(self.query_string, known)
 
     def single_header(self, header: bytes) -> bytes | None:
-        """The value of a header that may be given once; None where it is not given. InvalidArgument where it is given twice."""
+        """Returns the value of a header; None if it is absent. Raises InvalidArgument if the request has it twice."""
         if header not in self.headers:
             return None
         given = sum(name == header for name, _ in self.header_list)
@@ -85,7 +98,7 @@ class Request:
         return self.headers[header]
 
     def media_type(self, known: Iterable[str]) -> str:
-        """The body's Content-Type without its parameters, one of `known`; UnsupportedMediaType otherwise."""
+        """Returns the body's Content-Type without its parameters. Raises UnsupportedMediaType if it is not in `known`."""
         given = self.headers.get(b"content-type", b"").decode("latin-1")
         media_type = given.partition(";")[0].strip().lower()
         if media_type not in known:
@@ -100,7 +113,7 @@ class Request:
         return media_type
 
     def accepted(self, offered: tuple[str, ...]) -> str:
-        """The first of what the client likes best among `offered`, whose first is the default (RFC 9110 §12.5.1)."""
+        """Returns the preferred type of `offered`, by default the first (RFC 9110 §12.5.1). Raises NotAcceptable."""
         accept = self.headers.get(b"accept")
         if accept is None or accept == b"*/*":
             return offered[0]
@@ -116,17 +129,17 @@ class Request:
         return best
 
     def content_length(self, *, bytes_max: int) -> int | None:
-        """The announced length, None for a chunked body. TooLarge before a byte of it was read."""
+        """Returns the announced length; None for a chunked body. Raises TooLarge before a byte of it is read."""
         given = self.headers.get(b"content-length")
         if given is None:
             return None if b"transfer-encoding" in self.headers else 0
-        length = int(given)  # digits: the HTTP parser has checked them
+        length = int(given)  # the HTTP parser has checked that these are digits
         if length > bytes_max:
             raise _body_too_large(bytes_max, length=length)
         return length
 
     async def body(self, admission: Admission | None, *, length: int | None, bytes_max: int, timeout_s: float) -> bytes:
-        """The whole body. `admission`, where there is one, covers `length`, or grows with each chunk where that was not announced.
+        """Reads the whole body. The `admission` covers `length`, or grows with each chunk of a body without a length.
 
         Raises TooLarge, Throttled, BodyTooSlow, Disconnected.
         """
@@ -155,22 +168,15 @@ class Request:
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def run_while_connected(self, work: Awaitable[_Value]) -> _Value:
-        """What `work` gives; Disconnected, and `work` is cancelled, when the client hangs up before."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._wait_for_disconnect())
-                result = await work
-                watching.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return result
+        """Returns the result of `work`. If the client disconnects first, cancels `work` and raises Disconnected."""
+        return await run_watched(work, self._wait_for_disconnect())
 
     async def _wait_for_disconnect(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
         raise Disconnected
 
-    # ── what it gets ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the answer ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def answer(self, status: int, body: bytes, headers: Headers) -> None:
         headers.append((b"content-length", b"%d" % len(body)))
@@ -178,7 +184,7 @@ class Request:
         await self.send({"type": "http.response.body", "body": body})
 
     async def begin_stream(self, headers: Headers) -> None:
-        """Of no known length; proxies are asked not to collect it."""
+        """Begins an answer of unknown length; headers ask proxies not to buffer it."""
         headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -190,7 +196,7 @@ class Request:
 
 
 class Query:
-    """Query parameters by name, each given once, and all of them known: a mistyped one must not go unheard."""
+    """Holds query parameters by name. Raises InvalidArgument for unknown and repeated ones, so that no mistyped one is ignored."""
 
     def __init__(self, raw: bytes, known: frozenset[str]) -> None:
         self._values: dict[str, str] = {}
@@ -202,7 +208,9 @@ class Query:
             raise InvalidArgument("the query string is not name=value&name=value in UTF-8, percent-encoded") from None
         for name, value in pairs:
             if name not in known:
-                hint = did_you_mean(name, known) or (f"Known here: {', '.join(sorted(known))}." if known else "None is known here.")
+                hint = did_you_mean(name, known) or (
+                    f"This route has: {', '.join(sorted(known))}." if known else "This route has none."
+                )
                 raise InvalidArgument(f"{name[:60]!r} is not a query parameter of this route", hint=hint)
             if name in self._values:
                 raise InvalidArgument(f"the query parameter {name} is given twice", hint="Give it once.")
@@ -212,14 +220,14 @@ class Query:
         return name in self._values
 
     def text(self, name: str) -> str:
-        """Empty where it is not given."""
+        """Returns the value; empty if it is absent."""
         return self._values.get(name, "")
 
     def is_integer(self, name: str) -> bool:
         return _INTEGER.fullmatch(self._values.get(name, "")) is not None
 
     def integer(self, name: str, *, least: int, most: int) -> int | None:
-        """None where it is not given; InvalidArgument unless it is a whole number in [least, most]."""
+        """Returns the value; None if it is absent. Raises InvalidArgument unless it is a whole number in [least, most]."""
         text = self._values.get(name)
         if text is None:
             return None
@@ -236,13 +244,13 @@ class Query:
         return choices[text]
 
     def timestamp_ms(self, name: str) -> int | None:
-        """Milliseconds since 1970, or RFC 3339 with its offset."""
+        """Returns milliseconds since 1970, from such a number or RFC 3339 with its offset; None if it is absent."""
         text = self._values.get(name)
         return None if text is None else parse_timestamp_ms(name, text)
 
 
 def parse_timestamp_ms(name: str, text: str) -> int:
-    """`name` is what the text was given as, for who made a mistake in it."""
+    """Returns milliseconds since 1970, from such a number or RFC 3339 with its offset. Raises InvalidArgument, with `name`."""
     if _INTEGER.fullmatch(text):
         if not 0 <= int(text) <= INT64_MAX:
             raise InvalidArgument(f"{name}={text[:60]}: must be a whole number from 0 to {INT64_MAX}")
@@ -269,7 +277,7 @@ def _body_too_large(bytes_max: int, **details: int) -> TooLarge:
 
 
 def _media_range(part: str) -> tuple[str, int, float]:
-    """(pattern, how specific it is, quality) of one element of Accept."""
+    """Returns the pattern, specificity (0 to 2) and quality of one element of Accept."""
     pattern, *parameters = (piece.strip().lower() for piece in part.split(";"))
     quality = 1.0
     for parameter in parameters:

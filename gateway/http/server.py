@@ -1,14 +1,15 @@
-"""The HTTP listener: uvicorn's protocol in the broker's own loop, without its server, its signal handlers and its ticking.
+"""Runs the HTTP listener: uvicorn's protocol in the broker's own event loop, without uvicorn's server and signal handlers.
 
     start   listen
-    stop    refuse new connections ─▶ end long polls and streams ─▶ answer what is in flight ─▶ up to the grace, then cut
+    stop    refuse new connections ─▶ end long polls and streams ─▶ answer requests in flight, for the grace ─▶ close
 
-Limits that uvicorn does not keep: the head of a request has a size (431) and a time to arrive in (408), and a client that takes
-next to nothing of its answer for a while is cut off. So whoever sends headers without end, or nothing, or hardly reads, holds
-neither memory nor a connection for long. Connections have a bound, in all and by address (net/connection_limiter.py): one too many
-is told 429, whatever it asks for; a probe alone hears how the broker is, since a kubelet ends the one that does not say that it
-lives. With TLS, net/tls/listener.py accepts. Where clients have to show certificates, who shows none is told
-401; a probe (/livez, /readyz, /startupz) hears its status, and no more, since what asks for it (a kubelet) has none to show.
+It adds limits that uvicorn lacks. The head of a request has a maximal size (431) and a time limit (408). A client that reads its
+answer too slowly is disconnected. So idle clients and endless headers hold neither memory nor connections for long.
+
+Connections are bounded in all and by address (net/connection_limiter.py). One too many gets 429 for every request, except that a
+probe gets the broker's status, because a kubelet kills a broker that does not answer its probes. With TLS, net/tls/listener.py
+accepts. If clients must have certificates, one without gets 401; probes (/livez, /readyz, /startupz) get the status alone, since a
+kubelet has no certificate.
 Source: uvicorn/protocols/http/httptools_impl.py
 """
 
@@ -26,12 +27,13 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.access.audit_log import AuditLog
-from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, http_route
+from gateway.access.guard import AccessGuard
+from gateway.access.permissions import METRICS_PATHS, http_route
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.error_codes import wire_codes
 from gateway.http.app import HttpApp
+from gateway.http.guard import origin_of
 from gateway.http.problem_details import problem, problem_headers
 from gateway.http.request import Disconnected, Message, Receive, Scope, Send, request_id_of
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
@@ -46,45 +48,46 @@ from metadata.errors import TidelogError, Unauthenticated
 if TYPE_CHECKING:
     from gateway.net.tls.identity import TlsReloader
 
+# Bounds of the head of a request.
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0
-# A client that takes less of its answer in this time than at the least rate of all readers (records/response_budget.py) is cut
-# off, whatever writes it. What is paced (paced_response.py) is cut off sooner.
+# A client that reads less than BYTES_PER_SECOND_MIN (records/response_budget.py) for this long is disconnected, whatever writes its
+# answer. Paced answers (paced_response.py) have a shorter limit.
 WRITE_STALL_S: Final = 30.0
-# Of each connection, that have come and wait to be decrypted. By default, 512 KiB.
+# Received bytes of a connection that wait to be decrypted; asyncio's default is 512 KiB.
 TLS_UNREAD_BYTES_MAX: Final = 128 << 10
 PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
 # How long an idle connection is kept: longer than the idle time of common load balancers (60 s), so that they close first.
 KEEP_ALIVE_S: Final = 75
-_SHOW_CERTIFICATE: Final = "Show one: cert_file and key_file (--cert-file, --key-file); curl --cert FILE --key FILE."
+_SHOW_CERTIFICATE: Final = "Present one: cert_file and key_file (--cert-file, --key-file); curl --cert FILE --key FILE."
 
 log = logging.getLogger(__name__)
 
 
 class HttpServer:
+    """Listens for HTTP, with or without TLS, and serves HttpApp on each connection."""
+
     def __init__(
         self, broker: BrokerApi, tls: TlsReloader | None = None, *, metrics_open: bool = False, allowed_hosts: Collection[str] = ()
     ) -> None:
-        """`metrics_open`: who shows no certificate may read /metrics all the same. `allowed_hosts`: see net/host_check.py."""
+        """`metrics_open` serves /metrics to clients without a certificate. `allowed_hosts` is as in net/host_check.py."""
         self._allowed_hosts = allowed_hosts
-        self._is_guarded = broker.guard is not None
         self._open_paths = METRICS_PATHS if metrics_open else frozenset()
         self._waits = InterruptibleWaits()
         self._app = HttpApp(broker, self._waits)
-        self._audit = broker.guard.audit if broker.guard is not None else None
+        self._guard = broker.guard
         self._state = ServerState()
         self._tls = tls
+        # Without TLS: one server for each address of the host.
         self._listeners: list[asyncio.Server] = []
-        """One for each address of the host."""
+        # With TLS: the task that accepts connections.
         self._accepting: asyncio.Task[None] | None = None
-        """The same where there is TLS."""
         self._clock: asyncio.TimerHandle | None = None
         settings = broker.settings
         self.connections = ConnectionLimiter(settings.http_connections_max, settings.http_connections_per_address_max)
 
     async def start(self, port: ReservedPort) -> str:
-        """Listens there, and answers with the address. Raises as take_port (net/ports.py), where another took it at the same
-        moment."""
+        """Listens at the reserved port and returns its address. Raises as take_port (net/ports.py)."""
         config = uvicorn.Config(
             self._app,
             http="httptools",
@@ -102,7 +105,7 @@ class HttpServer:
         def connection(slot: ConnectionSlot | None = None) -> asyncio.Protocol:
             protocol = BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
             protocol.slot, protocol.limiter = slot, self.connections
-            protocol.open_paths, protocol.audit = self._open_paths, self._audit
+            protocol.open_paths, protocol.guard = self._open_paths, self._guard
             protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
             return protocol
 
@@ -110,7 +113,7 @@ class HttpServer:
             allowed=self._allowed_hosts,
             is_loopback=is_loopback(port.address),
             is_tls=self._tls is not None,
-            asks_for_credentials=self._is_guarded,
+            asks_for_credentials=self._guard is not None,
         )
         sockets = port.listen()
         if self._tls is None:
@@ -124,7 +127,7 @@ class HttpServer:
         return port.address
 
     async def stop(self, grace_s: float) -> None:
-        """Returns when every answer is out, or after `grace_s`."""
+        """Stops listening; returns when every answer is sent, or after `grace_s`."""
         self._waits.stop()
         for listener in self._listeners:
             listener.close()
@@ -146,29 +149,29 @@ class HttpServer:
             self._clock.cancel()
 
     def _refresh_date(self) -> None:
-        """The Date header of all answers (RFC 9110 §6.6.1), once a second."""
+        """Updates the Date header of all answers (RFC 9110 §6.6.1) once a second."""
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         self._clock = asyncio.get_running_loop().call_later(1.0, self._refresh_date)
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, whose parser may not swallow bytes for long without anything to show for them.
+    """Serves one connection, within the bounds of its head and of its rate of reading.
 
-    Its end is told at once to the request that is being answered.
+    When the connection ends, the request that is being answered learns it at once.
     """
 
-    # The request that is being answered. Others may have come behind it on the same connection; uvicorn's `cycle` is the last.
+    # The request that is being answered; later ones may be pipelined behind it. uvicorn's `cycle` is the last of them.
     _current_cycle: RequestResponseCycle | None = None
-    # Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense.
+    # Bytes received since the parser last completed a head, a piece of a body, or a request.
     _silent_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
-    # Taken at the latest when the connection stands.
+    # Taken before or when the connection is made.
     slot: ConnectionSlot | None = None
     limiter: ConnectionLimiter
     certificate_required = False
-    # Where a stranger is told of; where there is no authentication, nobody is.
-    audit: AuditLog | None = None
+    # Records clients without a certificate; None without authentication.
+    guard: AccessGuard | None = None
     open_paths: frozenset[str] = frozenset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself
@@ -181,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
             limited = cast(Any, transport)
             limited.set_read_buffer_limits(high=TLS_UNREAD_BYTES_MAX, low=TLS_UNREAD_BYTES_MAX // 2)
             if der := tls.getpeercert(binary_form=True):
-                self.app_state[STATE_KEY] = subject_of_der(der)  # copied into the scope of each request
+                self.app_state[STATE_KEY] = subject_of_der(der)  # uvicorn copies it into the scope of each request
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,9 +233,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle.scope["path"] in PROBES and (refusal is not None or is_stranger):
             app, refusal = partial(_status_alone, app, last=refusal is not None), None
         elif refusal is None and is_stranger and cycle.scope["path"] not in self.open_paths:
-            refusal = Unauthenticated("this broker wants a certificate of its clients", hint=_SHOW_CERTIFICATE)
+            refusal = Unauthenticated("this broker requires a client certificate", hint=_SHOW_CERTIFICATE)
         if refusal is not None:
-            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal, self.audit))
+            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal, self.guard))
         else:
             super()._start_asgi_task(cycle, partial(self._answer, app))
 
@@ -241,10 +244,10 @@ class BoundedProtocol(HttpToolsProtocol):
             await app(scope, receive, send)  # type: ignore[arg-type]  # ASGI's messages are dicts here, TypedDicts there
         except Disconnected:
             self._notify_disconnect()
-            self.transport.abort()  # a polite end would keep what nobody takes until it is a stall
+            self.transport.abort()  # an orderly close would keep the unread bytes until WRITE_STALL_S
 
     def _notify_disconnect(self) -> None:
-        """To the request that is being answered: nobody reads its answer. uvicorn itself tells the last one that came."""
+        """Sends a disconnect to the request that is being answered; uvicorn sends it only to the last one received."""
         if self._current_cycle is not None and not self._current_cycle.response_complete:
             self._current_cycle.disconnected = True
             self._current_cycle.message_event.set()
@@ -288,11 +291,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def _log_accept_failure(accepting: asyncio.Task[None]) -> None:
     if not accepting.cancelled() and (error := accepting.exception()) is not None:
-        log.critical("the HTTP listener accepts no connections any more", exc_info=error)
+        log.critical("HTTP listener stopped accepting connections", exc_info=error)
 
 
 async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, send: Send, *, last: bool) -> None:
-    """The app's answer without what it says. `last`: the connection is closed behind it."""
+    """Sends the status of the app's answer without its body. `last` closes the connection after it."""
     headers = [(b"content-length", b"0"), *([(b"connection", b"close")] if last else [])]
 
     async def send_status(message: Message) -> None:
@@ -304,20 +307,13 @@ async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, s
     await app(scope, receive, send_status)  # type: ignore[arg-type]  # as in _answer
 
 
-async def _refuse_connection(refusal: TidelogError, audit: AuditLog | None, scope: Scope, receive: Receive, send: Send) -> None:
-    """One connection too many, or of a stranger: its first request is told so, and it is closed."""
+async def _refuse_connection(refusal: TidelogError, guard: AccessGuard | None, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers the first request of a refused connection with the refusal, and closes the connection."""
     status = wire_codes(refusal).http
     request_id = request_id_of(scope)
-    if audit is not None and isinstance(refusal, Unauthenticated):
+    if guard is not None and isinstance(refusal, Unauthenticated):
         route = http_route(scope["method"], scope["path"].split("/"))
-        audit.record(
-            outcome=refusal.code,
-            listener="http",
-            address=scope["client"][0] if scope.get("client") else "",
-            call=route.action if route is not NO_ROUTE else scope["method"],
-            request_id=request_id,
-            reason=refusal.message,
-        )
+        guard.record_refused(None, refusal, origin_of(scope, route, request_id))
     body = problem(refusal, status=status, path=scope["path"], request_id=request_id)
     headers = [
         *problem_headers(refusal, status=status),

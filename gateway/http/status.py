@@ -1,10 +1,10 @@
-"""What is asked of every broker again and again: by probes, by Prometheus, and by clients that look for brokers.
+"""Answers the frequent requests about a broker: of probes, Prometheus, and clients that look for brokers.
 
-    /livez  /readyz  /startupz      how it is: gateway/readiness.py
+    /livez  /readyz  /startupz      health: gateway/readiness.py
     /metrics  /metrics/detail       telemetry/registry.py
-    /v1/cluster  /v1/brokers        which brokers there are, and how to reach them
+    /v1/cluster  /v1/brokers        the brokers and their addresses
 
-Bare ASGI, as the fast routes: a broker that has just started answers these, and need not load FastAPI for it (app.py).
+Plain ASGI, as the fast routes, so that a broker that has just started need not load FastAPI for them (app.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 class BrokerAnswer(Struct):
+    """Describes one broker."""
+
     broker_id: str
     http_address: str
     grpc_address: str
@@ -35,14 +37,18 @@ class BrokerAnswer(Struct):
     rack: str
     version: str
     partitions_led: int
-    controller: Annotated[bool, Meta(description="It appoints the leaders.")]
+    controller: Annotated[bool, Meta(description="Whether it is the controller, which appoints leaders.")]
 
 
 class BrokersAnswer(Struct):
+    """Lists the registered brokers."""
+
     brokers: list[BrokerAnswer]
 
 
 class ClusterAnswer(Struct):
+    """Describes the cluster, as the answering broker sees it."""
+
     cluster_id: str
     version: str
     bucket: str
@@ -50,13 +56,15 @@ class ClusterAnswer(Struct):
     metadata_age_ms: Annotated[
         int,
         Meta(
-            description="For so long this broker has heard nothing from the metadata store: what it tells of brokers, topics and "
-            "leaders may be as old. A few seconds are usual; more, and nothing can be changed until the store is back."
+            description="Time since this broker last received anything from the metadata store: its view of brokers, topics and "
+            "leaders may be as old. A few seconds are usual. After more, no change is possible until the store is back."
         ),
     ]
 
 
 class HttpStatus:
+    """Answers the routes of health, metrics and the cluster."""
+
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
         self._handlers: dict[str, Handler] = {
@@ -70,7 +78,7 @@ class HttpStatus:
         }
 
     def handler(self, path: str) -> Handler | None:
-        """Of GET, for a path without its first slash. None where there is no such path."""
+        """Returns the handler of GET for a path without its first slash; None if there is no such path."""
         return self._handlers.get(path)
 
     async def _live(self, request: Request) -> None:
@@ -116,5 +124,7 @@ class HttpStatus:
 
 async def _answer_probe(request: Request, probed: Probed) -> None:
     request.query(_NO_PARAMETERS)
-    answer = probed.answer if may_see_cluster() else HealthAnswer(probed.answer.status)  # reasons name topics, objects, addresses
+    answer = (
+        probed.answer if may_see_cluster() else HealthAnswer(probed.answer.status)
+    )  # reasons name topics, objects and addresses
     await request.answer(200 if probed.is_well else 503, msgspec.json.encode(answer), [_JSON, _NO_STORE])

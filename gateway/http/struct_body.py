@@ -1,6 +1,6 @@
 """Decodes the JSON bodies of requests into msgspec structs. Pure.
 
-Invariant: an unknown field is refused. A refusal names the place of the fault, and its hint holds an example of the whole body.
+Invariant: an unknown field is refused. A refusal names the field, and its hint holds an example of the whole body.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _Body = TypeVar("_Body", bound="Body")
 
 
 class Body(Struct, forbid_unknown_fields=True):
-    """The body of a request, or a part of one."""
+    """Is the base of all request bodies and their parts."""
 
     # JSON of a whole body, for hints and for the OpenAPI document; a part of a body has none.
     example: ClassVar[str] = ""
 
 
 def decode_body(body: bytes, of: type[_Body]) -> _Body:
-    """Returns the body. Raises InvalidArgument, which names the field or the byte."""
+    """Returns the decoded body. Raises InvalidArgument, which names the field or the byte."""
     hint = f"Send for example {of.example}."
     try:
         return msgspec.json.decode(body, type=of)
@@ -41,14 +41,14 @@ def decode_body(body: bytes, of: type[_Body]) -> _Body:
 
 
 def _with_key(fault: FieldError, body: bytes, of: type[Body]) -> FieldError:
-    """Adds the key of the entry, which msgspec does not name, where the fault is in a map that is a field of the body."""
+    """Adds the key of the entry, which msgspec does not name, if the fault is in a map that is a field of the body."""
     types = {field.encode_name: field.type for field in msgspec.structs.fields(of)}
     name = fault.path.removesuffix(ENTRY)
     if not fault.path.endswith(ENTRY) or name not in types:
         return fault
     try:
         entries: dict[str, object] = msgspec.json.decode(body)[name]
-    except (msgspec.DecodeError, RecursionError):  # behind the fault that was found first
+    except (msgspec.DecodeError, RecursionError):  # a second fault, after the one that was found
         return fault
     for key, value in entries.items():
         try:

@@ -1,9 +1,9 @@
-"""What a decoder or validator found wrong with a body, in words for people: where, what it must be, what it is. Pure.
+"""Words the faults that a decoder or validator found in a body: the field, what it must be, what it is. Pure.
 
     "Expected `int | null`, got `str` - at `$.records[0].partition`"
     ─▶ records[0].partition must be a whole number or null; it is a string
 
-Who knows the route adds the hint, with an example. Invariant: what is quoted of a request is short.
+Callers add a hint with an example for their route. Invariant: quotations from a request are short.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+# Longer quotations from a request are cut.
 QUOTED_CHARACTERS_MAX: Final = 60
-# In a path of msgspec: some entry of a map.
+# What msgspec writes in a path for any entry of a map.
 ENTRY: Final = "[...]"
 
 _KINDS: Final = {
@@ -37,40 +38,39 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class FieldError(NamedTuple):
-    """One fault: `place` must be read as the subject of `said`."""
+    """Holds one fault: the path of a field, and a predicate about it such as "must be a string; it is null"."""
 
-    # The path of the field, such as records[0].partition; empty for the whole.
+    # Such as records[0].partition; empty for the whole body.
     path: str
     problem: str
-    # The name that stands there, where it is none of the known ones.
+    # The name of a field that is not known.
     unknown_field: str | None = None
 
     def sentence(self, whole: str) -> str:
-        """`whole` is what the path begins in: the body, line 3."""
+        """Returns the fault as a sentence. `whole` names what was decoded: the body, line 3."""
         return f"{self.path or whole} {self.problem}"
 
 
 def field_error(error: msgspec.ValidationError, prefix: str = "") -> FieldError:
-    """`prefix` is the path of what was decoded, where that was cut out of something larger."""
+    """Translates a message of msgspec. `prefix` is the path of the decoded part within the whole body."""
     message, _, path = str(error).rpartition(" - at `")
     if not message:
         message, path = str(error), "$`"
-    place = prefix + path[:-1].removeprefix("$")
-    place = place.removeprefix(".")
+    field = (prefix + path[:-1].removeprefix("$")).removeprefix(".")
     if found := _EXPECTED.fullmatch(message):
-        return FieldError(place, f"must be {_kinds(found[1].split(' | '))}; it is {_KINDS.get(found[2], found[2])}")
+        return FieldError(field, f"must be {_kinds(found[1].split(' | '))}; it is {_KINDS.get(found[2], found[2])}")
     if found := _UNKNOWN.fullmatch(message):
-        return FieldError(place, f"has a field {quoted(found[1])} that is not known", unknown_field=found[1])
+        return FieldError(field, f"has a field {quoted(found[1])} that is not known", unknown_field=found[1])
     if found := _MISSING.fullmatch(message):
-        return FieldError(place, f"lacks the field {found[1]!r}")
+        return FieldError(field, f"lacks the field {found[1]!r}")
     if found := _BOUND.fullmatch(message):
         bound = f"{_BOUND_WORDS[found[3]]} {found[4]}"
-        return FieldError(place, f"must have {bound} {_ITEMS.get(found[1], 'items')}" if found[2] else f"must be {bound}")
-    return FieldError(place, f"can't be taken: {message[:1].lower()}{message[1:]}")
+        return FieldError(field, f"must have {bound} {_ITEMS.get(found[1], 'items')}" if found[2] else f"must be {bound}")
+    return FieldError(field, f"is not valid: {message[:1].lower()}{message[1:]}")
 
 
 def describe_malformed_json(error: msgspec.DecodeError, text: bytes) -> str:
-    """What makes the text no JSON, with the byte where it stops being it."""
+    """Returns why the text is not JSON, with the position of the first faulty byte."""
     if not text or text.isspace():
         return f"is empty (byte {len(text)})"
     if _SURROGATE.search(text) and "(byte" not in str(error):
@@ -86,10 +86,10 @@ def _kinds(names: Sequence[str]) -> str:
 
 
 def step(name: str) -> str:
-    """Returns the step to a member in a path, as a programmer writes it; a name that is no plain word stands in brackets."""
+    """Returns the step to a member in a path: `.name`, or `['name']` if the name is no identifier."""
     return f".{name}" if name.isidentifier() and len(name) <= QUOTED_CHARACTERS_MAX else f"[{quoted(name)}]"
 
 
 def quoted(text: str) -> str:
-    """Returns the text in quotes, cut short where it is long."""
+    """Returns the text in quotes, cut to QUOTED_CHARACTERS_MAX."""
     return repr(text if len(text) <= QUOTED_CHARACTERS_MAX else text[: QUOTED_CHARACTERS_MAX - 1] + "…")

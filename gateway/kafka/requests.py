@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from gateway.access.authorization import AuthorizedCall, acting
+from gateway.access.authorization import AuthorizedCall, CallOrigin, acting
 from gateway.access.permissions import KAFKA_CALLS, RequiredAccess
 from gateway.api import BrokerApi
 from gateway.error_codes import BodyTooSlow
@@ -236,7 +236,7 @@ class KafkaRequests:
         caller = connection.authenticated
         if caller is None and not needs.open:
             raise Unauthenticated("the client has not authenticated")
-        call = self._guard.call_of(caller, needs, listener=LISTENER, action=action, address=connection.client_host)
+        call = self._guard.call_of(caller, needs, CallOrigin(LISTENER, action, connection.client_host))
         if not needs.open:
             self._guard.check_counts(call)
         return call

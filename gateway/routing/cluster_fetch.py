@@ -17,10 +17,11 @@ from typing import Final, Protocol
 
 from gateway.cluster.view import ClusterView
 from gateway.routing.follower_fetch import FollowerFetch
-from gateway.routing.leader_lookup import LeaderLookup
+from gateway.routing.forward_queue import NOT_LED
+from gateway.routing.leader_lookup import PAUSE_S_MAX, PAUSE_S_MIN, LeaderLookup
 from gateway.telemetry.request_context import remaining_s
 from metadata.cluster.broker_registry import BrokerRegistration
-from metadata.errors import NoLeader, NotLeader, SessionFenced, Stopping, TidelogError, Unavailable
+from metadata.errors import TidelogError, Unavailable
 from metadata.model import Offset, SessionId
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
@@ -29,9 +30,6 @@ from segments.read.log_reader import FetchResult
 SLOW_LEADER_S: Final = 3.0
 # The same for a leader that did not answer the last fetch.
 SILENT_LEADER_S: Final = 0.1
-# How long reads pause before the next probe without a change of metadata; each pause doubles the last.
-PAUSE_S_MIN: Final = 0.02
-PAUSE_S_MAX: Final = 0.5
 
 Answer = FetchResult | TidelogError
 
@@ -46,7 +44,7 @@ class LocalFetch(Protocol):
 
 def may_succeed_elsewhere(error: object) -> bool:
     """Returns whether a read with this error may succeed at another broker, or shortly."""
-    return isinstance(error, (NoLeader, NotLeader, SessionFenced, Stopping)) or type(error) is Unavailable
+    return isinstance(error, NOT_LED) or type(error) is Unavailable
 
 
 class ClusterFetch:

@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.cluster_fetch import PAUSE_S_MAX, PAUSE_S_MIN, SLOW_LEADER_S, ClusterFetch, may_succeed_elsewhere
+from gateway.routing.cluster_fetch import SLOW_LEADER_S, ClusterFetch, may_succeed_elsewhere
 from gateway.routing.follower_fetch import FollowerFetch
 from gateway.routing.forward_queue import NOT_AWAITED, NOT_LED, ForwardedAppend
 from gateway.routing.forwarder import ProduceForwarder
-from gateway.routing.leader_lookup import LeaderLookup, identity
+from gateway.routing.leader_lookup import PAUSE_S_MAX, PAUSE_S_MIN, LeaderLookup, identity
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import EpochQuestion, Pending, WrittenOnce
 from gateway.routing.peer_reader import PeerReader
@@ -35,7 +35,7 @@ from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.concurrency import gather_all
 from segments.deadline import Deadline
-from segments.log.session_log import Acks, FetchTarget
+from segments.log.session_log import Acks, FetchTarget, SessionLog
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, TimestampPolicy
 from segments.partition.producer_state import SequencedBatch
@@ -96,7 +96,7 @@ class ClusterLog:
     def admit_now(self, bytes_count: int) -> Admission | None:
         return self._budget.admit_now(bytes_count)
 
-    # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── produce ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(
         self,
@@ -171,7 +171,7 @@ class ClusterLog:
         """Checks only this broker's own session: the leaders elsewhere have checked theirs when they answered."""
         await self._local.check_not_sealed()
 
-    # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
         [found] = await self.bounds_of([partition])
@@ -201,47 +201,32 @@ class ClusterLog:
         return await self._ask_each(questions, lambda question: question.partition, ask, wait_s=wait_s)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        async def ask() -> TimestampedOffset | None:
-            leader = self._leaders.remote_leader(partition)
-            if leader is None:
-                return await self._session_log().reads.offset_for_timestamp(partition, timestamp_ms)
-            topic = self._leaders.topic_name(partition)
-            answer = self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms)
-            return await self._leaders.ask_leader(leader, [partition], answer)
-
-        return await self._retry_until_led(ask)
+        return await self._ask_leader(
+            partition,
+            lambda log: log.reads.offset_for_timestamp(partition, timestamp_ms),
+            lambda leader, topic: self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms),
+        )
 
     async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
-        async def ask() -> TimestampedOffset | None:
-            leader = self._leaders.remote_leader(partition)
-            if leader is None:
-                return await self._session_log().reads.offset_of_max_timestamp(partition)
-            topic = self._leaders.topic_name(partition)
-            answer = self._peers.offset_of_max_timestamp(leader, topic, partition)
-            return await self._leaders.ask_leader(leader, [partition], answer)
-
-        return await self._retry_until_led(ask)
+        return await self._ask_leader(
+            partition,
+            lambda log: log.reads.offset_of_max_timestamp(partition),
+            lambda leader, topic: self._peers.offset_of_max_timestamp(leader, topic, partition),
+        )
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
-        async def ask() -> Offset:
-            leader = self._leaders.remote_leader(partition)
-            if leader is None:
-                return await self._session_log().manifests.delete_records(partition, before_offset, validate_only=validate_only)
-            topic = self._leaders.topic_name(partition)
-            answer = self._peers.delete_records(leader, topic, partition, before_offset, validate_only=validate_only)
-            return await self._leaders.ask_leader(leader, [partition], answer)
-
-        return await self._retry_until_led(ask)
+        return await self._ask_leader(
+            partition,
+            lambda log: log.manifests.delete_records(partition, before_offset, validate_only=validate_only),
+            lambda leader, topic: self._peers.delete_records(leader, topic, partition, before_offset, validate_only=validate_only),
+        )
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
-        async def ask() -> Explanation:
-            leader = self._leaders.remote_leader(partition)
-            if leader is None:
-                return await self._session_log().reads.explain(partition, offset)
-            answer = self._peers.explain(leader, self._leaders.topic_name(partition), partition, offset)
-            return await self._leaders.ask_leader(leader, [partition], answer)
-
-        return await self._retry_until_led(ask)
+        return await self._ask_leader(
+            partition,
+            lambda log: log.reads.explain(partition, offset),
+            lambda leader, topic: self._peers.explain(leader, topic, partition, offset),
+        )
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
@@ -257,7 +242,7 @@ class ClusterLog:
     def fenced(self, partition: TopicPartition, error: FencedLeaderEpoch) -> FencedLeaderEpoch:
         return self._local.fenced(partition, error)
 
-    # ── waiting for a leader ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── waiting for a leader ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _ask_each(
         self,
@@ -298,6 +283,22 @@ class ClusterLog:
                 return [found[place] for place in range(len(items))]
             await self._view.changed(timeout_s=min(pause_s, left_s))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    async def _ask_leader(
+        self,
+        partition: TopicPartition,
+        local: Callable[[SessionLog], Awaitable[Found]],
+        remote: Callable[[BrokerRegistration, str], Awaitable[Found]],
+    ) -> Found:
+        """Returns the answer of this broker's own log, or of the leader elsewhere, which gets the name of the topic as well."""
+
+        async def ask() -> Found:
+            leader = self._leaders.remote_leader(partition)
+            if leader is None:
+                return await local(self._session_log())
+            return await self._leaders.ask_leader(leader, [partition], remote(leader, self._leaders.topic_name(partition)))
+
+        return await self._retry_until_led(ask)
 
     async def _retry_until_led(self, ask: Callable[[], Awaitable[Found]]) -> Found:
         """Repeats `ask` while the partition is between two leaders, for up to `leader_wait_s`."""

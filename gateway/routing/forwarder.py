@@ -24,6 +24,7 @@ from gateway.access.authorization import present_key_id
 from gateway.cluster.view import ClusterView
 from gateway.routing.forward_queue import NOT_LED, ForwardedAppend, ForwardQueue, Outcome
 from gateway.routing.forward_sender import ForwardSender, Load, send_forwarded
+from gateway.routing.leader_lookup import PAUSE_S_MAX, PAUSE_S_MIN
 from gateway.routing.peer_channels import PeerChannels
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic
@@ -35,9 +36,6 @@ from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, TimestampPolicy
 from segments.records.header import BatchHeader
 
-# How long a queue pauses before its leader is looked up again without a change of metadata; each pause doubles the last.
-PAUSE_S_MIN: Final = 0.02
-PAUSE_S_MAX: Final = 0.5
 # How long a former leader may still answer; a planned handover answers earlier. Then the answer counts as lost.
 FORMER_LEADER_S: Final = 1.0
 
@@ -186,7 +184,7 @@ class ProduceForwarder:
             return None
         return Stopping("this broker is shutting down")
 
-    # ── the next step of a queue ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the next step of a queue ──────────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, queue: ForwardQueue, refusal: TidelogError | None = None) -> None:
         """Passes a queue without a message in flight to its leader. After a `refusal` the queue pauses instead."""
@@ -258,7 +256,7 @@ class ProduceForwarder:
             return error.with_traceback(None)
         return None
 
-    # ── to another broker ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── to another broker ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _sender_to(self, leader: BrokerRegistration) -> ForwardSender:
         sender = self._senders.get(leader.session)
@@ -297,7 +295,7 @@ class ProduceForwarder:
             queue.pause_s, queue.refusal = 0.0, None
         self._advance(queue, refusal)
 
-    # ── changes of metadata ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes of metadata ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_leaders_changed(self, changed: Set[TopicPartition]) -> None:
         if not self._queues or self._tasks is None:
@@ -356,7 +354,7 @@ class ProduceForwarder:
                 for sender in self._senders.values():
                     sender.cancel_abandoned_calls()
 
-    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, append: ForwardedAppend, outcome: Outcome) -> None:
         self._budget.release(append.bytes_charged)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from gateway.cluster.view import ClusterView
 from metadata.cluster.broker_registry import BrokerRegistration
@@ -24,6 +24,10 @@ from metadata.model import SessionId, TopicPartition
 from segments.log.session_log import SessionLog
 from segments.partition.partition_log import Bounds
 from segments.read.log_reader import FetchResult
+
+# How long requests without a leader pause before they look it up again, unless metadata change; each pause doubles the last.
+PAUSE_S_MIN: Final = 0.02
+PAUSE_S_MAX: Final = 0.5
 
 Found = TypeVar("Found")
 Answered = TypeVar("Answered", Bounds, FetchResult)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from gateway.cluster.view import ClusterView
@@ -186,26 +187,26 @@ class LocalLog:
         return found
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        try:
+        with self._naming_leader(partition):
             return await self.session_log().reads.offset_for_timestamp(partition, timestamp_ms)
-        except NoLeader as error:
-            raise self._with_leader(partition, error) from None
 
     async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
-        try:
+        with self._naming_leader(partition):
             return await self.session_log().reads.offset_of_max_timestamp(partition)
-        except NoLeader as error:
-            raise self._with_leader(partition, error) from None
 
     async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
-        try:
+        with self._naming_leader(partition):
             return await self.session_log().manifests.delete_records(partition, before_offset, validate_only=validate_only)
-        except NoLeader as error:
-            raise self._with_leader(partition, error) from None
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
-        try:
+        with self._naming_leader(partition):
             return await self.session_log().reads.explain(partition, offset)
+
+    @contextmanager
+    def _naming_leader(self, partition: TopicPartition) -> Iterator[None]:
+        """Raises NotLeader in place of the body's NoLeader where this broker knows another leader of the partition."""
+        try:
+            yield
         except NoLeader as error:
             raise self._with_leader(partition, error) from None
 

@@ -1,4 +1,4 @@
-"""/v1/keys, /v1/acls, /v1/quotas: who may do what, and how much of it, for administrators of the cluster."""
+"""Serves /v1/keys, /v1/acls and /v1/quotas, with which administrators of the cluster manage access."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from metadata.errors import TidelogError
 
 ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]
 PageSize = Annotated[int, Query(ge=0, le=1000, description="0: 100.")]
-Principal = Annotated[str, Meta(description="A name; in ACLs and quotas * stands for everybody.")]
-Rate = Annotated[int, Meta(ge=0, le=RATE_MAX, description="Of one broker. 0: no limit.")]
-# Strings, which metadata/access/acl.py checks, as it does for gRPC; the document names the choices.
+Principal = Annotated[str, Meta(description="A name; in ACLs and quotas * stands for every principal.")]
+Rate = Annotated[int, Meta(ge=0, le=RATE_MAX, description="Limit at each broker. 0: no limit.")]
+# Strings that metadata/access/acl.py validates, as for gRPC; the OpenAPI document lists the choices.
 OperationName = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Operation))})]
 ResourceName = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(ResourceKind))})]
 PatternName = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Pattern))})]
@@ -30,6 +30,8 @@ _NO_STORE = {"cache-control": "no-store"}
 
 
 class ScopeBody(Body):
+    """Describes one right that an API key keeps."""
+
     operation: OperationName
     resource: ResourceName
     name: Annotated[str, Meta(description="*: every name.")] = "*"
@@ -37,17 +39,21 @@ class ScopeBody(Body):
 
 
 class NewKey(Body):
+    """Describes an API key to create."""
+
     example = '{"principal":"billing","expires_at_ms":0,"scopes":[]}'
 
     principal: Principal
     description: str = ""
     expires_at_ms: Annotated[int, Meta(ge=0, le=2**53 - 1, description="Milliseconds since 1970; 0: never.")] = 0
-    scopes: Annotated[list[ScopeBody], Meta(description="What its principal may do with it, as far as it may at all.")] = field(
+    scopes: Annotated[list[ScopeBody], Meta(description="The rights of the principal that the key keeps. None: all.")] = field(
         default_factory=list
     )
 
 
 class KeyAnswer(Struct):
+    """Describes an API key, without its secret."""
+
     key_id: str
     principal: str
     description: str
@@ -60,8 +66,11 @@ class KeyAnswer(Struct):
 
 
 class CreatedKeyAnswer(KeyAnswer):
+    """Describes a created API key, with its secret."""
+
     text: Annotated[
-        str, Meta(description="What its holder shows: Authorization: Bearer tlk_… It is told this once. Empty with validate_only.")
+        str,
+        Meta(description="The credential, for Authorization: Bearer tlk_… Only this answer has it. Empty with validate_only."),
     ]
 
 
@@ -69,24 +78,30 @@ _KeyAnswer = TypeVar("_KeyAnswer", bound=KeyAnswer)
 
 
 class KeysAnswer(Struct):
+    """Lists a page of API keys."""
+
     keys: list[KeyAnswer]
     next_page_token: Annotated[str, Meta(description="Empty on the last page.")]
-    errors: Annotated[list[dict[str, Any]], Meta(description="Of those that can't be read.")]
+    errors: Annotated[list[dict[str, Any]], Meta(description="The errors of keys that are unreadable.")]
 
 
 class NewAcl(Body):
+    """Describes an ACL to create."""
+
     example = '{"principal":"billing","operation":"read","resource":"topic","name":"orders"}'
 
     principal: Principal
     operation: OperationName
     resource: ResourceName
-    name: Annotated[str, Meta(description="*: every name. Of the cluster, leave it out.")] = "*"
+    name: Annotated[str, Meta(description="*: every name. Leave it out for the cluster.")] = "*"
     pattern: PatternName = "literal"
     effect: EffectName = "allow"
 
 
 class AclAnswer(Struct):
-    acl_id: Annotated[str, Meta(description="From what it says.")]
+    """Describes an ACL."""
+
+    acl_id: Annotated[str, Meta(description="Derived from its content.")]
     principal: str
     effect: str
     operation: str
@@ -96,12 +111,16 @@ class AclAnswer(Struct):
 
 
 class AclsAnswer(Struct):
+    """Lists a page of ACLs."""
+
     acls: list[AclAnswer]
     next_page_token: str
     errors: list[dict[str, Any]]
 
 
 class QuotaBody(Body):
+    """Describes the quota of a principal."""
+
     example = '{"principal":"billing","bytes_in_per_second":1048576}'
 
     principal: Principal
@@ -111,12 +130,15 @@ class QuotaBody(Body):
 
 
 class QuotasAnswer(Struct):
+    """Lists a page of quotas."""
+
     quotas: list[QuotaBody]
     next_page_token: str
     errors: list[dict[str, Any]]
 
 
 def access_routes(app: FastAPI, broker: BrokerApi) -> None:
+    """Adds the routes to the application."""
     _key_routes(app, broker)
     _acl_routes(app, broker)
     _quota_routes(app, broker)
@@ -125,7 +147,7 @@ def access_routes(app: FastAPI, broker: BrokerApi) -> None:
 def _key_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/keys", tags=["access"])
     async def list_keys(page_size: PageSize = 0, page_token: str = "") -> KeysAnswer:
-        """Without their secrets, which nobody has but their holders."""
+        """Lists API keys, without their secrets, which brokers do not store."""
         page = await broker.access.list_keys(page_size=page_size, page_token=page_token)
         return KeysAnswer(
             keys=[_key(key) for key in page.records],
@@ -151,7 +173,7 @@ def _key_routes(app: FastAPI, broker: BrokerApi) -> None:
     async def revoke_key(
         key_id: Annotated[str, Path(description="16 hex digits: the middle of tlk_ID_SECRET.")], validate_only: ValidateOnly = False
     ) -> KeyAnswer:
-        """The key counts for nothing from then on; it is listed for 30 days."""
+        """Revokes the key at once; lists contain it for 30 days."""
         return _key(await broker.access.revoke_key(key_id, validate_only=validate_only))
 
 
@@ -164,7 +186,7 @@ def _acl_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.post("/v1/acls", tags=["access"])
     async def create_acl(new: NewAcl, validate_only: ValidateOnly = False) -> AclAnswer:
-        """One that is there already is answered as it is."""
+        """Creates the ACL, or returns the existing one that is equal."""
         return _acl(await broker.access.add_acl(Acl(**msgspec.structs.asdict(new)), validate_only=validate_only))
 
     @app.delete("/v1/acls/{acl_id}", tags=["access"])
@@ -181,12 +203,13 @@ def _quota_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.post("/v1/quotas", tags=["access"])
     async def set_quota(new: QuotaBody, validate_only: ValidateOnly = False) -> QuotaBody:
-        """In place of the one that the principal had."""
+        """Sets the quota, in place of the one that the principal had."""
         return _quota(await broker.access.set_quota(Quota(**msgspec.structs.asdict(new)), validate_only=validate_only))
 
     @app.delete("/v1/quotas", tags=["access"])
     async def delete_quota(
-        principal: Annotated[str, Query(description="Whose; * is the one of everybody else.")], validate_only: ValidateOnly = False
+        principal: Annotated[str, Query(description="The principal; * is the quota of all principals without their own.")],
+        validate_only: ValidateOnly = False,
     ) -> QuotaBody:
         return _quota(await broker.access.remove_quota(principal, validate_only=validate_only))
 

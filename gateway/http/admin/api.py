@@ -1,6 +1,6 @@
-"""Topics, partitions, settings, drains, producers over HTTP: FastAPI, where neither speed nor the start of a broker is at stake.
+"""Serves topics, partitions, settings, drains and producer ids with FastAPI, where neither speed nor start-up time matters.
 
-It also serves /openapi.json, with the other routes that openapi.py describes. Errors leave it untold: http/app.py tells them all.
+It also serves /openapi.json, with the other routes that openapi.py describes. It answers no errors itself: http/app.py does.
 Invariant: an unknown field or query parameter is refused, so that a mistyped `validate_only` never changes anything.
 """
 
@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.access.authorization import check_topic, note_validate_only
 from gateway.api import BrokerApi
-from gateway.http.admin.access import access_routes
+from gateway.http.admin.access import PageSize, ValidateOnly, access_routes
 from gateway.http.admin.fastapi_errors import check_query, reraise, translate_http, translate_validation
 from gateway.http.admin.openapi import document
 from gateway.http.admin.struct_route import StructRoute
@@ -30,39 +30,45 @@ from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import describe_settings
 from metadata.topics.topic import Topic
 
-TopicName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
-ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]
-BrokerId = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
+PlainName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
 PartitionNumber = Annotated[int, Path(ge=0, lt=2**31)]
 EpochNumber = Annotated[int, Path(ge=0, lt=2**31)]
 
 
 class NewTopic(Body):
+    """Describes a topic to create."""
+
     example = '{"name":"orders","partition_count":6,"settings":{"retention.ms":86400000}}'
 
     name: str
     partition_count: Annotated[int, Meta(description="1 to 10,000. It can grow later, never shrink.")] = 6
-    settings: Annotated[dict[str, str | int], Meta(description="Those that differ from the defaults, by Kafka's names.")] = field(
-        default_factory=dict
+    settings: Annotated[dict[str, str | int], Meta(description="Settings that differ from their defaults, by Kafka's names.")] = (
+        field(default_factory=dict)
     )
 
 
 class TopicChange(Body):
+    """Describes a change of a topic."""
+
     example = '{"partition_count":12,"settings":{"retention.ms":null}}'
 
     partition_count: Annotated[int | None, Meta(description="May only grow.")] = None
-    settings: Annotated[dict[str, str | int | None], Meta(description="What changes; null goes back to the default.")] = field(
-        default_factory=dict
-    )
+    settings: Annotated[
+        dict[str, str | int | None], Meta(description="The settings to change; null resets one to its default.")
+    ] = field(default_factory=dict)
 
 
 class NewSettings(Body):
+    """Holds all settings of a topic."""
+
     example = '{"settings":{"retention.ms":86400000}}'
 
-    settings: Annotated[dict[str, str | int], Meta(description="All others go back to their defaults.")]
+    settings: Annotated[dict[str, str | int], Meta(description="All other settings are reset to their defaults.")]
 
 
 class TopicAnswer(Struct):
+    """Describes a topic."""
+
     name: str
     id: str
     partition_count: int
@@ -71,53 +77,69 @@ class TopicAnswer(Struct):
 
 
 class PartitionAnswer(Struct, omit_defaults=True):
+    """Describes a partition."""
+
     partition: int
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
-    leader: Annotated[str, Meta(description="Broker id; empty where nobody leads.")]
-    leader_http_address: Annotated[str, Meta(description="Where requests for the partition need no second hop.")]
+    leader: Annotated[str, Meta(description="Broker id; empty if the partition has no leader.")]
+    leader_http_address: Annotated[str, Meta(description="The address at which requests for the partition need no second hop.")]
     leader_grpc_address: str
     error: Annotated[
         dict[str, Any] | None,
-        Meta(description="Why its offsets are -1: damage, no leader, or a leader that does not answer; as in a problem."),
+        Meta(description="Why its offsets are -1: damage, no leader, or a silent leader. Members are those of a problem."),
     ] = None
 
 
 class DescribedTopic(TopicAnswer):
+    """Describes a topic with its partitions."""
+
     partitions: list[PartitionAnswer]
 
 
 class TopicPageAnswer(Struct):
+    """Lists a page of topics."""
+
     topics: list[TopicAnswer]
     next_page_token: Annotated[str, Meta(description="Empty on the last page.")]
 
 
 class PartitionsAnswer(Struct):
+    """Lists the partitions of a topic."""
+
     partitions: list[PartitionAnswer]
 
 
 class SettingAnswer(Struct):
+    """Describes a setting of a topic."""
+
     name: str
     value: str
     default: str
     unit: str
     meaning: str
     allowed: str
-    inert: Annotated[bool, Meta(description="It is stored for Kafka's tools, and changes nothing.")]
+    inert: Annotated[bool, Meta(description="Whether it is only stored for Kafka's tools, without effect.")]
 
 
 class SettingsAnswer(Struct):
+    """Lists the settings of a topic."""
+
     settings: list[SettingAnswer]
 
 
 class DrainAnswer(Struct):
+    """Describes the drain of a broker."""
+
     broker_id: str
     draining: bool
-    partitions_led: Annotated[int, Meta(description="0 of a broker that drains: it may be stopped, and nothing moves.")]
+    partitions_led: Annotated[int, Meta(description="Once a draining broker leads 0 partitions, stopping it moves none.")]
 
 
 class ExplanationAnswer(Struct, omit_defaults=True):
+    """Says where a record lies on the bucket."""
+
     tier: Annotated[str, Meta(description="segment, or parquet once the record was compacted.")]
     object_key: str
     range_start: Annotated[
@@ -127,41 +149,55 @@ class ExplanationAnswer(Struct, omit_defaults=True):
     base_offset: int
     last_offset: int
     leader_epoch: int
-    batch_crc32c: Annotated[int, Meta(description="Of a row group: of its bytes, as the manifest says.")]
+    batch_crc32c: Annotated[int, Meta(description="Checksum of the batch; of a row group, the one of its bytes in the manifest.")]
     in_hot_pool: bool
-    session: Annotated[int | None, Meta(description="This and the next of a record in a segment.")] = None
+    session: Annotated[int | None, Meta(description="Set, with segment_seq, for a record in a segment.")] = None
     segment_seq: int | None = None
-    row_group: Annotated[int | None, Meta(description="This and the next of a record in Parquet: the group's number, from 0.")] = (
-        None
-    )
-    file_checksum: Annotated[str | None, Meta(description="The sum over the file's records, whatever their order.")] = None
+    row_group: Annotated[
+        int | None, Meta(description="Set, with file_checksum, for a record in Parquet. The number of the row group, from 0.")
+    ] = None
+    file_checksum: Annotated[str | None, Meta(description="Checksum over the file's records, independent of their order.")] = None
 
 
 class EpochEndAnswer(Struct):
+    """Says where the records of a leader epoch end."""
+
     leader_epoch: Annotated[
-        int, Meta(description="The largest up to the asked one that has records; where there is none, -1, as the end offset.")
+        int,
+        Meta(
+            description="The largest leader epoch with records, up to the requested one; -1, with end_offset -1, if there is none."
+        ),
     ]
-    end_offset: Annotated[int, Meta(description="Behind its last record; of the present leader epoch, the high watermark.")]
+    end_offset: Annotated[
+        int, Meta(description="The offset after its last record; for the present leader epoch, the high watermark.")
+    ]
 
 
 class DeletedRecords(Body):
+    """Says which records to delete."""
+
     example = '{"before_offset":1000}'
 
     before_offset: Annotated[
-        int, Meta(ge=-1, le=2**63 - 1, description="Records before it are deleted; -1: all that is committed now.")
+        int, Meta(ge=-1, le=2**63 - 1, description="Deletes the records before it; -1: all committed records.")
     ]
 
 
 class LogStartAnswer(Struct):
-    log_start_offset: Annotated[int, Meta(description="From now on; with validate_only, as it would be.")]
+    """Holds the first offset of a log."""
+
+    log_start_offset: Annotated[int, Meta(description="The new log start; with validate_only, the one that the request would set.")]
 
 
 class ProducerAnswer(Struct):
+    """Holds a new producer id."""
+
     producer_id: int
     producer_epoch: int
 
 
 def admin_api(broker: BrokerApi) -> FastAPI:
+    """Builds the application for all routes that app.py does not serve itself."""
     app = FastAPI(
         title="Tidelog",
         version=broker.version,
@@ -181,9 +217,7 @@ def admin_api(broker: BrokerApi) -> FastAPI:
 
 def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/topics", tags=["topics"])
-    async def list_topics(
-        page_size: Annotated[int, Query(ge=0, le=1000, description="0: 100.")] = 0, page_token: str = ""
-    ) -> TopicPageAnswer:
+    async def list_topics(page_size: PageSize = 0, page_token: str = "") -> TopicPageAnswer:
         page = listed_topics(broker, page_size=page_size, page_token=page_token)
         return TopicPageAnswer(topics=[_topic(topic) for topic in page.topics], next_page_token=page.next_page_token)
 
@@ -198,14 +232,14 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
         return _topic(topic)
 
     @app.get("/v1/topics/{topic}", tags=["topics"])
-    async def get_topic(topic: TopicName) -> DescribedTopic:
+    async def get_topic(topic: PlainName) -> DescribedTopic:
         found = await described_topic(broker, topic)
         return DescribedTopic(
             **msgspec.structs.asdict(_topic(found)), partitions=_partitions(await partition_states(broker, found))
         )
 
     @app.patch("/v1/topics/{topic}", tags=["topics"])
-    async def alter_topic(topic: TopicName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
+    async def alter_topic(topic: PlainName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
         if change.partition_count is None and not change.settings:
             raise InvalidArgument("the request changes nothing", hint="Give partition_count or settings.")
         check_topic(topic)
@@ -216,31 +250,31 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
         return _topic(altered)
 
     @app.delete("/v1/topics/{topic}", tags=["topics"], status_code=204)
-    async def delete_topic(topic: TopicName, validate_only: ValidateOnly = False) -> None:
+    async def delete_topic(topic: PlainName, validate_only: ValidateOnly = False) -> None:
         check_topic(topic)
         await broker.delete_topic(topic, validate_only=validate_only)
 
     @app.get("/v1/topics/{topic}/settings", tags=["topics"])
-    async def get_settings(topic: TopicName) -> SettingsAnswer:
+    async def get_settings(topic: PlainName) -> SettingsAnswer:
         return _settings(await described_topic(broker, topic))
 
     @app.put("/v1/topics/{topic}/settings", tags=["topics"])
-    async def replace_settings(topic: TopicName, new: NewSettings, validate_only: ValidateOnly = False) -> SettingsAnswer:
+    async def replace_settings(topic: PlainName, new: NewSettings, validate_only: ValidateOnly = False) -> SettingsAnswer:
         check_topic(topic)
         altered = await broker.alter_topic(topic, settings=_texts(new.settings), replace_settings=True, validate_only=validate_only)
         return _settings(altered)
 
     @app.get("/v1/topics/{topic}/partitions", tags=["topics"])
-    async def list_partitions(topic: TopicName) -> PartitionsAnswer:
+    async def list_partitions(topic: PlainName) -> PartitionsAnswer:
         return PartitionsAnswer(partitions=_partitions(await partition_states(broker, await described_topic(broker, topic))))
 
     @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"])
-    async def get_partition(topic: TopicName, partition: PartitionNumber) -> PartitionAnswer:
+    async def get_partition(topic: PlainName, partition: PartitionNumber) -> PartitionAnswer:
         return _partitions(await partition_states(broker, await described_topic(broker, topic), [partition]))[0]
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
     async def explain(
-        topic: TopicName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
+        topic: PlainName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
     ) -> ExplanationAnswer:
         found = topic_named(broker, topic)
         with naming(found):
@@ -250,12 +284,14 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/leader-epochs/{leader_epoch}", tags=["topics"])
     async def get_leader_epoch(
-        topic: TopicName,
+        topic: PlainName,
         partition: PartitionNumber,
         leader_epoch: EpochNumber,
-        current_leader_epoch: Annotated[int | None, Query(ge=0, lt=2**31, description="Only of the leader of this epoch.")] = None,
+        current_leader_epoch: Annotated[
+            int | None, Query(ge=0, lt=2**31, description="The leader epoch that the client knows; another one is refused.")
+        ] = None,
     ) -> EpochEndAnswer:
-        """Where the records of a leader epoch end: whether what was read is still the log. 503 for an epoch above the leader's."""
+        """Returns where the records of a leader epoch end, for detecting truncation. 503 for an epoch above the leader's."""
         found = topic_named(broker, topic)
         question = EpochQuestion(partition_of(found, partition), leader_epoch, current_leader_epoch)
         with naming(found):
@@ -266,9 +302,9 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.post("/v1/topics/{topic}/partitions/{partition}/delete-records", tags=["topics"])
     async def delete_records(
-        topic: TopicName, partition: PartitionNumber, records: DeletedRecords, validate_only: ValidateOnly = False
+        topic: PlainName, partition: PartitionNumber, records: DeletedRecords, validate_only: ValidateOnly = False
     ) -> LogStartAnswer:
-        """Raises the log start. Records before it are not read any more from then on, and leave the bucket after a while."""
+        """Raises the log start. Records before it can no longer be read, and are deleted from the bucket later."""
         found = topic_named(broker, topic)
         note_validate_only(validate_only)
         with naming(found):
@@ -280,18 +316,18 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
 def _cluster_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.post("/v1/brokers/{broker_id}/drain", tags=["cluster"])
-    async def drain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
-        """Asks the broker to hand over what it leads, and to take no more. Answers at once; ask again to see what is left."""
+    async def drain_broker(broker_id: PlainName, validate_only: ValidateOnly = False) -> DrainAnswer:
+        """Starts a drain: the broker hands over its partitions and takes no more. Answers at once; repeat it to see progress."""
         return DrainAnswer(**(await broker.drain(broker_id, draining=True, validate_only=validate_only))._asdict())
 
     @app.post("/v1/brokers/{broker_id}/undrain", tags=["cluster"])
-    async def undrain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
-        """The broker takes partitions again."""
+    async def undrain_broker(broker_id: PlainName, validate_only: ValidateOnly = False) -> DrainAnswer:
+        """Ends a drain: the broker takes partitions again."""
         return DrainAnswer(**(await broker.drain(broker_id, draining=False, validate_only=validate_only))._asdict())
 
     @app.post("/v1/producers", tags=["records"], status_code=201)
     async def init_producer() -> ProducerAnswer:
-        """A producer id for idempotent produce: sequences begin at 0 in each partition."""
+        """Returns a producer id for idempotent produce; sequences begin at 0 in each partition."""
         return ProducerAnswer(producer_id=await broker.producer_ids.next(), producer_epoch=0)
 
 

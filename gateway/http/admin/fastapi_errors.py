@@ -1,11 +1,11 @@
-"""Translates what FastAPI refuses in its own way into the errors of all listeners.
+"""Translates FastAPI's refusals into Tidelog's errors.
 
-    unknown path            404, with the route that was meant, where one is near
-    another method          405, with those of all routes of this path
-    a parameter             400, with its name and what it must be; bodies are decoded by struct_route.py
-    query parameters        400 for one that is unknown or given twice, which FastAPI would not notice
+    unknown path            404, with the route that was probably meant
+    unsupported method      405, with the methods of all routes of this path
+    parameter               400, with its name and what it must be; struct_route.py decodes bodies
+    query parameters        400 for an unknown or repeated one, which FastAPI ignores
 
-Pure: each raises what http/app.py tells. Invariant: nothing of the framework or of Python shows in an answer.
+Pure: each function raises, and http/app.py answers. Invariant: no answer names the framework or Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.http.request import Query
 from gateway.http.validation_errors import quoted
 from metadata.errors import InvalidArgument, did_you_mean
 
-# What a parameter must be, by pydantic's name of the fault.
+# What a parameter must be, by pydantic's type of the error.
 _MUST_BE: Final = {
     "int_parsing": "a whole number",
     "int_parsing_size": "a whole number",
@@ -34,6 +34,7 @@ _MUST_BE: Final = {
 
 
 async def check_query(request: Request) -> None:
+    """Raises InvalidArgument for an unknown or repeated query parameter."""
     known = frozenset(parameter.alias for parameter in request.scope["route"].dependant.query_params)
     Query(request.scope["query_string"], known)
 
@@ -44,19 +45,19 @@ async def translate_http(request: Request, error: Exception) -> NoReturn:
     shown = path[:PATH_CHARACTERS_MAX]
     if error.status_code == 405:
         allow = ", ".join(sorted(_methods_at(request)))
-        raise MethodNotAllowed(f"{request.method} is not possible at {shown}", hint=f"Possible: {allow}.", allow=allow)
+        raise MethodNotAllowed(f"{request.method} is not supported at {shown}", hint=f"Supported: {allow}.", allow=allow)
     meant = _route_meant(list(request.app.openapi()["paths"]), path) if len(path) <= PATH_CHARACTERS_MAX else ""
-    raise UnknownRoute(f"there is nothing at {shown}", hint=f"Did you mean {meant}?" if meant else None)
+    raise UnknownRoute(f"there is no route {shown}", hint=f"Did you mean {meant}?" if meant else None)
 
 
 def _methods_at(request: Request) -> set[str]:
-    """The methods of all routes that have this path: the framework tells those of the first alone."""
+    """Returns the methods of all routes with this path; the framework's error has only those of the first."""
     matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in matching for method in route.methods or ()}
 
 
 def _route_meant(patterns: list[str], path: str) -> str:
-    """The path as a route has it, where only a word is mistyped, or a slash or /v1 is missing or too many; else ''."""
+    """Returns the corrected path if a word is mistyped, or a slash or /v1 is missing or superfluous; else an empty string."""
     given = path.strip("/").split("/")
     for parts in (given, ["v1", *given]):
         for pattern in patterns:

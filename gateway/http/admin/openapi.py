@@ -31,11 +31,11 @@ JsonObject = dict[str, Any]
 
 _BODIES: Final = (bodies.NewMember, bodies.Heartbeat, bodies.MemberCommit, bodies.Commit, bodies.Seek)
 _ANSWERS: Final = {
-    bodies.MemberAnswer: "The member, and what it is assigned",
-    bodies.CommitAnswer: "What was committed",
+    bodies.MemberAnswer: "The member and its assignment",
+    bodies.CommitAnswer: "The committed offsets",
     bodies.OffsetsAnswer: "The committed offsets",
-    bodies.DeletedAnswer: "What was deleted",
-    bodies.SeekAnswer: "What moves, and from where to where",
+    bodies.DeletedAnswer: "The deleted offsets",
+    bodies.SeekAnswer: "The offsets before and after the seek",
     bodies.GroupPageAnswer: "A page of groups",
     bodies.GroupAnswer: "The group",
     HealthAnswer: "The state of the broker",
@@ -45,7 +45,7 @@ _ANSWERS: Final = {
 _PROBLEM_BODY: Final[JsonObject] = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _ERROR: Final[JsonObject] = {"description": "An error", "content": _PROBLEM_BODY}
 _REFUSALS: Final[JsonObject] = {
-    "401": {"description": "The broker does not know who asks: UNAUTHENTICATED", "content": _PROBLEM_BODY},
+    "401": {"description": "The request has no valid credentials: UNAUTHENTICATED", "content": _PROBLEM_BODY},
     "403": {"description": "The principal may not do this: PERMISSION_DENIED", "content": _PROBLEM_BODY},
 }
 
@@ -74,7 +74,7 @@ def document(app: FastAPI) -> JsonObject:
 
 
 def _complete(operation: JsonObject, *, is_open: bool) -> None:
-    """Adds the error answers. An operation that is open to everyone says so by an empty list of credentials."""
+    """Adds the error answers. An open operation has an empty list of credentials."""
     operation["responses"].pop("422", None)
     operation["responses"]["default"] = _ERROR
     if is_open:

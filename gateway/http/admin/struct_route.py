@@ -1,10 +1,10 @@
-"""A route of FastAPI whose endpoint takes and returns msgspec structs.
+"""Adapts FastAPI to endpoints that take and return msgspec structs.
 
-    parameter of a Body     decode_body by gateway/http/struct_body.py
-    struct that is returned encoded by msgspec
-    document                the body and the answer refer to the schemas of the structs, which openapi.py adds
+    parameter of a Body     decoded by gateway/http/struct_body.py
+    returned struct         encoded by msgspec
+    OpenAPI document        body and answer refer to the schemas of the structs, which openapi.py adds
 
-FastAPI itself parses the parameters of path and query, and knows nothing of the structs.
+FastAPI itself parses the parameters of path and query, and does not see the structs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.http.struct_body import Body, decode_body
 
 
 class StructRoute(APIRoute):
-    """The class of all routes of admin_api."""
+    """Is the class of all FastAPI routes: it decodes the body and encodes the answer of an endpoint."""
 
     def __init__(self, path: str, endpoint: Callable[..., Awaitable[Any]], **options: Any) -> None:
         hints: dict[str, Any] = get_type_hints(endpoint, include_extras=True)
@@ -40,12 +40,12 @@ class StructRoute(APIRoute):
             endpoint = _encoded(endpoint, status)
         parameters = inspect.signature(endpoint).parameters.values()
         typed = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
-        endpoint.__signature__ = inspect.Signature(typed)  # type: ignore[attr-defined]  # FastAPI reads it; functions have none declared
+        endpoint.__signature__ = inspect.Signature(typed)  # type: ignore[attr-defined]  # FastAPI reads it, but typeshed does not declare it
         super().__init__(path, endpoint, **options | {"response_model": None})
 
 
 def _encoded(endpoint: Callable[..., Awaitable[msgspec.Struct]], status: int) -> Callable[..., Awaitable[Response]]:
-    """An endpoint that takes FastAPI's `response` may set another status, and headers, on it."""
+    """Wraps an endpoint so that it returns an encoded answer, with the status and headers that it set on `response`."""
 
     @wraps(endpoint)
     async def endpoint_response(**given: Any) -> Response:

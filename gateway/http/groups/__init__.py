@@ -7,4 +7,6 @@ Entry: `HttpGroups` in routes.py. cursor.py is the position that the client rece
 Invariants:
 - A broker keeps nothing for a member between requests, so any broker may serve the next one.
 - A cursor commits only forward.
+
+Asks coordinators through `BrokerApi.groups` (gateway/groups). Must not import FastAPI or gateway/grpc.
 """

@@ -1,4 +1,4 @@
-"""What operators ask of groups over HTTP: which there are, how far behind one is, to move its offsets, to delete it."""
+"""Serves operators' requests about groups: lists and describes them with their lag, seeks their offsets, deletes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAGE_SIZE_MAX = 1000
 
 
 class HttpGroupAdmin:
-    """Answers what operators ask of groups."""
+    """Handles operators' requests about groups."""
 
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
@@ -71,9 +71,9 @@ class HttpGroupAdmin:
 
     async def seek(self, call: GroupRequest) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
-        asked = decode_body(call.body, Seek)
-        topics = [_topic_of(topic) for topic in asked.topics]
-        request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(asked.to))
+        body = decode_body(call.body, Seek)
+        topics = [_topic_of(topic) for topic in body.topics]
+        request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(body.to))
         for topic in topics:
             check_topic(topic.topic)
         answer = await retry_coordinator(lambda: self._broker.group_operations.seek(request))
@@ -98,8 +98,8 @@ def _seek_to(to: str | SeekPoint) -> dict[str, Any]:
     if isinstance(to, str):
         if to in {"earliest", "latest"}:
             return {to: True}
-        hint = did_you_mean(to, ("earliest", "latest")) or 'Say "earliest", "latest", or a point, as in {"offset": 17}.'
-        raise InvalidArgument(f"to={to[:60]!r} is no place in a log", hint=hint, field="to")
+        hint = did_you_mean(to, ("earliest", "latest")) or 'Write "earliest", "latest", or a point, as in {"offset": 17}.'
+        raise InvalidArgument(f"to={to[:60]!r} is not a position in a log", hint=hint, field="to")
     points: dict[str, Any] = {}
     if to.timestamp is not UNSET:
         points["timestamp_ms"] = parse_timestamp_ms("to.timestamp", str(to.timestamp))
@@ -108,7 +108,7 @@ def _seek_to(to: str | SeekPoint) -> dict[str, Any]:
     if to.shift is not UNSET:
         points["shift"] = to.shift
     if len(points) != 1:
-        raise InvalidArgument("to must be one of timestamp, offset and shift", hint='Say for example {"offset": 17}.', field="to")
+        raise InvalidArgument("to must be one of timestamp, offset and shift", hint='Write for example {"offset": 17}.', field="to")
     return points
 
 

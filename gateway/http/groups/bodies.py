@@ -1,6 +1,6 @@
-"""Bodies of requests about consumer groups over HTTP, and their answers, as JSON. Pure.
+"""Defines the JSON bodies of requests about consumer groups, and of their answers. Pure.
 
-Invariant: struct_body.py refuses what no coordinator could take.
+Invariant: values that every coordinator would refuse fail already at decoding.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ Name = Annotated[str, Meta(max_length=249)]
 
 
 class Answered(Struct, omit_defaults=True):
-    """Members of an answer that have nothing to tell are left out."""
+    """Leaves out members of an answer that are unset."""
 
 
-# ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class NewMember(Body):
-    """Who joins a group."""
+    """Describes a member that joins a group."""
 
     example = '{"topics": ["orders"]}'
 
-    topics: Annotated[list[Name], Meta(min_length=1, description="What to read; all must be there.")]
-    member_id: Annotated[str, Meta(max_length=600, description="Of a member that joins again; a new one has none.")] = ""
+    topics: Annotated[list[Name], Meta(min_length=1, description="The topics to read; all must exist.")]
+    member_id: Annotated[str, Meta(max_length=600, description="The id of a member that joins again; empty for a new one.")] = ""
     instance_id: Annotated[
-        Name, Meta(description="Kafka's group.instance.id: who comes back under it in time gets its partitions back.")
+        Name, Meta(description="Kafka's group.instance.id: a member that returns with it in time keeps its partitions.")
     ] = ""
-    client_id: Annotated[Name, Meta(description="What the member calls itself: its id begins with it.")] = "http"
+    client_id: Annotated[Name, Meta(description="A name of the client; the member id begins with it.")] = "http"
     session_timeout_ms: Annotated[
-        int, Meta(ge=1, le=2**31 - 1, description="A member that nothing is heard of for so long is taken for dead.")
+        int, Meta(ge=1, le=2**31 - 1, description="A member without a request for this long is removed from the group.")
     ] = 45_000
     rebalance_timeout_ms: Annotated[
-        int, Meta(ge=1, le=2**31 - 1, description="So long the others wait for this member to join again.")
+        int, Meta(ge=1, le=2**31 - 1, description="How long a rebalance waits for this member to join again.")
     ] = 60_000
-    assignors: Annotated[list[str], Meta(description="Which it takes part in, the best first. None: every one.")] = field(
-        default_factory=list
+    assignors: Annotated[list[str], Meta(description="The assignors that the member supports, the preferred first. None: all.")] = (
+        field(default_factory=list)
     )
 
 
 class Heartbeat(Body):
+    """Holds the heartbeat of a member."""
+
     example = '{"generation": 3}'
 
     generation: Int32
@@ -55,16 +57,20 @@ class Heartbeat(Body):
 
 
 class NewOffset(Body):
+    """Holds an offset to commit."""
+
     topic: Name
     partition: Int32
-    offset: Annotated[int, Meta(ge=0, le=2**63 - 1, description="Of the next record to be read.")]
-    leader_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1, description="Of the last record that was read; -1: not known.")] = -1
-    metadata: Annotated[str, Meta(description="The client's own.")] = ""
-    topic_id: Annotated[str, Meta(max_length=32, description="Of this life of the topic; empty: whichever is there.")] = ""
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1, description="The offset of the next record to read.")]
+    leader_epoch: Annotated[
+        int, Meta(ge=-1, le=2**31 - 1, description="The leader epoch of the last record read; -1: unknown.")
+    ] = -1
+    metadata: Annotated[str, Meta(description="Text that the client stores with the offset.")] = ""
+    topic_id: Annotated[str, Meta(max_length=32, description="The id of the topic; empty: the present topic of this name.")] = ""
 
 
 class MemberCommit(Body):
-    """Either offsets, or the cursor of what was read."""
+    """Holds a commit of a member: either offsets, or a cursor."""
 
     example = '{"generation": 3, "offsets": [{"topic": "orders", "partition": 0, "offset": 17}]}'
 
@@ -75,7 +81,7 @@ class MemberCommit(Body):
 
 
 class Commit(Body):
-    """By hand: of a group without members."""
+    """Holds a commit by hand, for a group without members."""
 
     example = '{"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]}'
 
@@ -83,39 +89,51 @@ class Commit(Body):
 
 
 class SeekPoint(Body):
-    """One of these."""
+    """Holds the target of a seek; exactly one member is set."""
 
     timestamp: Annotated[int | str, Meta(description="Milliseconds since 1970, or RFC 3339.")] | UnsetType = UNSET
     offset: Int64 | UnsetType = UNSET
     shift: (
-        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, description="Records on from what is committed; below 0: back.")] | UnsetType
+        Annotated[
+            int,
+            Meta(ge=-(2**63), le=2**63 - 1, description="Number of records to move from the committed offset; below 0: backwards."),
+        ]
+        | UnsetType
     ) = UNSET
 
 
 class TopicPart(Body):
+    """Names a topic, or some of its partitions."""
+
     topic: Name
-    partitions: Annotated[list[Int32], Meta(description="None: all.")] = field(default_factory=list)
+    partitions: Annotated[list[Int32], Meta(description="The partitions; none: all.")] = field(default_factory=list)
     topic_id: Annotated[str, Meta(max_length=32)] = ""
 
 
 class Seek(Body):
+    """Describes a seek of committed offsets."""
+
     example = '{"to": {"timestamp": "2026-01-31T12:00:00Z"}, "topics": ["orders"]}'
 
     to: Annotated[str | SeekPoint, Meta(description="earliest, latest, or a point.")]
-    topics: Annotated[list[Name | TopicPart], Meta(description="None: all that the group has committed.")] = field(
+    topics: Annotated[list[Name | TopicPart], Meta(description="The topics; none: all with committed offsets.")] = field(
         default_factory=list
     )
 
 
-# ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class AssignedTopic(Struct, frozen=True):
+    """Lists the assigned partitions of a topic."""
+
     topic: str
     partitions: list[int]
 
 
 class MemberAnswer(Struct, frozen=True):
+    """Describes a member that has joined, with its assignment."""
+
     member_id: str
     generation: int
     assignor: str
@@ -126,6 +144,8 @@ class MemberAnswer(Struct, frozen=True):
 
 
 class OffsetAnswer(Answered):
+    """Holds the result of a commit of one partition."""
+
     topic: str
     partition: int
     offset: int | UnsetType = UNSET
@@ -133,11 +153,15 @@ class OffsetAnswer(Answered):
 
 
 class CommitAnswer(Answered):
+    """Holds the results of a commit."""
+
     offsets: Annotated[list[OffsetAnswer], Meta(description="In the order of the request.")] | UnsetType = UNSET
     cursor: str | UnsetType = UNSET
 
 
 class CommittedAnswer(Struct, frozen=True):
+    """Describes a committed offset."""
+
     topic: str
     topic_id: str
     partition: int
@@ -148,35 +172,48 @@ class CommittedAnswer(Struct, frozen=True):
 
 
 class OffsetsAnswer(Answered):
+    """Lists committed offsets."""
+
     offsets: list[CommittedAnswer]
-    errors: Annotated[list[OffsetAnswer], Meta(description="What is stored of these can't be read.")] | UnsetType = UNSET
+    errors: Annotated[list[OffsetAnswer], Meta(description="Partitions whose stored offset is unreadable.")] | UnsetType = UNSET
 
 
 class DeletedAnswer(Struct, frozen=True):
-    deleted: Annotated[list[CommittedAnswer], Meta(description="What was committed before.")]
+    """Lists deleted offsets."""
+
+    deleted: Annotated[list[CommittedAnswer], Meta(description="The deleted offsets, as they were.")]
 
 
 class MovedAnswer(Answered):
+    """Holds the result of a seek of one partition."""
+
     topic: str
     topic_id: str
     partition: int
     before: Annotated[int | None, Meta(description="null: nothing was committed.")] | UnsetType = UNSET
-    after: Annotated[int, Meta(description="Within the log, whatever was asked for.")] | UnsetType = UNSET
+    after: Annotated[int, Meta(description="The new offset, which is within the log.")] | UnsetType = UNSET
     reason: (
         Annotated[
-            str, Meta(description="BEYOND_END, BEFORE_START or NO_RECORD_SINCE: why it is not what was asked for. Absent: it is.")
+            str,
+            Meta(description="BEYOND_END, BEFORE_START or NO_RECORD_SINCE: why `after` is not the requested offset."),
         ]
         | UnsetType
     ) = UNSET
-    asked: Annotated[int, Meta(description="With `reason`: the offset that was asked for, if it was one.")] | UnsetType = UNSET
+    asked: Annotated[int, Meta(description="With `reason`: the requested offset, if the seek was to an offset.")] | UnsetType = (
+        UNSET
+    )
     error: dict[str, Any] | UnsetType = UNSET
 
 
 class SeekAnswer(Struct, frozen=True):
+    """Holds the results of a seek."""
+
     moved: list[MovedAnswer]
 
 
 class ListedAnswer(Struct, frozen=True):
+    """Describes a group in a list."""
+
     group: str
     state: str
     protocol_type: str
@@ -185,11 +222,15 @@ class ListedAnswer(Struct, frozen=True):
 
 
 class GroupPageAnswer(Struct, frozen=True):
+    """Lists a page of groups."""
+
     groups: list[ListedAnswer]
     next_page_token: Annotated[str, Meta(description="Empty on the last page; a page may be short, or empty, before that.")]
 
 
 class DescribedMember(Struct, frozen=True):
+    """Describes a member of a group."""
+
     member_id: str
     instance_id: str
     client_id: str
@@ -200,6 +241,8 @@ class DescribedMember(Struct, frozen=True):
 
 
 class LagAnswer(Answered):
+    """Describes how far the group is behind in one partition."""
+
     topic: str
     topic_id: str
     partition: int
@@ -207,14 +250,16 @@ class LagAnswer(Answered):
     high_watermark: int
     log_start_offset: int
     lag_records: int
-    lag_seconds: Annotated[float, Meta(description="Age of the first record that is not read yet; 0 where there is none.")]
-    member_id: Annotated[str, Meta(description="Who reads it; empty where nobody does.")]
+    lag_seconds: Annotated[float, Meta(description="Age of the first uncommitted record, in seconds; 0 without one.")]
+    member_id: Annotated[str, Meta(description="The member that reads the partition; empty without one.")]
     metadata: str
     committed_at_ms: int
-    error: Annotated[dict[str, Any], Meta(description="Why the end of the log can't be told at the moment.")] | UnsetType = UNSET
+    error: Annotated[dict[str, Any], Meta(description="Why the end of the log is unknown at the moment.")] | UnsetType = UNSET
 
 
 class GroupAnswer(Struct, frozen=True):
+    """Describes a group, its members and its lag."""
+
     group: str
     state: str
     generation: int
@@ -222,13 +267,14 @@ class GroupAnswer(Struct, frozen=True):
     protocol: str
     leader: str
     coordinator: str
-    lag_records: Annotated[int, Meta(description="Of all partitions together.")]
-    lag_seconds: Annotated[float, Meta(description="Of the partition that is furthest behind.")]
+    lag_records: Annotated[int, Meta(description="The sum over all partitions.")]
+    lag_seconds: Annotated[float, Meta(description="The largest of all partitions.")]
     members: list[DescribedMember]
     lags: list[LagAnswer]
 
 
 def assigned_topics(partitions: Iterable[tuple[str, int]]) -> list[AssignedTopic]:
+    """Groups partitions by topic, in the order of the first of each topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)

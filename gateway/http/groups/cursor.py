@@ -1,14 +1,14 @@
-"""How far a member of a group has read, as a text that it brings back: so no broker keeps anything for a member over HTTP. Pure.
+"""Encodes the positions of a member as a text that its client stores, so that no broker keeps state for members over HTTP. Pure.
 
     cursor = base64url( version u8 · checksum 8 bytes · generation · rotation · topics [ id 16 bytes · partitions [ entry ] ] )
-    entry  = distance from the partition before · offset << 1 | must stay
+    entry  = distance from the previous partition · offset << 1 | must stay
 
-Whole numbers are LEB128 varints, partitions are in order. The checksum is over the cluster, the group and the member as well, so a
-cursor of another, and a damaged one, is refused. It keeps out mistakes, no attackers: a cursor opens nothing that its member could
-not read anyway.
+Numbers are LEB128 varints, and partitions are in order. The checksum covers the cluster, the group and the member, so a damaged
+cursor and one of another member are refused. It prevents mistakes, not attacks: a cursor gives no access beyond the member's
+rights.
 
-A cursor has a bound (ENTRIES_MAX), so that a URL holds it: all entries, where they fit, else those that must stay. A partition that
-it does not name is read from what is committed. Invariant: what was read and is not committed is always in the cursor.
+A cursor is bounded (ENTRIES_MAX), so that it fits a URL: it has all entries if they fit, else those that must stay. A partition
+without an entry is read from its committed offset. Invariant: positions that were read and not committed are always in the cursor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
 
-# Partitions in one cursor, where each topic counts as two more: five to seven KiB of text, and ten at the very worst.
+# Bound of partitions plus TOPIC_WEIGHT for each topic: five to seven KiB of text, ten at most.
 ENTRIES_MAX: Final = 600
 TEXT_CHARACTERS_MAX: Final = 16_384
 _VERSION: Final = 1
@@ -35,36 +35,43 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class CursorEntry(NamedTuple):
-    # Of the next record to be read.
+    """Holds the position in one partition."""
+
+    # The offset of the next record to read.
     offset: int
-    # It would be lost where it is left out: neither a commit tells it, nor where the log begins.
+    # The position would be lost without the entry: neither a commit nor the log start restores it.
     must_stay: bool
 
 
 class Cursor(NamedTuple):
+    """Holds the positions of a member in one generation."""
+
     generation: Generation
     entries: Mapping[TopicPartition, CursorEntry]
-    # Which of the member's partitions comes first in the next answer, so that none starves the others.
+    # The index of the partition that the next answer begins with, so that none starves the others.
     rotation: int = 0
 
     @property
     def uncommitted(self) -> dict[TopicPartition, int]:
-        """The offsets that a commit of this cursor commits."""
+        """Returns the offsets that a commit of this cursor commits."""
         return {partition: entry.offset for partition, entry in self.entries.items() if entry.must_stay}
 
 
 class CursorOwner(NamedTuple):
+    """Identifies the member that a cursor belongs to."""
+
     cluster_id: str
     group: str
     member_id: MemberId
 
 
 def weight(partitions: Mapping[TopicPartition, object]) -> int:
+    """Returns what the partitions count towards ENTRIES_MAX."""
     return len(partitions) + TOPIC_WEIGHT * len({partition.topic_id for partition in partitions})
 
 
 def encode_cursor(cursor: Cursor, owner: CursorOwner) -> str:
-    """Without the entries that need not stay, where all would be more than ENTRIES_MAX."""
+    """Encodes the cursor; without the entries that need not stay, if all would exceed ENTRIES_MAX."""
     entries = cursor.entries
     if weight(entries) > ENTRIES_MAX:
         entries = {partition: entry for partition, entry in entries.items() if entry.must_stay}
@@ -73,7 +80,7 @@ def encode_cursor(cursor: Cursor, owner: CursorOwner) -> str:
 
 
 def decode_cursor(text: str, owner: CursorOwner) -> Cursor:
-    """InvalidArgument for what is none, and for one of another member, group or cluster."""
+    """Decodes a cursor. Raises InvalidArgument for other texts, and for cursors of another member, group or cluster."""
     if not text.isascii() or len(text) > TEXT_CHARACTERS_MAX:
         raise _refused()
     try:
@@ -102,7 +109,7 @@ def _body(cursor: Cursor, entries: Mapping[TopicPartition, CursorEntry]) -> Iter
 
 
 def _decode(body: bytes) -> Cursor:
-    """IndexError where it is too short, OverflowError where a number is too large."""
+    """Decodes the body. Raises IndexError if it is too short, OverflowError if a number is too large."""
     numbers = _Numbers(body)
     generation, rotation = numbers.next(_INT32_MAX), numbers.next(_INT32_MAX)
     entries: dict[TopicPartition, CursorEntry] = {}
@@ -155,6 +162,6 @@ def _checksum(body: bytes, owner: CursorOwner) -> bytes:
 
 def _refused() -> InvalidArgument:
     return InvalidArgument(
-        "the cursor is not one that this member was given in this group",
-        hint="Bring back the cursor of the last answer as it came, or leave it out: then reading begins at what is committed.",
+        "the cursor was not issued to this member of this group",
+        hint="Send the cursor of the last answer unchanged, or leave it out: then reading begins at the committed offsets.",
     )

@@ -1,14 +1,12 @@
-"""One read of all that a member of a group was assigned: over many partitions of several topics, for one answer.
+"""Reads all that a member of a group is assigned, many partitions of several topics, for one answer.
 
-    look    in turn, a part of many partitions at a time, until there is something: each gets a place (the cursor's, what is
-            committed, else the beginning or the end of the log), and what can't be read is found out
-            where nothing is anywhere: waits for it
-    read    as much as there is room for, in turn
+    probe   in rotation, PROBED_MAX partitions at a time, until one has records: finds a position for each (the cursor's, the
+            committed one, else by the start policy) and its errors; if no partition has records, waits for some
+    read    in rotation, as much as fits the reserved memory
 
-Of a member of thousands of partitions only those get a place that are looked at. A partition that can't be read holds up no other;
-it is told beside the records. One whose place is gone from the log, or whose log was cut below what is committed, begins elsewhere,
-which is told as well. Invariant: who waits for
-records holds none.
+A member of thousands of partitions gets positions only for those that are probed. A partition with an error delays no other, and
+the answer lists the error beside the records. A partition whose position is gone from the log, or whose log was cut below the
+committed offset, gets a new position, and the answer lists this reset. Invariant: a request that waits for records holds none.
 """
 
 from __future__ import annotations
@@ -41,23 +39,25 @@ from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
-# Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More
-# than a cursor holds, so that where one holds all, all are placed at once.
+# Partitions that are probed in one step: ten times as many would block the event loop for a quarter of a second. It exceeds the
+# entries of a cursor, so that a cursor with all partitions needs one step.
 PROBED_MAX: Final = 1_000
-# Between looks while some partitions have no leader.
+# Pause between probes while partitions have no leader.
 LEADERLESS_PAUSE_S: Final = 0.02
-# The same for one of which nobody could tell where it begins: the others are waited for meanwhile.
+# The longest probe while partitions have no position yet, so that they are tried again.
 UNPLACED_PROBE_S: Final = 0.5
 
 
 class Reset(NamedTuple):
-    """Of a place that was no longer in the log."""
+    """Holds the offsets before and after a change of position that the client did not ask for."""
 
     before: int
     after: int
 
 
 class MemberFetch:
+    """Reads the partitions of one member once."""
+
     def __init__(
         self,
         broker: BrokerApi,
@@ -69,9 +69,11 @@ class MemberFetch:
         client_rack: str = "",
         unknown_here: Mapping[str, TidelogError] | None = None,
     ) -> None:
-        """`policy`: earliest or latest, for partitions without a committed offset, and for those whose place is gone. `unknown_here`
-        by topic, why partitions that are not known here can't be read. InvalidArgument for a cursor that tells of partitions of
-        others."""
+        """`policy` applies to partitions without a committed offset, and to those whose position is gone from the log.
+
+        `unknown_here` holds, by topic, the errors of partitions that this broker does not know. Raises InvalidArgument for a
+        cursor with partitions that are not assigned.
+        """
         self._broker = broker
         self._rules = StartRules(group, policy)
         self._stored: StoredOffsets | None = None
@@ -92,21 +94,22 @@ class MemberFetch:
         unheard = {at: place for at, place in cursor.entries.items() if at not in self._topics and self._may_become_known(at)}
         self.positions = MemberPositions(list(self._topics), cursor, unknown_here=unheard)
         self._failed: dict[TopicPartition, TidelogError] = {}
+        # Errors of partitions that may be readable soon.
         self._leaderless: dict[TopicPartition, TidelogError] = {}
-        """Those that may be read soon."""
-        # Those that begin below what is committed, where the log was cut.
+        # Partitions that begin below the committed offset, because their log was cut.
         self._cuts: dict[TopicPartition, Reset] = {}
+        # At most one of each partition: a second one in the same read is an error.
         self._resets: dict[TopicPartition, Reset] = {}
-        """At most one of each: a place that is lost twice in one read is told as an error."""
+        # The targets to read, the first of which has records.
         self._found: Sequence[FetchTarget] = ()
         self.record_count = 0
-        """That were read."""
-        """What is read, once there is something."""
         self._has_probed = False
 
     def _may_become_known(self, partition: TopicPartition) -> bool:
-        """Returns whether the partition may be an assigned one that this broker does not know yet. A cursor names topics by their
-        ids alone, so that an id which is unknown here may be that of any assigned topic which is unknown here."""
+        """Returns whether the partition may be an assigned one that this broker does not know yet.
+
+        A cursor has topic ids alone, so an unknown id may be that of any assigned topic that is unknown here.
+        """
         try:
             name = self._broker.topic_cache.by_id(partition.topic_id).name
         except TidelogError:
@@ -117,7 +120,7 @@ class MemberFetch:
     async def _begin(
         self, partitions: Sequence[TopicPartition], stored: StoredOffsets | None, *, wait_s: float = BOUNDS_WAIT_S
     ) -> None:
-        """Places partitions at what is committed (`stored`), else within their logs. Leaders are waited for up to `wait_s`."""
+        """Sets first positions: the committed ones (`stored`), else by the policy. Waits for leaders up to `wait_s`."""
         names = {partition: f"{self._topics[partition].name}/{partition.partition}" for partition in partitions}
         found = await find_starts(self._broker.cluster_log, self._rules, names, stored, wait_s=wait_s)
         for partition, start in found.items():
@@ -133,13 +136,12 @@ class MemberFetch:
         refused = self._leaderless if may_succeed_elsewhere(error) else self._failed
         refused[partition] = named(error.with_traceback(None), self._topics[partition])
 
-    # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── probe ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def probe(self, ends_s: float, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
-        """Whether there are records, by `ends_s` of the loop's clock at the latest, or once all was looked at.
+        """Returns whether there are records, at `ends_s` on the loop's clock at the latest; probes every partition at least once.
 
-        `committed` is asked only where the cursor does not tell all. Raises why none of the partitions can be read, where that is
-        so of all.
+        Calls `committed` only if the cursor lacks positions. Raises the error of a partition if none can be read.
         """
         clock = asyncio.get_running_loop().time
         if await self._probe_all(committed):
@@ -163,8 +165,7 @@ class MemberFetch:
         return False
 
     async def _probe_all(self, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
-        """A part of many partitions at a time, so that others get their turn, until there is something. What nobody leads is waited
-        for as if it were one question."""
+        """Probes all partitions in steps of PROBED_MAX, until one has records. All steps share one wait for missing leaders."""
         clock, in_rotation = asyncio.get_running_loop().time, self.positions.in_rotation
         if not all(map(self.positions.has_entry, in_rotation)):
             self._stored = await committed()
@@ -188,7 +189,7 @@ class MemberFetch:
         ]
 
     async def _probe_targets(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:
-        """Where there is, `_found` begins with a partition that has records."""
+        """Returns whether one of the targets has records; `_found` then begins with it."""
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         gone: list[TopicPartition] = []
         first: int | None = None
@@ -208,17 +209,17 @@ class MemberFetch:
         return bool(gone) and await self._reset(gone)
 
     async def _reset(self, gone: Sequence[TopicPartition]) -> bool:
-        """Where records that were not read are gone, or the place was never in the log. Whether there are records then."""
+        """Sets new positions for partitions whose positions are not in the log. Returns whether there are records then."""
         before = {partition: self.positions.drop(partition) for partition in gone}
         await self._begin(gone, None)
         begun = self._targets(gone)
         self._resets.update((target.partition, Reset(before[target.partition], target.offset)) for target in begun)
         return bool(begun) and await self._probe_targets(begun, wait_ms=0)
 
-    # ── read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def read(self, limits: Limits, reservation: Reservation, budget: ResponseBudget) -> list[bytes]:
-        """The records, encoded, in pieces, as many as `place` holds; the positions are behind them then."""
+        """Returns encoded records that fit the reservation, in pieces, and advances the positions."""
         bytes_max = min(limits.bytes_max, reservation.bytes_held)
         targets = [target._replace(bytes_max=bytes_max) for target in self._found]
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=bytes_max)
@@ -235,7 +236,7 @@ class MemberFetch:
     def _encode(
         self, found: Mapping[FetchTarget, FetchResult], limits: Limits, bytes_left: int, decompressed_bytes_max: int
     ) -> list[bytes]:
-        """May run in a thread: nobody else looks at the positions meanwhile."""
+        """Encodes the records. May run in a thread: only this read uses the positions."""
         pieces: list[bytes] = []
         records_left = limits.records_max or RECORDS_MAX
         for target, answer in found.items():
@@ -274,10 +275,10 @@ class MemberFetch:
 
         return encode
 
-    # ── told ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def page(self, pieces: Sequence[bytes], cursor: str) -> bytes:
-        """The answer. What is the exception stands in it only where there is something to tell."""
+        """Returns the body of the answer; `commit_needed`, `resets` and `errors` stand in it only if there are any."""
         beside: dict[str, Any] = {}
         if self.positions.is_full:
             beside["commit_needed"] = True
@@ -300,7 +301,7 @@ class MemberFetch:
 
 def _topic(broker: BrokerApi, name: str) -> Topic | TidelogError:
     try:
-        check_topic(name)  # another member, as the leader, may have assigned it
+        check_topic(name)  # the group's leader may have assigned a topic that this member may not read
         return broker.topic_cache.get(name)
     except TidelogError as error:
         return error.with_traceback(None)

@@ -1,11 +1,11 @@
-"""What a member that joins over HTTP offers, and what it brings as the leader of the members. Pure.
+"""Makes what a member over HTTP offers when it joins, and its assignments if it is the group's leader. Pure.
 
-    topics ─▶ protocols                    every assignor that is known here, each with the subscription
-    the subscriptions of all ─▶ assignments, by the assignor that the coordinator chose (metadata/group_member/leader_assignment.py)
+    topics ─▶ protocols                 the subscription for each known assignor
+    subscriptions of all ─▶ assignments, by the assignor that the coordinator chose (metadata/group_member/leader_assignment.py)
 
-Between two requests such a member holds nothing, so it owns nothing when it joins. Nobody watches the topics for it either: where
-it is the leader, its own assignment carries how many partitions it saw of each topic (user data, which only the member itself
-reads). Whoever reads for it later compares, and where there are more the member joins again, which begins a rebalance.
+Between two requests such a member holds nothing, so it owns no partition when it joins, and watches no topic. As the leader, it
+stores in its own assignment (user data, which only the member itself reads) how many partitions it saw of each topic. Later reads
+of the member compare: if there are more, the member must join again, which begins a rebalance.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ from metadata.groups.consumer_protocol import (
 )
 from metadata.groups.model import Joined, MemberId, Protocol
 
-# The best first: whatever the other members know, one of these is among it.
+# The preferred first. Every client of Kafka supports one of these.
 ASSIGNORS_OFFERED: Final = ("cooperative-sticky", "sticky", "roundrobin", "range")
-# Of so many topics that this is not enough, new partitions are noticed when the group rebalances for another reason.
+# A leader with more topics stores no counts; new partitions are assigned at the next rebalance for another reason.
 SEEN_BYTES_MAX: Final = 16 << 10
 _SEEN: Final = b"tidelog:seen:"
 
 
 class Assignments(NamedTuple):
+    """Holds the decoded assignment of a member."""
+
     # In order, each once.
     partitions: list[TopicPartitionName]
-    # How many partitions the leader saw of each topic of the group. Empty but for the leader itself.
+    # Partitions that the leader saw of each topic of the group; empty for other members.
     seen: Mapping[str, int]
 
 
 def offers(topics: Iterable[str], assignors: Sequence[str]) -> tuple[Protocol, ...]:
+    """Returns the protocols of a JoinGroup: the subscription for each assignor."""
     subscription = encode_subscription(Subscription(tuple(topics)))
     return tuple(Protocol(name, subscription) for name in assignors)
 
 
 def assignments(joined: Joined, members: Subscribers, partition_counts: Mapping[str, int]) -> dict[MemberId, bytes]:
-    """`partition_counts` of all topics that somebody subscribes to; 0 of one that is not there."""
+    """Returns the assignment of each member. `partition_counts` has every subscribed topic; 0 for one that does not exist."""
     there = {topic: count for topic, count in partition_counts.items() if count}
     made = leader_assignment.assignments(joined.protocol, there, members.readable)
     seen = _SEEN + encode_assignment({topic: [count] for topic, count in partition_counts.items()})
@@ -56,7 +59,7 @@ def assignments(joined: Joined, members: Subscribers, partition_counts: Mapping[
 
 
 def assigned(assignment: bytes) -> Assignments:
-    """What a member was told. What can't be read, and partitions below 0, are left out: the leader need not be one of ours."""
+    """Decodes an assignment without its unreadable parts and negative partitions, which a foreign leader may have sent."""
     try:
         partitions = decode_assignment(assignment)
     except InvalidArgument:

@@ -1,10 +1,10 @@
-"""Where a member of a group over HTTP reads on, in each partition that it was assigned. Pure.
+"""Tracks the positions of a member over HTTP in its assigned partitions. Pure.
 
-    cursor ─▶ entries; of partitions that it does not tell: what is committed, else where the reader wants to begin
-                 └▶ in turn: targets ─▶ records ─▶ moved ─▶ the next cursor
+    cursor ─▶ positions; for partitions that it does not name: the committed offset, else the start policy
+                 └▶ in rotation: targets ─▶ records ─▶ advance ─▶ the next cursor
 
-A cursor holds so many entries and no more (cursor.py). Where all partitions fit, it holds all. Of a member that has more, it
-holds what was read and is not committed; when it is full of these, nothing else is read until they are committed.
+A cursor holds a bounded number of entries (cursor.py): all of them if they fit. For a member with more partitions it holds those
+that were read and not committed. Once it is full of these, the member reads no other partition until it commits.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from metadata.model import TopicId, TopicPartition
 
 
 class MemberPositions:
+    """Holds the entries of the next cursor, and chooses the partitions to read."""
+
     def __init__(
         self,
         partitions: Sequence[TopicPartition],
@@ -25,9 +27,11 @@ class MemberPositions:
         *,
         unknown_here: Mapping[TopicPartition, CursorEntry] | None = None,
     ) -> None:
-        """`partitions`: those of the member's assignment that can be read, in order. `unknown_here`: entries of the cursor in
-        partitions that this broker does not know yet; the next cursor has them too. Raises InvalidArgument where the cursor tells
-        of others, unless their topic is gone."""
+        """`partitions` are the readable ones of the member's assignment, in order.
+
+        `unknown_here` are entries of the cursor for partitions that this broker does not know yet; the next cursor keeps them.
+        Raises InvalidArgument if the cursor names other partitions of known topics.
+        """
         self.partitions = partitions
         self._unheard_of = dict(unknown_here or {})
         self._generation = cursor.generation
@@ -36,8 +40,8 @@ class MemberPositions:
         self._fits_all = weight({**self._order, **self._unheard_of}) <= ENTRIES_MAX
         self._check_own(cursor.entries.keys() - self._order.keys() - self._unheard_of.keys())
         self._entries: dict[TopicPartition, CursorEntry] = {}
+        # The number of entries that must stay, by topic.
         self._staying: Counter[TopicId] = Counter()
-        """How many entries of each topic must stay."""
         for partition, entry in self._unheard_of.items():
             self._staying[partition.topic_id] += entry.must_stay
         for partition, entry in cursor.entries.items():
@@ -48,18 +52,18 @@ class MemberPositions:
         topics = {partition.topic_id for partition in self.partitions}
         if any(partition.topic_id in topics for partition in others):
             raise InvalidArgument(
-                "the cursor tells of partitions that are not this member's in this generation",
-                hint="Leave it out: then reading begins at what is committed.",
+                "the cursor names partitions that are not assigned to this member in this generation",
+                hint="Leave it out: then reading begins at the committed offsets.",
             )
 
     @property
     def without_entry(self) -> list[TopicPartition]:
-        """Those that no entry is known of."""
+        """Returns the partitions without an entry."""
         return [partition for partition in self.partitions if partition not in self._entries]
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is read before this member commits: the cursor has no room for another entry."""
+        """Returns whether the member must commit before it reads further partitions: no entry fits any more."""
         return not self._fits_all and ENTRIES_MAX - self._weight < TOPIC_WEIGHT + 1
 
     def has_entry(self, partition: TopicPartition) -> bool:
@@ -67,20 +71,21 @@ class MemberPositions:
 
     @property
     def in_rotation(self) -> list[TopicPartition]:
-        """What may be looked at, first the partition whose turn it is: all of them, those without a entry too; where the cursor is
-        full, those that must stay."""
+        """Returns the partitions to probe, beginning at the rotation: all, or only those that must stay if the cursor is full."""
         begins = self._rotation % max(1, len(self.partitions))
         in_rotation = [*self.partitions[begins:], *self.partitions[:begins]]
         return [partition for partition in in_rotation if self._must_stay(partition)] if self.is_full else in_rotation
 
     def begin(self, partition: TopicPartition, offset: int, *, at_the_end: bool) -> None:
-        """Places a partition that the cursor does not name, or whose entry is no longer in the log. What begins at the end of the
-        log must stay: the end will be elsewhere; unless there is no room for it, and then it begins another time."""
+        """Sets the first position of a partition, or a new one if its position is no longer in the log.
+
+        A position at the end of the log must stay in the cursor, since the end moves. If no entry fits, the partition begins later.
+        """
         if not at_the_end or self._fits_all or self._has_room_for(partition):
             self._put(partition, CursorEntry(offset, must_stay=at_the_end))
 
     def targets(self, partitions: Sequence[TopicPartition]) -> list[tuple[TopicPartition, int]]:
-        """Which of these to read, and from where."""
+        """Returns the partitions to read, of these, with their offsets."""
         only_those_that_stay = self.is_full
         return [
             (partition, entry.offset)
@@ -89,21 +94,22 @@ class MemberPositions:
         ]
 
     def may_move(self, partition: TopicPartition) -> bool:
-        """Whether there is room in the cursor for what is read of this partition."""
+        """Returns whether the cursor can hold the position after a read of this partition."""
         return self._fits_all or self._must_stay(partition) or self._has_room_for(partition)
 
     def advance(self, partition: TopicPartition, next_offset: int) -> None:
-        """It was read up to there. The next in order comes first in the next answer."""
+        """Moves the position after a read; the rotation continues at the next partition."""
         self._put(partition, CursorEntry(next_offset, must_stay=True))
         self._rotation = self._order[partition] + 1
 
     def mark_committed(self, partitions: Collection[TopicPartition]) -> None:
+        """Allows the entries of committed partitions to leave the cursor."""
         for partition in partitions:
             if (entry := self._entries.get(partition)) is not None:
                 self._put(partition, entry._replace(must_stay=False))
 
     def drop(self, partition: TopicPartition) -> int:
-        """Its entry is no longer in the log. Answers where it was."""
+        """Removes a position that is no longer in the log, and returns it."""
         entry = self._entries.pop(partition)
         self._staying[partition.topic_id] -= entry.must_stay
         return entry.offset
@@ -122,7 +128,7 @@ class MemberPositions:
 
     @property
     def _weight(self) -> int:
-        """Of the entries that must stay."""
+        """Returns the weight of the entries that must stay."""
         return sum(TOPIC_WEIGHT + count for count in self._staying.values() if count)
 
     def _has_room_for(self, partition: TopicPartition) -> bool:

@@ -1,11 +1,11 @@
-"""Joining a consumer group over HTTP, staying in it, and leaving.
+"""Joins clients to consumer groups as members, keeps their sessions, and lets them leave.
 
-    POST …/members ─▶ JoinGroup, waits for all ─▶ the leader of the members assigns ─▶ SyncGroup ─▶ 201: id, generation, assignment
-                           ▲                                                              │
-                           └── another member came or went meanwhile ─────────────────────┘
+    POST …/members ─▶ JoinGroup, waits for all ─▶ the group's leader assigns ─▶ SyncGroup ─▶ 201: id, generation, assignment
+                           ▲                                                       │
+                           └── another member joined or left meanwhile ────────────┘
 
-Who hangs up before it knows its id is gone at once. Invariant: a new member is told its id, in the answer or beside an error, or it
-is no member any more.
+A new member whose client disconnects before it knows the member id leaves at once. Invariant: the client of a new member receives
+its id, in the answer or beside an error, or the member leaves.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE
 from metadata.groups.model import NO_MEMBER, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 
-# For the farewell of a member whose client has hung up.
+# Time limit of LeaveGroup for a member whose client has disconnected.
 LEAVE_S: Final = 5.0
-# An assignment of more is made in a thread: it would hold the event loop for milliseconds.
+# A larger assignment is computed in a thread, because it would block the event loop for milliseconds.
 THREAD_PARTITIONS: Final = 1_000
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Joining:
-    """A join that is under way: what its client has asked for, and the id that the member was given."""
+    """Holds a join in progress: the request, and the member id that the coordinator assigned."""
 
     call: GroupRequest
     new: NewMember
@@ -61,17 +61,19 @@ class _Joining:
 
     @property
     def has_undelivered_id(self) -> bool:
-        """Whether there is a member whose client does not know its id. One with an instance id needs none to come back."""
+        """Returns whether the client does not know the member's id. With an instance id it can return without one."""
         return self.member_id != NO_MEMBER and not self.new.member_id and not self.new.instance_id
 
 
 class HttpGroupMembers:
+    """Handles joins, heartbeats and leaves."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
         self._assigning = BoundedExecutor()
 
-    # ── joining ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, call: GroupRequest) -> None:
         call.query()
@@ -154,14 +156,14 @@ class HttpGroupMembers:
         return member_leader.assignments(joined, members, counts)
 
     def _partition_count(self, topic: str) -> int:
-        """0 of a topic that is not there, or not known yet: whoever reads for this member notices when it is."""
+        """Returns the partitions of a topic; 0 of an unknown one, which reads of this member notice once it is known."""
         try:
             return self._broker.topic_cache.get(topic).partition_count
         except (InvalidArgument, UnknownTopic):
             return 0
 
     async def _leave_undelivered(self, joining: _Joining) -> None:
-        """The others need not wait for a member that nobody can speak for."""
+        """Removes a member whose client does not know its id, so that rebalances do not wait for it."""
         if not joining.has_undelivered_id:
             return
         member = (joining.member_id, InstanceId(joining.new.instance_id))
@@ -169,9 +171,9 @@ class HttpGroupMembers:
             async with asyncio.timeout(LEAVE_S):
                 await self._broker.groups.leave(joining.call.group, [member])
         except (TidelogError, TimeoutError) as error:
-            log.info("group %s: a member whose client hung up stays until its session ends: %s", joining.call.group, error)
+            log.info("leaving failed group=%s: %s; the member stays until its session ends", joining.call.group, error)
 
-    # ── staying, and leaving ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── heartbeats, leaving ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def heartbeat(self, call: GroupRequest) -> None:
         call.query()
@@ -184,17 +186,17 @@ class HttpGroupMembers:
     async def leave(self, call: GroupRequest) -> None:
         instance_id = InstanceId(call.query("instance_id").text("instance_id"))
         call.refuse_body()
-        asked = 0
+        attempts = 0
 
         async def leave() -> TidelogError | None:
-            nonlocal asked
-            asked += 1
+            nonlocal attempts
+            attempts += 1
             [refused] = await self._broker.groups.leave(call.group, [(call.member_id, instance_id)])
             return refused
 
         with call.with_hints():
             refused = await retry_coordinator(leave)
-            has_left = asked > 1 and isinstance(refused, UnknownMember)  # an answer was lost
+            has_left = attempts > 1 and isinstance(refused, UnknownMember)  # an earlier answer was lost
             if refused is not None and not has_left:
                 raise refused
         await call.answer(None)
@@ -205,7 +207,7 @@ def _assignors(new: NewMember) -> tuple[str, ...]:
         if name not in ASSIGNORS:
             raise InvalidArgument(
                 f"{name[:60]!r} is not an assignor",
-                hint=did_you_mean(name, ASSIGNORS) or f"There are {', '.join(ASSIGNORS)}; leave it out to offer all.",
+                hint=did_you_mean(name, ASSIGNORS) or f"Known are {', '.join(ASSIGNORS)}; leave it out to offer all.",
                 field="assignors",
             )
     if len(set(new.assignors)) < len(new.assignors):

@@ -1,13 +1,13 @@
-"""Committed offsets of a group over HTTP: committed by a member or by hand, answers, and deleted.
+"""Commits, lists and deletes the offsets of a group.
 
-    POST   …/members/{m}/offsets    {"generation", "offsets"} or {"generation", "cursor"}: what the cursor has read
-    POST   …/offsets                by hand: of a group without members
-    GET    …/offsets                what is committed
-    DELETE …/offsets?topic=…        of a group without members
+    POST   …/members/{m}/offsets    {"generation", "offsets"} or {"generation", "cursor"}: commits as a member
+    POST   …/offsets                commits by hand, for a group without members
+    GET    …/offsets                lists committed offsets
+    DELETE …/offsets?topic=…        deletes them, for a group without members
 
-Offsets that can't be committed carry the error in their places, as the results of a produce request do; who may not commit at all
-is refused as a whole. Invariants: an offset is committed for the life of the topic that the client means, where it names one; a
-cursor commits only forward within its generation, and only named offsets may take a committed offset back.
+Results of single offsets carry their errors, as those of a produce request do. A member that may not commit at all is refused as a
+whole. Invariants: an offset is committed for the topic id that the client names, if it names one. A cursor commits only forward
+within its generation; only named offsets may lower a committed one.
 """
 
 from __future__ import annotations
@@ -44,36 +44,39 @@ from metadata.topics.topic import Topic
 
 
 class HttpGroupOffsets:
+    """Handles requests about committed offsets."""
+
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
 
     async def commit(self, call: GroupRequest) -> None:
         call.query()
-        asked = decode_body(call.body, MemberCommit)
-        member = MemberIdentity(call.group, call.member_id, InstanceId(asked.instance_id), Generation(asked.generation))
-        if (asked.offsets is UNSET) == (asked.cursor is UNSET):
-            raise InvalidArgument("a commit is of offsets, or of a cursor", hint="Send either offsets or cursor, and not both.")
+        body = decode_body(call.body, MemberCommit)
+        member = MemberIdentity(call.group, call.member_id, InstanceId(body.instance_id), Generation(body.generation))
+        if (body.offsets is UNSET) == (body.cursor is UNSET):
+            raise InvalidArgument("a commit has either offsets or a cursor", hint="Send one of both.")
         with call.with_hints():
-            if asked.offsets is not UNSET:
-                await call.answer(CommitAnswer(offsets=await self._commit(member, asked.offsets)))
-            elif asked.cursor is not UNSET:
+            if body.offsets is not UNSET:
+                await call.answer(CommitAnswer(offsets=await self._commit(member, body.offsets)))
+            elif body.cursor is not UNSET:
                 owner = CursorOwner(self._broker.cluster_id, call.group, call.member_id)
-                cursor = decode_cursor(asked.cursor, owner)
+                cursor = decode_cursor(body.cursor, owner)
                 check_generation(cursor, member)
                 cursor, answers = await self.commit_cursor(member, cursor)
                 await call.answer(CommitAnswer(offsets=answers, cursor=encode_cursor(cursor, owner)))
 
     async def commit_by_hand(self, call: GroupRequest) -> None:
         call.query()
-        asked = decode_body(call.body, Commit)
+        body = decode_body(call.body, Commit)
         no_member = MemberIdentity(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
-        await call.answer(CommitAnswer(offsets=await self._commit(no_member, asked.offsets)))
+        await call.answer(CommitAnswer(offsets=await self._commit(no_member, body.offsets)))
 
     async def commit_cursor(self, member: MemberIdentity, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
-        """Commits what the cursor has read, where no later offset was committed in the same generation: a request that is repeated
-        late takes nothing back. Returns the cursor with what is still to be committed: what was refused, and places in topics that
-        this broker does not know, because it may not have heard of them yet, or that the caller may not read, because a cursor is
-        no proof that its member has read them."""
+        """Commits the positions of the cursor, unless a later offset was committed in the same generation.
+
+        So a late repetition lowers nothing. Returns the cursor with the entries that are still uncommitted: refused ones, those of
+        topics that this broker does not know yet, and those of topics that the caller may not read.
+        """
         known = {partition: topic for partition in cursor.uncommitted if (topic := self._topic(partition)) is not None}
         topics = {partition: topic for partition, topic in known.items() if may_read_topic(topic.name)}
         offsets = {partition: _committed(offset) for partition, offset in cursor.uncommitted.items() if partition in topics}
@@ -88,12 +91,12 @@ class HttpGroupOffsets:
         ]
         return cursor._replace(entries=places), answers
 
-    async def _commit(self, member: MemberIdentity, asked: Sequence[NewOffset]) -> list[OffsetAnswer]:
-        """One answer for each, in order."""
-        names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in asked]
+    async def _commit(self, member: MemberIdentity, new_offsets: Sequence[NewOffset]) -> list[OffsetAnswer]:
+        """Commits the offsets, and returns a result for each in their order."""
+        names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in new_offsets]
         found = await resolve_partitions(self._broker, names)
         offsets: dict[TopicPartition, CommittedOffset] = {}
-        for at, (partition, offset) in enumerate(zip(found, asked, strict=True)):
+        for at, (partition, offset) in enumerate(zip(found, new_offsets, strict=True)):
             if isinstance(partition, TidelogError):
                 continue
             if partition in offsets:
@@ -106,7 +109,7 @@ class HttpGroupOffsets:
         refused = await self._committed(member, offsets)
         return [
             _offset_answer(offset.topic, offset.partition, offset.offset, _refusal(partition, refused))
-            for partition, offset in zip(found, asked, strict=True)
+            for partition, offset in zip(found, new_offsets, strict=True)
         ]
 
     async def _committed(
@@ -118,17 +121,17 @@ class HttpGroupOffsets:
         )
 
     def _topic(self, partition: TopicPartition) -> Topic | None:
-        """None of a topic that was deleted, since nothing of it is left to commit, and of one that the caller may not see."""
+        """Returns the topic of a partition; None if it was deleted or is unknown here, or if the caller may not see it."""
         try:
             topic = self._broker.topic_cache.by_id(partition.topic_id)
         except UnknownTopic:
             return None
         return topic if may_see_topic(topic.name) else None
 
-    # ── answers, and deleted ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── list, delete ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def list_offsets(self, call: GroupRequest) -> None:
-        """Of topics that are there: those of a deleted one mean nothing any more."""
+        """Lists committed offsets of existing topics; those of deleted ones have no meaning."""
         query = call.query("topic")
         only = query.text("topic")
         found = await retry_coordinator(lambda: self._broker.groups.offsets(call.group))
@@ -158,7 +161,7 @@ class HttpGroupOffsets:
         call.refuse_body()
         if "topic" not in query:
             raise InvalidArgument(
-                "it is not said of which topic", hint=f"Add topic=NAME; DELETE {call.path} deletes the group with all its offsets."
+                "the topic is missing", hint=f"Add topic=NAME; DELETE {call.path} deletes the group with all its offsets."
             )
         check_topic(query.text("topic"))
         topic = groups_pb2.TopicPartitions(topic=query.text("topic"), partitions=numbers_of(query, "partitions"))

@@ -1,20 +1,19 @@
-"""GET /v1/groups/{g}/members/{m}/records: what the member's partitions hold, from where it has come to.
+"""Serves GET /v1/groups/{g}/members/{m}/records: records of the member's partitions, from its positions on.
 
-    the assignment, from the coordinator ─▶ member_fetch.py: places ─▶ look, and wait, heartbeating ─▶ room ─▶ read
+    assignment, from the coordinator ─▶ member_fetch.py: positions ─▶ probe, and wait, heartbeating ─▶ reserve memory ─▶ read
                                                                             └ a rebalance begins, and nothing was found: 409
 
-The door holds nothing for a member: who reads brings its cursor (cursor.py). With `commit=true` what the cursor has read is
-committed first; without it, reading changes nothing, and may be repeated with the same cursor for the same records.
-Invariants: only partitions of the member's assignment in the group's present generation are read; records of a partition come in
-order, each once, along a chain of cursors; a member that waits here does not lose its session.
+The broker keeps nothing for a member: the client sends its cursor (cursor.py). With `commit=true` the offsets of the cursor are
+committed first. Without it, reading changes nothing, and the same cursor reads the same records again.
+Invariants: only partitions of the member's assignment in the group's present generation are read. Along a chain of cursors, records
+of a partition come in order, each once. A member that waits here keeps its session.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
@@ -28,7 +27,7 @@ from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, GroupRequest, 
 from gateway.http.records.fetch import limits_of
 from gateway.http.records.produce import JSON
 from gateway.http.records.stream import Limits
-from gateway.http.request import Headers, Query
+from gateway.http.request import Headers, Query, run_watched
 from gateway.records.batch_decoder import room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.topics.names import why_not_heard_of
@@ -38,10 +37,9 @@ from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, SyncRequest
 
-# While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed.
+# Interval of heartbeats while a member waits: half of the shortest session that brokers allow by default.
 HEARTBEAT_S: Final = 3.0
-
-# Who waited longer for records asks once more whether its generation is the present one, before it reads them.
+# A member that waited longer for records checks its generation again before it reads them.
 WAITED_S: Final = 0.1
 _POLICIES: Final = {"earliest": StartPolicy.EARLIEST, "latest": StartPolicy.LATEST}
 _QUERY: Final = (
@@ -57,7 +55,6 @@ _QUERY: Final = (
     "value_format",
     "client_rack",
 )
-_Found = TypeVar("_Found")
 
 
 class _ReadRequest(NamedTuple):
@@ -69,6 +66,8 @@ class _ReadRequest(NamedTuple):
 
 
 class HttpGroupRecords:
+    """Reads records for members of groups."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, budget: ResponseBudget, offsets: HttpGroupOffsets) -> None:
         self._broker = broker
         self._waits = waits
@@ -77,11 +76,11 @@ class HttpGroupRecords:
 
     async def read(self, call: GroupRequest) -> None:
         call.refuse_body()
-        asked = self._parse(call, call.query(*_QUERY))
+        options = self._parse(call, call.query(*_QUERY))
         call.request.accepted((JSON,))
         with self._budget.place() as reservation:
             with call.with_hints():
-                body = await call.request.run_while_connected(self._answer(asked, reservation))
+                body = await call.request.run_while_connected(self._answer(options, reservation))
             headers: Headers = [(b"content-type", JSON.encode()), (b"cache-control", b"no-store")]
             await paced_response.send_paced(call.request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
@@ -89,8 +88,8 @@ class HttpGroupRecords:
         generation = query.integer("generation", least=0, most=INT32_MAX)
         if generation is None:
             raise InvalidArgument(
-                "it is not said in which generation the member reads",
-                hint=f"Add generation=, which the answer to POST {call.path}/members assigned.",
+                "the generation is missing",
+                hint=f"Add generation=, with the value that POST {call.path}/members returned.",
             )
         member = MemberIdentity(call.group, call.member_id, InstanceId(query.text("instance_id")), Generation(generation))
         cursor = Cursor(member.generation, {})
@@ -108,25 +107,25 @@ class HttpGroupRecords:
     def _owner(self, member: MemberIdentity) -> CursorOwner:
         return CursorOwner(self._broker.cluster_id, member.group, member.member_id)
 
-    async def _answer(self, asked: _ReadRequest, reservation: Reservation) -> bytes:
-        member, cursor = asked.member, asked.cursor
-        if asked.commit and cursor.uncommitted:
+    async def _answer(self, options: _ReadRequest, reservation: Reservation) -> bytes:
+        member, cursor = options.member, options.cursor
+        if options.commit and cursor.uncommitted:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
         assigned = await self._assigned(member)
-        client_rack = asked.limits.client_rack
-        unknown_here = await why_not_heard_of(self._broker, assigned)  # another member, at another broker, has assigned them
+        client_rack = options.limits.client_rack
+        unknown_here = await why_not_heard_of(self._broker, assigned)  # a member at another broker may have assigned them
         reading = MemberFetch(
             self._broker,
             assigned,
             cursor,
             group=member.group,
-            policy=asked.policy,
+            policy=options.policy,
             client_rack=client_rack,
             unknown_here=unknown_here,
         )
         pieces: list[bytes] = []
-        if await self._run_heartbeating(member, self._wait_for_records(reading, asked, reservation)):
-            pieces = await reading.read(asked.limits, reservation, self._budget)
+        if await run_watched(self._wait_for_records(reading, options, reservation), self._heartbeat(member)):
+            pieces = await reading.read(options.limits, reservation, self._budget)
         body = reading.page(pieces, encode_cursor(reading.positions.cursor(), self._owner(member)))
         if reservation.bytes_held:
             reservation.keep(len(body))
@@ -135,12 +134,15 @@ class HttpGroupRecords:
         return body
 
     async def _assigned(self, member: MemberIdentity) -> list[TopicPartitionName]:
-        """RebalanceInProgress also where this member leads the others, and there is more to assign than it knew."""
+        """Returns the assignment of the member.
+
+        Raises RebalanceInProgress also if this member is the leader and topics have more partitions than it assigned.
+        """
         request = SyncRequest(member.member_id, member.instance_id, member.generation, {})
         synced = await retry_coordinator(lambda: self._broker.groups.sync(member.group, request))
         assigned = member_leader.assigned(synced.assignment)
         if has_grown(assigned.seen, {topic: self._partition_count(topic) for topic in assigned.seen}):
-            raise RebalanceInProgress("the topics of the group have new partitions, which nobody reads yet")
+            raise RebalanceInProgress("the topics of the group have new partitions, which are not assigned yet")
         return assigned.partitions
 
     def _partition_count(self, topic: str) -> int:
@@ -149,38 +151,28 @@ class HttpGroupRecords:
         except TidelogError:
             return 0
 
-    async def _wait_for_records(self, reading: MemberFetch, asked: _ReadRequest, reservation: Reservation) -> bool:
-        """Whether there are records, and then `place` holds room for them. A stop of the broker ends the wait."""
+    async def _wait_for_records(self, reading: MemberFetch, options: _ReadRequest, reservation: Reservation) -> bool:
+        """Waits for records and reserves memory for them; returns False without any. A stop of the broker ends the wait."""
         clock = asyncio.get_running_loop().time
-        ends_s = clock() + (asked.limits.wait_ms or 0) / 1000
+        ends_s = clock() + (options.limits.wait_ms or 0) / 1000
         try:
             async with self._waits.until_stop():
                 began_s = clock()
                 if not await reading.probe(
-                    ends_s, lambda: retry_coordinator(lambda: self._broker.groups.offsets(asked.member.group))
+                    ends_s, lambda: retry_coordinator(lambda: self._broker.groups.offsets(options.member.group))
                 ):
                     return False
         except Stopping:
             return False
         if clock() - began_s > WAITED_S:
             with suppress(Unavailable, RebalanceInProgress):
-                await self._broker.groups.heartbeat(*asked.member)
-        await reservation.ask(room_for(asked.limits.bytes_max), timeout_s=ends_s - clock())
+                await self._broker.groups.heartbeat(*options.member)
+        await reservation.ask(room_for(options.limits.bytes_max), timeout_s=ends_s - clock())
         return True
 
-    async def _run_heartbeating(self, member: MemberIdentity, work: Coroutine[Any, Any, _Found]) -> _Found:
-        """What `work` gives; the member heartbeats meanwhile, and what refuses a heartbeat ends it."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                beating = tasks.create_task(self._heartbeat(member))
-                found = await work
-                beating.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return found
-
     async def _heartbeat(self, member: MemberIdentity) -> None:
+        """Sends heartbeats until cancelled. Raises the error of a refused one."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            with suppress(Unavailable):  # the next one may find a coordinator
+            with suppress(Unavailable):  # the next heartbeat may find a coordinator
                 await self._broker.groups.heartbeat(*member)

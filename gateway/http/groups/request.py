@@ -1,4 +1,4 @@
-"""One request about a consumer group over HTTP: whose it is, and how it is answered."""
+"""Reads and answers one request about a consumer group."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ TRUE_OR_FALSE: Final = {"true": True, "false": False}
 
 
 class GroupRequest(NamedTuple):
+    """Holds a request, with the group and member that its path names."""
+
     request: Request
-    # Empty where the route is of all groups.
+    # Empty for a route about all groups.
     group: str
     member_id: MemberId
     body: bytes
@@ -38,12 +40,12 @@ class GroupRequest(NamedTuple):
         return self.request.query(frozenset(known))
 
     def refuse_body(self) -> None:
-        """InvalidArgument where there is one: what it asks for would not be heard."""
+        """Raises InvalidArgument if there is a body, which the route would ignore."""
         if self.body:
             raise InvalidArgument("this request takes no body", hint="Send it without; parameters go in the query.")
 
     async def answer(self, body: msgspec.Struct | None, *, status: int = 200, location: str = "") -> None:
-        """Nothing body: 204."""
+        """Sends the answer as JSON; None is an empty answer with the status 204."""
         if body is None:  # without a length, RFC 9110 §8.6
             await self.request.send({"type": "http.response.start", "status": 204, "headers": []})
             await self.request.send({"type": "http.response.body", "body": b""})
@@ -55,7 +57,7 @@ class GroupRequest(NamedTuple):
 
     @contextmanager
     def with_hints(self) -> Iterator[None]:
-        """What a member is refused with, body with what to ask for next, and where."""
+        """Adds to the refusal of a member a hint with its next request."""
         try:
             yield
         except UnknownMember as error:
@@ -72,7 +74,7 @@ class GroupRequest(NamedTuple):
 
 
 class MemberIdentity(NamedTuple):
-    """As whom a member asks."""
+    """Identifies a member and its generation in a request to the coordinator."""
 
     group: str
     member_id: MemberId
@@ -85,16 +87,16 @@ def member_path(group_path: str, member_id: str) -> str:
 
 
 def check_generation(cursor: Cursor, member: MemberIdentity) -> None:
-    """StaleGeneration for the cursor of another: what it tells was this member's then, and may be somebody else's now."""
+    """Raises StaleGeneration for a cursor of another generation, whose partitions may have other owners now."""
     if cursor.generation != member.generation:
         raise StaleGeneration(
-            f"the cursor is of generation {cursor.generation}, and generation {member.generation} was asked for",
+            f"the cursor is of generation {cursor.generation}, but the request is of generation {member.generation}",
             generation=member.generation,
         )
 
 
 def numbers_of(query: Query, name: str) -> list[int]:
-    """Returns the partitions of name=0,1,2; none where it is not given. Raises InvalidArgument."""
+    """Returns the partitions of name=0,1,2; none if it is absent. Raises InvalidArgument."""
     text = query.text(name)
     numbers = text.split(",") if name in query else []
     if any(not (number.isascii() and number.isdigit() and len(number) <= 10) for number in numbers):

@@ -1,17 +1,17 @@
-"""Consumer groups for clients that have nothing but HTTP: any broker answers any request, and nothing is kept for a member here.
+"""Routes requests about consumer groups from clients without an SDK: any broker serves them, and keeps nothing for a member.
 
-    /v1/groups                                      GET                which there are                       ┐
-    /v1/groups/{g}                                  GET DELETE         how it is, how far behind; away       │ admin.py
-    /v1/groups/{g}/seek                             POST               moves its offsets                     ┘
-    /v1/groups/{g}/members                          POST               joins: waits for all of them          ┐
+    /v1/groups                                      GET                lists groups                          ┐
+    /v1/groups/{g}                                  GET DELETE         state and lag; deletes the group      │ admin.py
+    /v1/groups/{g}/seek                             POST               moves committed offsets               ┘
+    /v1/groups/{g}/members                          POST               joins, and waits for the assignment   ┐
     /v1/groups/{g}/members/{m}                      DELETE             leaves                                │ members.py
-    /v1/groups/{g}/members/{m}/heartbeat            POST               lives on                              ┘
+    /v1/groups/{g}/members/{m}/heartbeat            POST               keeps the session                     ┘
     /v1/groups/{g}/members/{m}/records              GET                reads                                   records.py
-    /v1/groups/{g}/members/{m}/offsets              POST               commits                               ┐ offsets.py
-    /v1/groups/{g}/offsets                          GET POST DELETE    what is committed; by hand; away      ┘
+    /v1/groups/{g}/members/{m}/offsets              POST               commits as a member                   ┐ offsets.py
+    /v1/groups/{g}/offsets                          GET POST DELETE    lists, commits by hand, deletes       ┘
 
-Names of groups and members are percent-encoded in the path, and may hold slashes (%2F). Invariant: what a member is refused with
-says what to do next, with the path to do it at.
+Names of groups and members are percent-encoded in the path, and may hold slashes (%2F). Invariant: the refusal of a member names
+the next request to make, with its path.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from gateway.records.response_budget import ResponseBudget
 from metadata.errors import NoCoordinator, NotCoordinator, UnknownMember
 from metadata.groups.model import MemberId, check_group_name
 
-# Longer than any that is given: a name and a UUID.
+# Member ids are shorter: a client id and a UUID.
 MEMBER_ID_CHARACTERS_MAX: Final = 600
 
 Handler = Callable[[GroupRequest], Awaitable[None]]
 
 
 class HttpGroups:
+    """Passes each request to the handler of its path and method."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, budget: ResponseBudget) -> None:
         self._admin = HttpGroupAdmin(broker)
         self._members = HttpGroupMembers(broker, waits)
@@ -47,7 +49,7 @@ class HttpGroups:
         self._records = HttpGroupRecords(broker, waits, budget, self._offsets)
 
     def routes(self, path: Sequence[str]) -> Mapping[str, Handler]:
-        """What the path below /v1/groups answers, by method. None where there is no such path."""
+        """Returns the handlers of a path below /v1/groups by method; empty if there is no such path."""
         match path:
             case []:
                 return {"GET": self._admin.list_groups}
@@ -71,20 +73,20 @@ class HttpGroups:
                 return {}
 
     async def answer(self, request: Request, path: Sequence[str], body: bytes, client_host: str) -> None:
-        """To a path that has routes."""
+        """Answers a request whose path has routes."""
         routes = self.routes(path)
         handler = routes.get(request.method)
         if handler is None:
             allow = ", ".join(routes)
-            raise MethodNotAllowed(f"{request.method} is not possible here", hint=f"Possible: {allow}.", allow=allow)
+            raise MethodNotAllowed(f"{request.method} is not supported here", hint=f"Supported: {allow}.", allow=allow)
         group = check_group_name(path[0]) if path else ""
         if group:
             check_group(group)
         member_id = path[2] if len(path) > 2 else ""
         if len(member_id) > MEMBER_ID_CHARACTERS_MAX:
-            raise UnknownMember("no member has an id of so many characters")
+            raise UnknownMember("the member id is too long to be one")
         try:
             await handler(GroupRequest(request, group, MemberId(member_id), body, client_host))
         except (NotCoordinator, NoCoordinator) as error:
-            error.hint = "Retry with back-off, at any broker: each asks whoever coordinates the group then."
+            error.hint = "Retry with back-off, at any broker: each forwards to the present coordinator of the group."
             raise

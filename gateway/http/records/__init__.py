@@ -7,5 +7,8 @@ Entries: `HttpProduce` (produce.py), `HttpFetch` (fetch.py), `RecordStream` (str
 
 Invariants:
 - A body is checked whole before its first record is appended.
-- A stream resumes behind the last event that its client received.
+- A stream resumes after the last event that its client received.
+- Answers reserve memory before they are read or encoded.
+
+Must not import FastAPI or gateway/grpc.
 """

@@ -1,13 +1,13 @@
-"""Records that come as an Arrow IPC stream, to record batches: whole columns, no loop over records. Pure.
+"""Decodes Arrow IPC streams of records into record batches: whole columns, without a loop over records. Pure.
 
-    value      binary or string                    needed
+    value      binary or string                    required
     key        binary or string                    absent: no keys
     partition  any integer, null: by key           absent: by key
     timestamp  timestamp, or int64 milliseconds    absent or null: now
     headers    list<struct<key: string, value: binary>>
 
-Invariant: what Arrow reads here was checked first (buffers by their announced size before they are decompressed, offsets and
-UTF-8 after), and no type is taken whose values may share bytes (dictionaries, views), so that a short body stays short.
+Invariant: everything is validated before it is used: buffers by their announced size before decompression, offsets and UTF-8 after
+it. Types whose values may share bytes (dictionaries, views) are refused, so that a small body stays small.
 Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 
@@ -34,9 +34,9 @@ from segments.records.columns import HEADERS_TYPE, encode_batch
 from segments.records.partitioner import NO_PARTITION, partitions_of
 
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
-# About what a record takes beside its key, value and headers.
+# About the size of a record beside its key, value and headers.
 RECORD_BYTES_EXTRA: Final = 12
-
+# The partition of a record that names none.
 BY_KEY: Final = -(2**63)
 
 _COLUMNS: Final = ("key", "value", "partition", "timestamp", "headers")
@@ -44,10 +44,12 @@ _BYTES_TYPES: Final = (pa.binary(), pa.string(), pa.large_binary(), pa.large_str
 
 
 class ArrowRecords(NamedTuple):
+    """Holds the columns of a request, one row a record."""
+
     # pa.BinaryArray
     keys: Any
     values: Any
-    # BY_KEY where a record asks for none.
+    # BY_KEY for a record that names none; None if no record names one.
     partitions: npt.NDArray[np.int64] | None
     timestamps_ms: npt.NDArray[np.int64]
     headers: Any | None
@@ -55,7 +57,7 @@ class ArrowRecords(NamedTuple):
 
 
 def parse_arrow(body: bytes, *, now_ms: int, decompressed_bytes_max: int) -> ArrowRecords:
-    """The columns of all batches of the stream. InvalidArgument, TooLarge."""
+    """Returns the columns of all batches of the stream. Raises InvalidArgument, TooLarge."""
     try:
         table = pa.Table.from_batches(_batches(body, decompressed_bytes_max)).combine_chunks()
         table.validate(full=True)
@@ -99,7 +101,7 @@ def plan_arrow(records: ArrowRecords, routing: Routing, *, default_partition: in
     return Plan(partitions, batches)
 
 
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _batches(body: bytes, decompressed_bytes_max: int) -> list[Any]:
@@ -107,7 +109,7 @@ def _batches(body: bytes, decompressed_bytes_max: int) -> list[Any]:
     first = next(messages, None)
     if first is None:
         raise InvalidArgument("the body is not an Arrow stream: it is empty")
-    if first.type != "schema":  # pyarrow 26 does not look before it reads, and crashes
+    if first.type != "schema":  # pyarrow 26 crashes on other messages
         raise InvalidArgument(f"the Arrow stream begins with a {first.type} message instead of its schema")
     schema = pa.ipc.read_schema(first)
     _check_schema(schema)
@@ -115,7 +117,7 @@ def _batches(body: bytes, decompressed_bytes_max: int) -> list[Any]:
     bytes_left = decompressed_bytes_max
     for message in messages:
         if message.type != "record batch":
-            raise InvalidArgument(f"the Arrow stream has a {message.type} message; only record batches are taken")
+            raise InvalidArgument(f"the Arrow stream has a {message.type} message; only record batches are accepted")
         bytes_left -= _bytes_decompressed(message)
         if bytes_left < 0:
             raise TooLarge(f"the Arrow buffers take more than {decompressed_bytes_max} bytes without their compression")
@@ -150,7 +152,7 @@ def _is_headers(kind: Any) -> bool:
 
 
 def _bytes_decompressed(message: Any) -> int:
-    """What the buffers of a record batch will take: each compressed one begins with its size (int64, -1: stored as it is).
+    """Returns the decompressed size of a record batch: each compressed buffer begins with its size (int64; -1: not compressed).
 
     The flatbuffer, which Arrow has verified:  Message.header (2) ─▶ RecordBatch.buffers (2), RecordBatch.compression (3)
     """
@@ -169,7 +171,7 @@ def _bytes_decompressed(message: Any) -> int:
 
 
 def _table_field(buffer: memoryview, table: int, field: int) -> int | None:
-    """Where a field that is an offset leads to, from the table at `table`; None where it is absent."""
+    """Follows the offset in a field of the table at `table`; returns None if the field is absent."""
     vtable = table - int(struct.unpack_from("<i", buffer, table)[0])
     if 4 + 2 * field >= struct.unpack_from("<H", buffer, vtable)[0]:
         return None
@@ -181,10 +183,12 @@ def _check_count(count: int) -> None:
     if count == 0:
         raise InvalidArgument("the request has no records")
     if count > RECORDS_MAX:
-        raise TooLarge(f"the request has {count} records; {RECORDS_MAX} are taken", hint="Send fewer records per request.")
+        raise TooLarge(
+            f"the request has {count} records; at most {RECORDS_MAX} are accepted", hint="Send fewer records per request."
+        )
 
 
-# ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── columns ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _bytes_column(table: Any, name: str) -> Any:
@@ -205,7 +209,7 @@ def _timestamps(table: Any, now_ms: int) -> npt.NDArray[np.int64]:
         return np.full(table.num_rows, now_ms, np.int64)
     column = _array(table, "timestamp")
     if pa.types.is_timestamp(column.type):
-        from pyarrow.compute import CastOptions  # as Arrow itself does for casts: it takes long to load
+        from pyarrow.compute import CastOptions  # loaded only here, as Arrow does for casts: the import takes long
 
         column = column.cast(options=CastOptions(pa.timestamp("ms", column.type.tz), allow_time_truncate=True))
     timestamps: npt.NDArray[np.int64] = column.cast(pa.int64()).fill_null(now_ms).to_numpy()

@@ -1,10 +1,9 @@
-"""Records as readers over HTTP get them: JSON, NDJSON, server-sent events, Arrow. Pure.
+"""Encodes records for HTTP clients: JSON, NDJSON, server-sent events, Arrow. Pure.
 
     {"partition":0,"offset":17,"timestamp":1750000000000,"key":"c-7","value":{"id":7},"headers":[{"key":"trace","value":"ab"}]}
 
-Keys and values are given in the format that was asked for (segments/records/json_values.py); headers always as `auto`, in a list,
-which keeps their order and their duplicates. A server-sent event has such a record as its data, and as its id where to go on after
-it.
+Keys and values have the requested format (segments/records/json_values.py). Headers always have the format `auto`, in a list, which
+keeps their order and duplicates. A server-sent event has such a record as its data, and the position after it as its id.
 """
 
 from __future__ import annotations
@@ -31,16 +30,22 @@ PING: Final = b": ping\n\n"
 
 
 class Formats(NamedTuple):
+    """Holds the requested formats of keys and values."""
+
     key: JsonFormat
     value: JsonFormat
 
 
 class HeaderAnswer(msgspec.Struct, gc=False):
+    """Encodes one header of a record."""
+
     key: str
     value: msgspec.Raw
 
 
 class RecordAnswer(msgspec.Struct, gc=False):
+    """Encodes one record."""
+
     partition: int
     offset: int
     # Milliseconds since 1970.
@@ -51,7 +56,7 @@ class RecordAnswer(msgspec.Struct, gc=False):
 
 
 class TopicRecordAnswer(msgspec.Struct, gc=False):
-    """Of an answer over several topics."""
+    """Encodes one record in an answer over several topics."""
 
     topic: str
     partition: int
@@ -66,12 +71,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def as_objects(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
-    """Of at least one record: what stands between the brackets of an array."""
+    """Encodes at least one record as the elements of a JSON array, without its brackets."""
     return _encoder.encode(_answers(records, partition, formats))[1:-1]
 
 
 def as_objects_of_topics(records: Iterable[RecordTuple], topic: str, partition: int, formats: Formats) -> bytes:
-    """The same with the topic in each."""
+    """Encodes records as as_objects does, with the topic in each."""
     answers = [
         TopicRecordAnswer(topic, of.partition, of.offset, of.timestamp, of.key, of.value, of.headers)
         for of in _answers(records, partition, formats)
@@ -80,17 +85,18 @@ def as_objects_of_topics(records: Iterable[RecordTuple], topic: str, partition: 
 
 
 def as_page(objects: Sequence[bytes], fetched: FetchResult, next_offset: int) -> bytes:
-    """The answer around pieces of `as_objects`."""
+    """Returns the body of an answer with the pieces that `as_objects` returned."""
     ends = next_offset, fetched.high_watermark, fetched.log_start_offset
     return b'{"records":[%b],"next_offset":%d,"high_watermark":%d,"log_start_offset":%d}' % (b",".join(objects), *ends)
 
 
 def as_lines(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
+    """Encodes records as NDJSON."""
     return _encoder.encode_lines(_answers(records, partition, formats))
 
 
 def as_events(records: Sequence[RecordTuple], partition: int, formats: Formats, event_id: Callable[[int], str]) -> bytes:
-    """`event_id` names the place behind the record with this offset: what Last-Event-ID brings back."""
+    """Encodes records as server-sent events. `event_id` returns the id of the position after a record, from its offset."""
     pieces = []
     for record, answers in zip(records, _answers(records, partition, formats), strict=True):
         pieces.append(b"id: %b\ndata: %b\n\n" % (event_id(record[0]).encode(), _encoder.encode(answers)))
@@ -98,24 +104,27 @@ def as_events(records: Sequence[RecordTuple], partition: int, formats: Formats, 
 
 
 def position_event(event_id: str) -> bytes:
-    """An event without data: clients do not dispatch it, but reconnect with its id (HTML standard, 9.2.6)."""
+    """Encodes an event without data: clients do not dispatch it, but reconnect with its id (HTML standard, 9.2.6)."""
     return b"id: %b\n\n" % event_id.encode()
 
 
 def error_event(members: dict[str, Any]) -> bytes:
-    """How a stream that has begun tells why it ends."""
+    """Encodes the error that ends a stream of events."""
     return b"event: error\ndata: %b\n\n" % _encoder.encode(members)
 
 
 def error_line(members: dict[str, Any]) -> bytes:
+    """Encodes the error that ends a stream of lines."""
     return b'{"error":%b}\n' % _encoder.encode(members)
 
 
 def as_arrow(
     fetched: FetchResult, partition: int, *, offset: int, records_max: int, bytes_max: int, decompressed_bytes_max: int
 ) -> tuple[bytes, int]:
-    """(an Arrow stream of ARROW_SCHEMA, where to read on): at most `records_max` records from `offset` on, and about as many as fit
-    `bytes_max`, but at least one."""
+    """Encodes records as an Arrow stream of ARROW_SCHEMA, and returns it with the next offset to read.
+
+    It has at most `records_max` records from `offset` on, and about as many as fit `bytes_max`, at least one.
+    """
     try:
         columns, fetched_to = _columns(fetched, bytes_max, decompressed_bytes_max)
     except InvalidRecord as error:
@@ -129,12 +138,12 @@ def as_arrow(
     with pa.ipc.new_stream(sink, ARROW_SCHEMA) as writer:
         partitions = pa.array(np.full(columns.num_rows, partition, np.int32))
         writer.write_batch(pa.RecordBatch.from_arrays([partitions, *columns.columns], schema=ARROW_SCHEMA))
-    del columns, offsets  # the answer is one copy, not three
+    del columns, offsets  # releases two of three copies
     return sink.getvalue().to_pybytes(), next_offset
 
 
 def _columns(fetched: FetchResult, bytes_max: int, decompressed_bytes_max: int) -> tuple[pa.RecordBatch, int]:
-    """(columns, where to read on): all batches at once, or, where some are compressed, one by one until they take `bytes_max`."""
+    """Decodes uncompressed batches at once, else one by one up to `bytes_max`. Returns columns and the next offset to read."""
     batches = split_batches(b"".join(fetched.batches))
     if all(parse_header(batch).codec is Codec.NONE for batch in batches):
         return decode_batches(batches, decompressed_bytes_max=decompressed_bytes_max), fetched.next_offset
@@ -149,7 +158,7 @@ def _columns(fetched: FetchResult, bytes_max: int, decompressed_bytes_max: int) 
 
 
 def _fitting(columns: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
-    """The most first rows that take no more than `bytes_max`, but at least one."""
+    """Returns as many first rows as fit `bytes_max`, at least one."""
     if columns.nbytes <= bytes_max:
         return columns
     rows = range(1, columns.num_rows)

@@ -1,11 +1,11 @@
-"""GET …/records: committed records, once or as a stream. Reading changes nothing, so any request may be sent again.
+"""Serves GET …/records: committed records, in one answer or as a stream. Reading changes nothing, so requests may be repeated.
 
     GET /v1/topics/{t}/partitions/{p}/records     JSON, NDJSON, Arrow: one answer (a long poll with wait_ms); events: a stream
     GET /v1/topics/{t}/records                    NDJSON, events: a stream over all partitions
 
-Where to begin: `offset` (a number, earliest, latest), `timestamp` or `tail`; the earliest, where nothing is said. A stream of
-events resumes at its Last-Event-ID instead (event_ids.py), and is refused where the topic was deleted or made again since.
-Invariant: the answer begins at the asked offset, or is 416 with the range.
+A read begins at `offset` (a number, earliest, latest), `timestamp` or `tail`, by default at the earliest record. A stream of events
+resumes at its Last-Event-ID instead (event_ids.py), and is refused if the topic was deleted or recreated since.
+Invariant: the answer begins at the requested offset, or is 416 with the range.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _PARTITION_QUERY: Final = _QUERY | {"current_leader_epoch"}
 
 
 class HttpFetch:
+    """Answers fetch requests over HTTP. All responses of the listener share the memory of `budget`."""
+
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
         self._broker = broker
         self._waits = waits
@@ -62,8 +64,8 @@ class HttpFetch:
         answer_type = request.accepted((JSON, NDJSON, ARROW, EVENTS))
         if answer_type == EVENTS and current_leader_epoch is not None:
             raise InvalidArgument(
-                "a stream of events goes on over changes of leader",
-                hint="Leave current_leader_epoch out, or ask for one answer with Accept: application/json.",
+                "a stream of events continues across changes of leader",
+                hint="Leave current_leader_epoch out, or request a single answer with Accept: application/json.",
             )
         resumed: dict[int, int] = {}
         if answer_type == EVENTS:
@@ -85,7 +87,9 @@ class HttpFetch:
         limits = limits_of(query, self._broker.settings)
         answer_type = request.accepted((NDJSON, EVENTS))
         if query.is_integer("offset"):
-            raise InvalidArgument("an offset is of one partition", hint="Use offset=earliest or latest, timestamp or tail here.")
+            raise InvalidArgument(
+                "an offset belongs to one partition", hint="Use offset=earliest or latest, timestamp or tail here."
+            )
         positions: dict[int, int] = {}
         if answer_type == EVENTS:
             topic, positions = await self._resume(request, topic, None)
@@ -93,17 +97,17 @@ class HttpFetch:
         with naming(topic), _with_query_hints():
             for number in range(len(positions), topic.partition_count):
                 partition = partition_of(topic, number)
-                if is_resumed:  # it was added since: from the query's `latest` on, its first records would be skipped
+                if is_resumed:  # added since: `latest` of the query would skip its first records
                     positions[number] = (await self._broker.cluster_log.bounds(partition)).log_start_offset
                 else:
                     positions[number] = await self._start(query, partition)
             stream = RecordStream(self._broker, self._waits, self.budget, topic, positions, limits, one_partition=False)
             await stream.send(request, events=answer_type == EVENTS)
 
-    # ── where to begin ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── start offset ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _start(self, query: Query, partition: TopicPartition) -> int:
-        """The offset that the query means: the earliest, where it says nothing."""
+        """Returns the offset that the query names; by default the log start."""
         if sum(name in query for name in _WHERE) > 1:
             raise InvalidArgument("offset, timestamp and tail exclude each other")
         log = self._broker.cluster_log
@@ -122,10 +126,10 @@ class HttpFetch:
         return bounds.log_start_offset if chosen is None else chosen
 
     async def _resume(self, request: Request, topic: Topic, partition: int | None) -> tuple[Topic, dict[int, int]]:
-        """Where a stream goes on, behind the event that Last-Event-ID names; no positions where there is no such header.
+        """Returns the positions after the event that Last-Event-ID names; none without this header.
 
-        Raises UnknownTopic for a place in a topic that was deleted, also where it was made again: its offsets mean nothing in the
-        new one. Raises Unavailable where this broker does not know yet what the id names.
+        Raises UnknownTopic for a position in a topic that was deleted, even if it was recreated, since offsets in the new topic
+        differ. Raises Unavailable if this broker does not know the topic or partition of the id yet.
         """
         last = request.headers.get(b"last-event-id", b"").decode("latin-1")
         if not last:
@@ -138,7 +142,7 @@ class HttpFetch:
             partition_of(topic, number)
         return topic, place.positions
 
-    # ── one answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── single answers ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send_once(self, request: Request, answer_type: str, target: FetchTarget, limits: Limits) -> None:
         with self.budget.place() as reservation:
@@ -148,7 +152,7 @@ class HttpFetch:
     async def _answer(
         self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, reservation: Reservation
     ) -> tuple[bytes, Headers]:
-        """The body and its headers. The batches that it was made from are let go before it is sent."""
+        """Returns the body and its headers; the fetched batches are released before they are sent."""
         log = self._broker.cluster_log
         began_s = asyncio.get_running_loop().time()
         reading = self._read(log, target, limits, reservation)
@@ -174,29 +178,29 @@ class HttpFetch:
         ]
 
     async def _read(self, log: LogService, target: FetchTarget, limits: Limits, reservation: Reservation) -> FetchResult:
-        """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
+        """Fetches batches that fit the reservation, which is made only if there are any."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + (limits.wait_ms or 0) / 1000
         probed = await self._probe(log, target, limits.wait_ms)
         if not probed.size_bytes:
             return probed
-        del probed  # who waits for room holds no records
+        del probed  # holds no records while it waits for memory
         await reservation.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
         return await _fetch(log, target, bytes_max=min(target.bytes_max, reservation.bytes_held))
 
     async def _probe(self, log: LogService, target: FetchTarget, wait_ms: int | None) -> FetchResult:
-        """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
+        """Fetches one batch, or none after `wait_ms`, so that a long poll holds no records."""
         if wait_ms:
             try:
                 async with self._waits.until_stop():
                     return await _fetch(log, target, bytes_max=1, wait_ms=wait_ms)
             except Stopping:
-                pass  # what there is, then
+                pass  # answers with the present records
         return await _fetch(log, target, bytes_max=1)
 
 
 def limits_of(query: Query, settings: GatewaySettings) -> Limits:
-    """What max_records, max_bytes, wait_ms, key_format, value_format and client_rack say, within the broker's bounds."""
+    """Returns max_records, max_bytes, wait_ms, key_format, value_format and client_rack, within the broker's bounds."""
     bytes_max = query.integer("max_bytes", least=1, most=settings.fetch_bytes_max)
     return Limits(
         query.integer("max_records", least=1, most=RECORDS_MAX),
@@ -217,7 +221,7 @@ async def _fetch(log: LogService, target: FetchTarget, *, bytes_max: int, wait_m
 def _body(
     answer_type: str, fetched: FetchResult, target: FetchTarget, limits: Limits, bytes_max: int, decompressed_bytes_max: int
 ) -> tuple[bytes, int]:
-    """(body, next offset)"""
+    """Encodes the body, and returns it with the next offset to read."""
     partition, start = target.partition.partition, target.offset
     records_max = limits.records_max or RECORDS_MAX
     if answer_type == ARROW:
@@ -245,12 +249,12 @@ def _body(
 
 @contextmanager
 def _with_query_hints() -> Iterator[None]:
-    """An offset out of range, told with what to write instead."""
+    """Adds the valid offsets to the hint of OutOfRange."""
     try:
         yield
     except OutOfRange as error:
         start, end = error.details.get("log_start_offset"), error.details.get("high_watermark")
-        error.hint = f"Ask for offset=earliest ({start}), or for offset=latest ({end}) to get what comes next."
+        error.hint = f"Read from offset=earliest ({start}), or from offset=latest ({end}) for new records only."
         raise
 
 

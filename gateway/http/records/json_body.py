@@ -1,19 +1,20 @@
-"""Records that come as JSON or NDJSON, to the tuples that the encoder takes. Pure.
+"""Decodes JSON and NDJSON bodies of records into the tuples that the batch encoder takes. Pure.
 
     {"records": [{"key": any, "value": any, "headers": {name: any}, "partition": 0, "timestamp": 1750000000000}, …]}
     {"key": any, "value": any, …}                                                       one record per line
 
-A key, value or header is any JSON (segments/records/json_values.py says how it is stored); absent is null. Headers may also be a
-list of {"key": name, "value": any}, which keeps their order and their duplicates. Invariants: what is wrong is named by its byte,
-or by its line or record; an unknown field is wrong; records and headers are counted before objects are made of them, so that no
-body takes more than a few times its own bytes, or than its 200,000 records need.
+Keys, values and headers are any JSON (segments/records/json_values.py defines what is stored); absent is null. Headers may also be
+a list of {"key": name, "value": any}, which keeps their order and duplicates.
 
-How many members a JSON text has, before anybody decodes it: an object takes twenty times the two bytes of `{}`. Pure.
+Invariants: an error names the byte, or the line or record. An unknown field is an error. Records and headers are counted before
+objects are made of them, so that no body takes more than a few times its own size, or the size of 200,000 records.
 
-    escapes dropped ─▶ only the marks " [ ] { } , kept ─▶ within strings or not (parity of ") ─▶ level (sum of brackets) ─▶ commas
+The count of members comes before decoding, because an object takes twenty times the two bytes of `{}`:
 
-Whole arrays, no loop over bytes: 16 MiB take about a tenth of a second, and three times their bytes. Invariant: of a text that is
-JSON up to some byte, what stands before that byte is counted rightly, so a decoder that stops there has made no more members.
+    drop escapes ─▶ keep only the marks " [ ] { } , ─▶ inside strings? (parity of ") ─▶ level (sum of brackets) ─▶ commas
+
+It works on whole arrays: 16 MiB take about a tenth of a second, and three times their size. Invariant: if a text is JSON up to some
+byte, the count is right up to that byte, so a decoder that stops there has made no more members.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from metadata.errors import InvalidArgument, TooLarge, did_you_mean
 from segments.records.batch_kernel import NewRecordTuple
 from segments.records.json_values import to_bytes
 
-# Of NDJSON, empty ones among them.
+# Lines of NDJSON, including empty ones.
 LINES_MAX: Final = 2 * RECORDS_MAX
 
-# `{}` and a comma, or a line break.
+# `{}`, and a comma or line break.
 _RECORD_BYTES_MIN: Final = 3
 _RECORDS_LEVEL: Final = 2
 
@@ -42,30 +43,32 @@ _NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
 
 
 class HeaderBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Decodes a header in a list."""
+
     key: str
     value: msgspec.Raw = _NULL
 
 
 class RecordBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Every record that can be sent."""
+    """Decodes any record."""
 
     key: msgspec.Raw = _NULL
     value: msgspec.Raw = _NULL
-    # dict[str, Raw] | list[HeaderBody] | None, decoded when they have been counted.
+    # dict[str, Raw] | list[HeaderBody] | None, decoded after they were counted.
     headers: msgspec.Raw = _NULL
     partition: int | None = None
     timestamp: int | None = None
 
 
 class PlainRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What most records are: a key of text, a value of anything."""
+    """Decodes a record with a text key and any value, which most records are."""
 
     key: str | None = None
     value: msgspec.Raw = _NULL
 
 
 class TextRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Text alone, which msgspec decodes faster than we could cut it out."""
+    """Decodes a record of text alone, which is faster than copying a raw value."""
 
     key: str | None = None
     value: str | None = None
@@ -75,12 +78,16 @@ _Record = TypeVar("_Record")
 
 
 class ProduceBody(msgspec.Struct, Generic[_Record], forbid_unknown_fields=True):
+    """Decodes a whole JSON body."""
+
     records: list[_Record]
 
 
 class ParsedRecords(NamedTuple):
+    """Holds the records of a request."""
+
     records: list[NewRecordTuple]
-    # What each record asks for; None where none does.
+    # The partition that each record names; None if no record names one.
     own_partitions: list[int | None] | None
 
 
@@ -95,7 +102,7 @@ _headers = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[HeaderBody] | None
 
 
 def parse_json(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
-    """`now_ms` is the timestamp of records without one. InvalidArgument, TooLarge."""
+    """Decodes a JSON body. `now_ms` is the timestamp of records without one. Raises InvalidArgument, TooLarge."""
     check_utf8(body)
     if _may_hold_too_many(body):
         _check_count(members_at_most(body, level=_RECORDS_LEVEL))
@@ -110,33 +117,33 @@ def parse_json(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
 
 
 def parse_ndjson(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
-    """The same of NDJSON. Empty lines are skipped."""
+    """Decodes NDJSON as parse_json does JSON. Skips empty lines."""
     check_utf8(body)
     line_count = 1 + body.count(b"\n")
     if line_count > LINES_MAX:
-        raise TooLarge(f"the request has {line_count} lines; {RECORDS_MAX} are taken", hint=_FEWER)
+        raise TooLarge(f"the request has {line_count} lines; at most {RECORDS_MAX} are accepted", hint=_FEWER)
     lines = body.split(b"\n")
-    if not _may_hold_too_many(body):  # or one line holds several records: those below are decoded one by one
+    if not _may_hold_too_many(body):  # else one line may hold several records, which _decoded_lines decodes one by one
         try:
             simple = _simple(lambda: _text_line.decode_lines(body), lambda: _plain_line.decode_lines(body), now_ms)
             if simple is not None and len(simple.records) == len(lines) - lines.count(b""):
                 return simple
         except (msgspec.DecodeError, RecursionError):
-            pass  # found again below, with the number of its line
+            pass  # raised again below, with the number of its line
     return _parsed(_decoded_lines(lines), "line {}", now_ms=now_ms, headers_max=headers_max)
 
 
 def _may_hold_too_many(body: bytes) -> bool:
-    """Whether more records than are taken may be in it: each has a bracket, but so have objects and text within one."""
+    """Returns whether the body may have too many records: each has a bracket, but objects and text within one may as well."""
     return len(body) > _RECORD_BYTES_MIN * RECORDS_MAX and body.count(b"{") > RECORDS_MAX
 
 
 def _simple(
     text_records: Callable[[], list[TextRecord]], plain_records: Callable[[], list[PlainRecord]], now_ms: int
 ) -> ParsedRecords | None:
-    """The records where they are plain, three to ten times faster than through RecordBody; None where they are not.
+    """Returns the records if all are simple, three to ten times faster than through RecordBody; else None.
 
-    That they are not is mostly found out at the first. Raises DecodeError where the body is no JSON.
+    Mostly the first record shows that they are not simple. Raises DecodeError if the body is not JSON.
     """
     try:
         texts = text_records()
@@ -171,26 +178,28 @@ def _decoded_lines(lines: list[bytes]) -> Iterable[tuple[int, RecordBody]]:
                 raise _refusal(error, f"line {number}", line) from None
 
 
-def _parsed(bodies: Iterable[tuple[int, RecordBody]], place: str, *, now_ms: int, headers_max: int) -> ParsedRecords:
-    """Of records with their numbers, which errors tell in the form of `place`."""
+def _parsed(bodies: Iterable[tuple[int, RecordBody]], label: str, *, now_ms: int, headers_max: int) -> ParsedRecords:
+    """Encodes numbered records. Errors name a record by its number in the format `label`."""
     records: list[NewRecordTuple] = []
     partitions: list[int | None] = []
     header_count = 0
     for number, body in bodies:
         if len(records) == RECORDS_MAX:
-            raise TooLarge(f"the request has more than {RECORDS_MAX} records; {RECORDS_MAX} are taken", hint=_FEWER)
+            raise TooLarge(f"the request has more than {RECORDS_MAX} records", hint=_FEWER)
         try:
             headers = _NO_HEADERS if body.headers is _NULL else _header_tuples(body.headers, headers_max)
             if headers and (header_count := header_count + len(headers)) > HEADERS_MAX:
-                raise TooLarge(f"the request has {header_count} headers by here; {HEADERS_MAX} are taken", hint=_FEWER)
+                raise TooLarge(
+                    f"the request has {header_count} headers up to this record; at most {HEADERS_MAX} are accepted", hint=_FEWER
+                )
             timestamp_ms = now_ms if body.timestamp is None else body.timestamp
             records.append((to_bytes(body.key), to_bytes(body.value), headers, timestamp_ms))
             partitions.append(body.partition)
         except (InvalidArgument, TooLarge) as error:
-            where = place.format(number)
+            where = label.format(number)
             raise type(error)(f"{where}: {error.message}", hint=error.hint, record=len(records)) from None
         except (msgspec.DecodeError, UnicodeEncodeError) as error:  # a lone surrogate in a string
-            where = place.format(number)
+            where = label.format(number)
             raise InvalidArgument(f"{where} can't be stored as UTF-8: {error}", record=len(records)) from None
     _check_count(len(records))
     return ParsedRecords(records, partitions if any(partition is not None for partition in partitions) else None)
@@ -214,7 +223,7 @@ def _header_tuples(raw: msgspec.Raw, headers_max: int) -> tuple[tuple[str, bytes
     return tuple((header.key, to_bytes(header.value)) for header in headers)
 
 
-# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _FEWER: Final = "Send fewer records per request."
 _EXAMPLE: Final = '{"records": [{"key": "7", "value": {"id": 7}}]}'
@@ -232,17 +241,18 @@ def _check_count(count: int) -> None:
     if count == 0:
         raise InvalidArgument("the request has no records", hint=_HINTS[""])
     if count > RECORDS_MAX:
-        raise TooLarge(f"the request has {count} records; {RECORDS_MAX} are taken", hint=_FEWER)
+        raise TooLarge(f"the request has {count} records; at most {RECORDS_MAX} are accepted", hint=_FEWER)
 
 
 def _too_many_headers(count: int, headers_max: int) -> TooLarge:
     return TooLarge(
-        f"it has {count} headers; {headers_max} are taken", hint="Send fewer headers, or raise the broker's record_headers_max."
+        f"it has {count} headers; at most {headers_max} are accepted",
+        hint="Send fewer headers, or raise the broker's record_headers_max.",
     )
 
 
 def _refusal(error: Exception, whole: str, text: bytes) -> InvalidArgument:
-    """`whole` is what the text is called: the body, line 3."""
+    """Translates a decoder's error. `whole` names the text: the body, line 3."""
     if isinstance(error, RecursionError):
         return InvalidArgument(f"{whole} is nested too deeply", hint="Nest less than 900 levels, or send the value as a string.")
     if not isinstance(error, msgspec.ValidationError):
@@ -256,11 +266,11 @@ def _refusal(error: Exception, whole: str, text: bytes) -> InvalidArgument:
 
 
 def _hint(fault: FieldError, *, of_record: bool) -> str:
-    """`of_record`: what was decoded is a record, and not a body of records."""
+    """Returns a hint. `of_record` is True if a single record was decoded."""
     if not of_record and not fault.path.startswith("records["):
         return _HINTS[""]
     if fault.unknown_field == "records":
-        return "Records behind each other in a list go with Content-Type: application/json."
+        return "Send a list of records with Content-Type: application/json."
     if fault.unknown_field is not None:
         return did_you_mean(fault.unknown_field, _FIELDS) or f"A record has the fields {', '.join(_FIELDS)}."
     return _HINTS.get(fault.path.rpartition(".")[2], _HINTS["record"])
@@ -268,7 +278,7 @@ def _hint(fault: FieldError, *, of_record: bool) -> str:
 
 _QUOTE, _COMMA = b'",'
 _NO_MARKS: Final = bytes(set(range(256)) - set(b'"[]{},'))
-# Taken at a time: the levels take four bytes for each mark.
+# Marks that are counted at a time; their levels take four bytes each.
 _CHUNK_BYTES: Final = 1 << 20
 
 _STEPS: Final = np.zeros(256, np.int8)
@@ -277,12 +287,12 @@ _STEPS[list(b"]}")] = -1
 
 
 def members_at_most(text: bytes, *, level: int) -> int:
-    """The members of the array or object that begins within `level` brackets, its own included: never less than a decoder finds.
+    """Returns an upper bound for the members of the first array or object that begins within `level` brackets, its own included.
 
-    Of a text that is one array or object its members are at level 1; in `{"records": […]}` the records are at level 2. An empty
-    one counts as one; where several stand at this level (which no body of ours has), theirs are taken together.
+    The members of a text that is one array or object are at level 1; the records in `{"records": […]}` are at level 2. An empty one
+    counts as one. If several stand at this level, which no valid body has, their members are added.
     """
-    if b"\\" in text:  # escapes stand within strings alone, and from the left each takes the byte behind it
+    if b"\\" in text:  # escapes occur only within strings; from the left, each includes the next byte
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = text.translate(None, delete=_NO_MARKS)
     commas = present_level = 0

@@ -1,16 +1,16 @@
 """Answers POST /v1/topics/{topic}/records, for four kinds of bodies.
 
-    announced length ─▶ room in the buffer ─▶ body ─▶ records ─▶ partitions, batches ─▶ append ─▶ outcome ─▶ answer
-    413                 429                   408     400, 413   404                    409, 412, 422     503, 504
+    announced length ─▶ admission ─▶ body ─▶ records ─▶ partitions, batches ─▶ append ─▶ outcome ─▶ answer
+    413                 429          408     400, 413   404                    409, 412, 422     503, 504
 
-An answer of thousands of results is encoded once there is room for it (records/response_budget.py), which it holds until the client
-has read it. Its records are written already. So it waits as long as the client stays, and is never refused.
-
-    application/json · application/x-ndjson · application/vnd.apache.arrow.stream      cut into batches here
+    application/json · application/x-ndjson · application/vnd.apache.arrow.stream      encoded into batches here
     application/vnd.tidelog.record-batch                                               one ready batch, for ?partition=
 
-Invariants: nothing of a request is appended before all of it was read, checked and encoded. A request that waits for a commit, or
-for room, holds nothing of its records.
+A long answer is encoded once it has reserved memory (records/response_budget.py), and holds the reservation until the client has
+read it. The records are already written, so the answer waits as long as the client stays, and is never refused.
+
+Invariants: nothing of a request is appended before its whole body was read, checked and encoded. A request that waits for a commit,
+or for memory, holds none of its records.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ NDJSON: Final = "application/x-ndjson"
 ARROW: Final = arrow_body.CONTENT_TYPE
 RECORD_BATCH: Final = "application/vnd.tidelog.record-batch"
 
+# A larger body is parsed in a thread, and an answer with more records encoded in one, so that other requests do not wait.
 THREAD_BYTES: Final = 256 << 10
-# A body with more is parsed in a thread, and its answer encoded in one, so that other requests are served meanwhile.
 THREAD_RECORDS: Final = 1_000
 
 _BODIES: Final = (JSON, NDJSON, ARROW, RECORD_BATCH)
@@ -86,17 +86,17 @@ _ENCODE: Final = {JSON: results_as_json, NDJSON: results_as_lines, ARROW: result
 _ACKS: Final = {"all": Acks.ALL, "-1": Acks.ALL, "leader": Acks.LEADER, "1": Acks.LEADER, "none": Acks.NONE, "0": Acks.NONE}
 _QUERY: Final = frozenset({"acks", "timeout_ms", "partition", "expected_offset", "producer_id", "producer_epoch", "base_sequence"})
 
-# Of a record, and some of its value.
+# Colons or line breaks of a record with a small value.
 _MEMBERS: Final = 4
 
-# Longer than any reader holds its room, because a reader that is too slow is disconnected.
+# Longer than any client holds its reservation, because slow clients are disconnected.
 UNBOUNDED_WAIT_S: Final = 86_400.0
 
 _Work = TypeVar("_Work")
 
 
 class Options(NamedTuple):
-    """Holds what the query and the headers say; `partition` and the producer decide how records are routed, before any append."""
+    """Holds the options in the query and the headers."""
 
     acks: Acks
     deadline: Deadline
@@ -107,7 +107,7 @@ class Options(NamedTuple):
 
 
 class HttpProduce:
-    """Answers produce requests over HTTP. The HTTP listener's responses share the memory of `room`."""
+    """Answers produce requests over HTTP. The HTTP listener's responses share the memory of `budget`."""
 
     def __init__(self, broker: BrokerApi, budget: ResponseBudget) -> None:
         self._broker = broker
@@ -137,10 +137,10 @@ class HttpProduce:
                 bytes_max=settings.request_bytes_max,
                 timeout_s=settings.body_read_timeout_ms / 1000,
             )
-            check_topic(topic)  # a right or a key may have been taken back while the body came
+            check_topic(topic)  # a right or key may have been revoked while the body arrived
             plan, target = await self._append(produce, target, media_type, body, options, admission)
         size_bytes = len(body)
-        del body  # the log's buffer holds the batches, and counts them
+        del body  # the log's buffer holds the batches, and accounts for them
         found = await self._outcomes(produce, target, options, size_bytes)
         del produce  # its segments are no longer needed
         await self._answer(request, media_type, answer_type, plan, found, options.acks)
@@ -218,7 +218,7 @@ class HttpProduce:
         try:
             keyed = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
         except (TooLarge, InvalidTimestamp):
-            await log.check_not_sealed()  # else the next leader may have taken what is refused here
+            await log.check_not_sealed()  # else the next leader may have written what is refused here
             raise
         return keyed.plan, keyed.continues
 
@@ -229,7 +229,7 @@ class HttpProduce:
             await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=deadline.left_s())
 
     async def _reserve(self, bytes_count: int, reservation: Reservation) -> None:
-        """Waits for room for a whole answer. At a stop the answer needs none: the client must learn what was written."""
+        """Reserves memory for a whole answer. During a stop it exceeds the budget: the client must learn what was written."""
         try:
             await reservation.ask(bytes_count, bytes_least=bytes_count, timeout_s=UNBOUNDED_WAIT_S)
         except Throttled:
@@ -282,7 +282,7 @@ class HttpProduce:
         )
 
     async def _run(self, work: Callable[[], _Work], *, takes_long: bool) -> _Work:
-        """Does the work in a thread where it takes long, else at once, so that nothing else runs meanwhile."""
+        """Runs long work in a thread, and other work at once."""
         return await self._threads.run(work) if takes_long else work()
 
     async def _ready_batch(self, body: bytes, options: Options, target: AppendTarget, log: LogService) -> Plan:
@@ -338,12 +338,12 @@ def takes_long(media_type: str, body: bytes) -> bool:
 
 
 def _check_sizes(keyed: KeyedPlan, target: AppendTarget) -> None:
-    """Raises TooLarge for a batch that is still to be written. A repeat passes, even where the topic takes less now."""
+    """Raises TooLarge for a batch that is still to be written. A repeat passes, even if the topic accepts less now."""
     bytes_max = target.batch_bytes_max
     for partition, batch, _ in keyed.plan.batches:
         if len(batch) > bytes_max and partition not in keyed.written:
             raise TooLarge(
-                f"the records of partition {partition.partition} take {len(batch)} bytes as a batch; the topic takes {bytes_max}",
+                f"the records of partition {partition.partition} take {len(batch)} bytes as a batch; the topic accepts {bytes_max}",
                 size=len(batch),
                 bytes_max=bytes_max,
             )
@@ -358,7 +358,7 @@ def _add_retry_hints(failed: Iterable[TidelogError], options: Options) -> None:
             error.hint = (
                 "Read back before you retry. With an Idempotency-Key a retry would be safe."
                 if options.idempotency_key is None
-                else "Retry the same request with the same Idempotency-Key: what was written is not written again."
+                else "Retry the same request with the same Idempotency-Key: it is written only once."
             )
 
 

@@ -5,7 +5,7 @@
     columns partition int32, offset int64, error string (a code)                         Arrow stream
     {"results": [{"partition": 0, "offset": 17, "count": 500}]}                          for a ready batch, always JSON
 
-`duplicate` is there, and true, where a repeat is answered with the offset of the first attempt. With acks=none there is no offset.
+`duplicate` is true, and else absent, if a repeated batch has the offset of its first attempt. With acks=none there is no offset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProduceResult(msgspec.Struct, omit_defaults=True, gc=False):
 
     partition: int
     offset: int | None = None
-    # Records of a ready batch, which lie at `offset` and behind it.
+    # The number of records of a ready batch, which begin at `offset`.
     count: int | None = None
     duplicate: bool = False
     error: dict[str, Member] | None = None
@@ -41,11 +41,10 @@ class _Results(msgspec.Struct):
     results: list[ProduceResult]
 
 
-# What an answer takes beside its results; of an Arrow stream most is its schema.
+# Bound of the size of an answer beside its results; most of it is the schema of an Arrow stream.
 _ENVELOPE_BYTES: Final = 1 << 10
 
 _encoder = msgspec.json.Encoder()
-
 ARROW_SCHEMA = pa.schema([pa.field("partition", pa.int32()), pa.field("offset", pa.int64()), pa.field("error", pa.string())])
 
 

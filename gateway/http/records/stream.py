@@ -1,17 +1,18 @@
-"""Records as they come, to one client: server-sent events or lines, of one partition or of all.
+"""Streams records to one client as server-sent events or lines, from one partition or all.
 
-    look: one batch ─▶ nothing for a while: ping, or the end
-       ▲        └────▶ records: ask for room ─▶ fetch all partitions from their positions ─▶ send, and move the positions
-       └────────────────────────────────────────────────────────────────────────────────────────┘
+    probe ─▶ nothing for a while: ping, or the end
+      ▲  └─▶ records: reserve memory ─▶ fetch all partitions from their positions ─▶ send, and move the positions
+      └────────────────────────────────────────────────────────────────────────────────────────┘
 
-A stream goes on until the client hangs up, the broker stops, `max_records` were sent, or nothing new came for `wait_ms`. Over all
-partitions it goes on with the others while some have no leader, and with these once they have one; it does not end by silence
-meanwhile. Where a failover would be over and there is none, that is told, and ends it. Its events carry ids
-(event_ids.py), so that a client that lost it resumes with Last-Event-ID and misses nothing. The first event has an id and no data:
-a client that is cut off before the first record resumes where its stream began, and not at a later end of the log.
+A stream ends when the client disconnects, the broker stops, `max_records` were sent, or no record came for `wait_ms`. A stream over
+all partitions continues while some have no leader, does not end by silence meanwhile, and reads these once they have one. If a
+partition has no leader for longer than a failover takes, the stream ends with that error.
 
-Invariants: within a partition records come in order, each once; a stream holds room for one answer while that is on its way, and
-none while it waits; a reader that does not take what is sent is cut off, and stops nobody else.
+Events carry ids (event_ids.py), so that a client resumes with Last-Event-ID and misses nothing. The first event has an id and no
+data: a client that is disconnected before the first record resumes where its stream began, and not at a later end of the log.
+
+Invariants: records of a partition come in order, each once. A stream reserves memory for one chunk while it sends it, and none
+while it waits. A client that does not read is disconnected, and delays no other.
 """
 
 from __future__ import annotations
@@ -37,35 +38,37 @@ from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
-# Below the idle time-out of common proxies.
+# Shorter than the idle timeout of common proxies.
 PING_MS: Final = 15_000
-# Between looks of a stream that ends once it has seen the partitions that have no leader at the moment.
+# The longest probe of a stream that would end by silence, but for partitions without a leader.
 LEADERLESS_PROBE_MS: Final = 500
 LEADERLESS_PAUSE_S: Final = 0.02
 
 
 class Limits(NamedTuple):
-    """What a reader asks for, within the broker's bounds."""
+    """Holds the limits and formats of a read, within the broker's bounds. `records_max` None: no limit."""
 
     records_max: int | None
     bytes_max: int
     # None: a single answer does not wait, a stream does not end.
     wait_ms: int | None
     formats: Formats
-    # Of the reader: see cluster_log.places_bytes_min.
+    # The rack of the client: see LogService.places_bytes_min.
     client_rack: str = ""
 
 
 class Chunk(NamedTuple):
-    """What was fetched, as it goes out."""
+    """Holds encoded records, and the positions after them."""
 
-    chunk: bytes
-    # Of every partition: where to read on.
+    body: bytes
+    # The next offset to read, for every partition.
     positions: dict[int, int]
     record_count: int
 
 
 class RecordStream:
+    """Streams the records of one topic to one client."""
+
     def __init__(
         self,
         broker: BrokerApi,
@@ -77,7 +80,7 @@ class RecordStream:
         *,
         one_partition: bool,
     ) -> None:
-        """`positions`: the offset to read next, by partition. `one_partition`: partitions that are added are not read."""
+        """`positions` are the next offsets by partition. With `one_partition`, partitions that are added later are not read."""
         self._broker = broker
         self._waits = waits
         self._budget = budget
@@ -86,13 +89,13 @@ class RecordStream:
         self._limits = limits
         self._one_partition = one_partition
         self._records_left = limits.records_max
+        # When each partition without a leader was first found so, on the loop's clock.
         self._leaderless_since_s: dict[int, float] = {}
-        """Partitions that nobody leads at the moment."""
+        # Partitions that were added since, and not read yet.
         self._added: set[int] = set()
-        """Partitions that were added since, of which nothing was answered yet."""
 
     async def send(self, request: Request, *, events: bool) -> None:
-        """Raises what the first look meets (OutOfRange and so on), before the answer begins; later errors end the stream."""
+        """Streams until the end. Raises the errors of the first probe, before the answer begins; later errors end the stream."""
         found = await self._probe(wait_ms=0)
         content_type = b"text/event-stream" if events else b"application/x-ndjson"
         await request.begin_stream([(b"content-type", content_type)])
@@ -128,11 +131,11 @@ class RecordStream:
             await self._stream(request, encoding.error_event(members) if events else encoding.error_line(members))
 
     async def _probe(self, *, wait_ms: int) -> bool:
-        """Whether there are records to send. Who waits for them holds none: they are fetched when there is room for them."""
+        """Returns whether there are records. Holds none while it waits; they are fetched once memory is reserved."""
         return any(answer.size_bytes for answer in (await self._fetch(bytes_max=1, wait_ms=wait_ms)).values())
 
     async def _send_next(self, request: Request, events: bool) -> None:
-        """What there is, as much as there is room for. Where there is no room in time, a sign of life: the stream goes on."""
+        """Sends one chunk. If no memory is free in time, sends a ping instead, and the stream continues."""
         with self._budget.place() as reservation:
             try:
                 await reservation.ask(room_for(self._limits.bytes_max), timeout_s=PING_MS / 1000)
@@ -141,17 +144,17 @@ class RecordStream:
                     await self._stream(request, encoding.PING)
                 return
             chunk = await self._next(reservation, events)
-            reservation.keep(len(chunk.chunk))
-            self._broker.metrics.traffic.http.fetched(records=chunk.record_count, answer_bytes=len(chunk.chunk))
-            await self._stream(request, chunk.chunk)
+            reservation.keep(len(chunk.body))
+            self._broker.metrics.traffic.http.fetched(records=chunk.record_count, answer_bytes=len(chunk.body))
+            await self._stream(request, chunk.body)
         self._positions = chunk.positions
         if self._records_left is not None:
             self._records_left -= chunk.record_count
         first = next(iter(self._positions))
-        self._positions[first] = self._positions.pop(first)  # the next comes first, so that none starves the others
+        self._positions[first] = self._positions.pop(first)  # rotates, so that no partition starves the others
 
     async def _next(self, reservation: Reservation, events: bool) -> Chunk:
-        """The next chunk. The batches that it was made from are let go before it is sent."""
+        """Returns the next chunk; the fetched batches are released before it is sent."""
         fetched = await self._fetch(bytes_max=min(self._limits.bytes_max, reservation.bytes_held), wait_ms=0)
         decompressed_bytes_max = self._broker.cluster_log.settings.decompressed_bytes_max
         return await self._budget.opened(
@@ -159,7 +162,7 @@ class RecordStream:
         )
 
     async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, FetchResult]:
-        """One answer for each partition that has a leader. Raises other errors, and that there was none for too long."""
+        """Fetches from each partition with a leader. Raises other errors, and those of partitions without a leader for too long."""
         places_bytes_min = self._broker.cluster_log.places_bytes_min(self._limits.client_rack)
         targets = [
             FetchTarget(partition_of(self._topic, partition), offset, bytes_max, places_bytes_min=places_bytes_min)
@@ -173,7 +176,7 @@ class RecordStream:
                 self._added.discard(partition)
                 fetched[partition] = answer
                 continue
-            if isinstance(answer, OutOfRange) and partition in self._added:  # its first records were deleted already
+            if isinstance(answer, OutOfRange) and partition in self._added:  # its first records were already deleted
                 self._positions[partition] = int(answer.details["log_start_offset"])
                 continue
             now_s = asyncio.get_running_loop().time()
@@ -185,11 +188,11 @@ class RecordStream:
             ):
                 raise named(answer, self._topic)
         if wait_ms and self._leaderless_since_s and not any(answer.size_bytes for answer in fetched.values()):
-            await asyncio.sleep(LEADERLESS_PAUSE_S)  # who has nobody to wait for answers at once
+            await asyncio.sleep(LEADERLESS_PAUSE_S)  # a fetch without any leader returns at once
         return fetched
 
     def _encode(self, fetched: dict[int, FetchResult], events: bool, bytes_max: int, decompressed_bytes_max: int) -> Chunk:
-        """The records of one partition after the other, up to `bytes_max`. May run in a thread: nothing here changes meanwhile."""
+        """Encodes the records of one partition after the other, up to `bytes_max`. May run in a thread."""
         pieces: list[bytes] = []
         positions = dict(self._positions)
         record_count = 0
@@ -215,7 +218,7 @@ class RecordStream:
         return lambda records: encoding.as_lines(records, partition, self._limits.formats)
 
     def _as_events(self, partition: int, positions: dict[int, int]) -> Encode:
-        """With the ids that resume behind each of the records, as encode_event_id makes them."""
+        """Returns an encoder of events, whose ids name the position after each record, as encode_event_id does."""
         before = "".join(f"{at}:{next_offset}," for at, next_offset in sorted(positions.items()) if at < partition)
         after = "".join(f",{at}:{next_offset}" for at, next_offset in sorted(positions.items()) if at > partition)
 
@@ -228,7 +231,7 @@ class RecordStream:
         await paced_response.stream_paced(request, chunk, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
     def _follow_topic(self) -> None:
-        """Partitions that were added since are read from their beginning. UnknownTopic where the topic was deleted."""
+        """Begins to read partitions that were added. Raises UnknownTopic if the topic was deleted."""
         topic = topic_named(self._broker, self._topic.name)
         if topic.id != self._topic.id:
             raise UnknownTopic(f"topic {topic.name} was deleted", topic=topic.name)

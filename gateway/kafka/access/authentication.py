@@ -24,7 +24,7 @@ import struct
 from typing import Final, NamedTuple
 
 from gateway.access.authentication import ScramIdentity
-from gateway.access.authorization import Principal
+from gateway.access.authorization import CallOrigin, Principal
 from gateway.access.guard import AccessGuard
 from gateway.kafka.access.sasl import (
     OAUTH_REFUSAL,
@@ -116,9 +116,7 @@ class KafkaAuthentication:
             error = Unauthenticated("the client has not authenticated again in time", hint="Use a client with KIP-368.")
         else:
             return
-        self._guard.record_refused(
-            connection.authenticated, error, listener=_LISTENER, address=connection.client_host, action=action
-        )
+        self._guard.record_refused(connection.authenticated, error, CallOrigin(_LISTENER, action, connection.client_host))
         raise error
 
     def takes_bare_tokens(self, connection: KafkaConnection) -> bool:
@@ -253,7 +251,7 @@ class KafkaAuthentication:
             session.mechanism,
             error.message,
         )
-        self._guard.record_refused(None, error, listener=_LISTENER, address=connection.client_host, action=_ACTION)
+        self._guard.record_refused(None, error, CallOrigin(_LISTENER, _ACTION, connection.client_host))
         await asyncio.sleep(FAILURE_DELAY_S)
 
 

@@ -55,7 +55,7 @@ async def _audited(
             return await change()
         except TidelogError as error:
             return error.with_traceback(None)
-    part = guard.call_of(asked.caller, asked.needs, listener=asked.listener, action=asked.action, address=asked.address)
+    part = asked.part()
     part.validate_only = validate_only
     failure = "INTERNAL"
     try:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.access.authorization import AuthorizedCall, Principal, begin
+from gateway.access.authorization import AuthorizedCall, CallOrigin, Principal, begin
 from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
@@ -62,7 +62,7 @@ def asks(method: str, work: Callable[[GroupsService, Context], Awaitable[Any]], 
     async def main() -> Any:
         caller = Principal("billing", Book(*acls), lambda: 0, credential="API key")
         needs = GRPC_CALLS[f"/tidelog.v1.Groups/{method}"]
-        begin(AuthorizedCall(caller, needs, listener="grpc", action=method, address="", refusal=lambda *_: None))
+        begin(AuthorizedCall(caller, needs, CallOrigin("grpc", method, ""), refusal=lambda *_: None))
         return await work(GroupsService(broker, InterruptibleWaits()), context)
 
     return asyncio.run(main()), coordinator.asked
@@ -136,7 +136,7 @@ def test_a_cursor_commits_nothing_of_a_topic_that_the_caller_may_not_read(operat
         acl = Acl(principal="billing", operation=operation, resource="topic", name="orders")
         caller = Principal("billing", Book(GROUP, acl), lambda: 0, credential="API key")
         needs = HTTP_CALLS["POST", "/v1/groups/{group}/members/{member_id}/offsets"]
-        begin(AuthorizedCall(caller, needs, listener="http", action="", address="", refusal=lambda *_: None))
+        begin(AuthorizedCall(caller, needs, CallOrigin("http", "", ""), refusal=lambda *_: None))
         broker = cast(BrokerApi, SimpleNamespace(topic_cache=Topics(orders()), groups=SimpleNamespace(commit=commit)))
         cursor = Cursor(Generation(1), {P0: CursorEntry(7, must_stay=True)})
         await HttpGroupOffsets(broker).commit_cursor(MemberIdentity("g", MemberId("m"), NO_INSTANCE, Generation(1)), cursor)

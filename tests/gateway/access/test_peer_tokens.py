@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authenticator
-from gateway.access.authorization import AuthorizedCall, begin, check_group
+from gateway.access.authorization import AuthorizedCall, CallOrigin, begin, check_group
 from gateway.access.bootstrap import peer_metadata, unchecked_metadata
 from gateway.access.guard import AccessGuard
 from gateway.access.peer_tokens import (
@@ -248,7 +248,7 @@ class Guarding:
         )
 
     def begin(self, claim: PeerClaim, method: str) -> AuthorizedCall:
-        return self.guard.begin_forwarded(GRPC_CALLS[method], claim, listener="grpc", action=method, address="10.0.0.1")
+        return self.guard.begin_forwarded(GRPC_CALLS[method], claim, CallOrigin("grpc", method, "10.0.0.1"))
 
     async def refused(self, claim: PeerClaim, method: str) -> TidelogError:
         with pytest.raises(TidelogError) as refused:

@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from gateway.access.audit_log import LINES_MAX, AuditLog
+from gateway.access.audit_log import LINES_MAX, AuditLine, AuditLog
 from gateway.access.quotas import METERS_MAX, PrincipalQuotas, StreamUsage
 from gateway.proto import admin_pb2, log_pb2
 from metadata.access.quota import Quota
@@ -170,11 +170,11 @@ def test_lines_that_find_no_room_are_dropped_counted_and_told(tmp_path: Path) ->
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         for number in range(LINES_MAX + 7):
-            audit.record(outcome="ok", principal="a", request_id=str(number))
+            audit.record(AuditLine(outcome="ok", principal="a", request_id=str(number)))
         assert audit.counts.dropped == 7
         writing = asyncio.ensure_future(audit.run())
         await until(lambda: not audit.waiting)
-        audit.record(outcome="ok", request_id="last")
+        audit.record(AuditLine(outcome="ok", request_id="last"))
         writing.cancel()
         await asyncio.wait([writing])
 
@@ -190,7 +190,7 @@ def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
         for name in ("first", "second"):
-            audit.record(outcome="ok", request_id=name)
+            audit.record(AuditLine(outcome="ok", request_id=name))
             await until(lambda: not audit.waiting)
             (tmp_path / "audit").rename(tmp_path / name)
         writing.cancel()
@@ -210,10 +210,10 @@ def test_a_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path, capl
         audit = AuditLog(str(folder / "audit"), broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
         shutil.rmtree(folder)
-        audit.record(outcome="ok", request_id="lost")
+        audit.record(AuditLine(outcome="ok", request_id="lost"))
         await until(lambda: audit.counts.dropped == 1)
         folder.mkdir()
-        audit.record(outcome="ok", request_id="kept")
+        audit.record(AuditLine(outcome="ok", request_id="kept"))
         await until(lambda: audit.counts.written == 1)
         writing.cancel()
         await asyncio.wait([writing])
@@ -227,7 +227,7 @@ def test_a_full_disk_is_counted_as_lines_that_are_lost() -> None:
     async def scenario() -> None:
         audit = AuditLog("/dev/full", broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
-        audit.record(outcome="ok")
+        audit.record(AuditLine(outcome="ok"))
         await until(lambda: audit.counts.dropped == 1)
         assert audit.counts.written == 0
         writing.cancel()
@@ -240,7 +240,7 @@ def test_no_text_of_a_client_ends_the_log_or_makes_a_line_of_its_own(tmp_path: P
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())
-        audit.record(outcome="ok", principal="half \ud800", resources=['topic:a"}\n{"outcome":"ok"\r\x00\x85'])
+        audit.record(AuditLine(outcome="ok", principal="half \ud800", resources=('topic:a"}\n{"outcome":"ok"\r\x00\x85',)))
         await until(lambda: not audit.waiting)
         assert not writing.done()
         writing.cancel()
@@ -255,9 +255,9 @@ def test_a_crowd_of_strangers_leaves_room_for_what_is_done(tmp_path: Path) -> No
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         for _ in range(2 * LINES_MAX):
-            audit.record(outcome="UNAUTHENTICATED")
+            audit.record(AuditLine(outcome="UNAUTHENTICATED"))
         assert audit.counts.dropped == 2 * LINES_MAX - LINES_MAX // 2
-        audit.record(outcome="ok", principal="admin")
+        audit.record(AuditLine(outcome="ok", principal="admin"))
         writing = asyncio.ensure_future(audit.run())
         await until(lambda: not audit.waiting)
         writing.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.authorization import AuthorizedCall, Principal, begin
+from gateway.access.authorization import AuthorizedCall, CallOrigin, Principal, begin
 from gateway.access.permissions import HTTP_CALLS
 from gateway.http.request import Request
 from metadata.access.acl import Acl, Rights
@@ -36,7 +36,7 @@ def test_nothing_is_written_for_a_right_that_was_taken_back_while_the_body_came(
 
         async def produce() -> None:
             caller = Principal("billing", book, lambda: 0, credential="API key")
-            begin(AuthorizedCall(caller, HTTP_CALLS[ROUTE], listener="http", action="", address="", refusal=lambda *_: None))
+            begin(AuthorizedCall(caller, HTTP_CALLS[ROUTE], CallOrigin("http", "", ""), refusal=lambda *_: None))
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             request = Request({"method": "POST", "headers": headers, "query_string": b""}, receive, send)
             await cluster.brokers[0]._http.produce(request, "orders")

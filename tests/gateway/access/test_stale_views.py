@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gateway.access.authentication import Authenticator
-from gateway.access.authorization import AuthorizedCall
+from gateway.access.authorization import AuthorizedCall, CallOrigin
 from gateway.access.guard import AccessGuard
 from gateway.access.peer_tokens import FORWARDED_BY, PEER_KEY, PEER_PRINCIPAL, PeerClaim, PeerTokens
 from gateway.access.permissions import RequiredAccess
@@ -98,13 +98,13 @@ class World:
     async def begin(self, key: str, *, certificate: str = "", needs: RequiredAccess = READ) -> AuthorizedCall:
         shown = f"Bearer {key}" if key else ""
         subject = ClientSubject(subject=f"CN={certificate}", common_name=certificate) if certificate else None
-        return await self.guard.begin(needs, shown, lambda: subject, listener="http", action="GET", address="127.0.0.1")
+        return await self.guard.begin(needs, shown, lambda: subject, CallOrigin("http", "GET", "127.0.0.1"))
 
     def forwarded(self, key_id: str) -> AuthorizedCall:
         asserted: tuple[tuple[str, str], ...] = ((PEER_PRINCIPAL, "billing"), (PEER_KEY, key_id))
         token = self._peer("b2").sign("b1", FETCH, asserted)
         claim = PeerClaim(token, tuple(sorted((*asserted, (FORWARDED_BY, "b2")))))
-        return self.guard.begin_forwarded(READ, claim, listener="grpc", action=FETCH, address="127.0.0.1")
+        return self.guard.begin_forwarded(READ, claim, CallOrigin("grpc", FETCH, "127.0.0.1"))
 
     def _peer(self, broker_id: str) -> PeerTokens:
         return PeerTokens(Secret("of the cluster"), cluster_id="c", broker_id=broker_id, now_ms=virtual_loop().now_ms)

@@ -57,7 +57,7 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
 )
 def test_a_cursor_of_another_is_refused(other: CursorOwner) -> None:
     text = encode_cursor(Cursor(Generation(3), {}), OWNER)
-    with pytest.raises(InvalidArgument, match="not one that this member was given"):
+    with pytest.raises(InvalidArgument, match="not issued to this member"):
         decode_cursor(text, other)
 
 

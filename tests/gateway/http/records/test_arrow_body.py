@@ -166,7 +166,7 @@ def test_a_short_body_that_becomes_long_is_refused_before_it_does() -> None:
 
 
 def test_too_many_records_are_refused() -> None:
-    with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
+    with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are accepted"):
         parsed(stream(pa.table({"value": pa.array([""] * (RECORDS_MAX + 1))}), rows_max=RECORDS_MAX))
 
 

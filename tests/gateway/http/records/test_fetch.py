@@ -124,7 +124,7 @@ def test_an_offset_out_of_range_is_a_416_with_the_range(tmp_path: Path) -> None:
         told = answer.json
         assert (answer.status, told["code"], told["log_start_offset"], told["high_watermark"]) == (416, "OFFSET_OUT_OF_RANGE", 0, 5)
         assert told["detail"] == "single/0 holds offsets 0 to 4; 6 was asked for"
-        assert told["hint"] == "Ask for offset=earliest (0), or for offset=latest (5) to get what comes next."
+        assert told["hint"] == "Read from offset=earliest (0), or from offset=latest (5) for new records only."
         assert answer.headers["content-range"] == "offsets */5"
         for accept in ("application/x-ndjson", "text/event-stream", "application/vnd.apache.arrow.stream"):
             assert await client.refused(client.get(f"{RECORDS}?offset=6", accept=accept)) == (416, "OFFSET_OUT_OF_RANGE")

@@ -114,10 +114,10 @@ def test_numbers_keep_their_text() -> None:
         (b'{"records":[{},1]}', r"^records\[1\] must be an object; it is a whole number$"),
         (b'{"records":[{"partition":"1"}]}', r"^records\[0\]\.partition must be a whole number or null; it is a string$"),
         (b'{"records":[{"partition":1.5}]}', r"^records\[0\]\.partition must be .*; it is a number with a point or an exponent$"),
-        (b'{"records":[{"partition":1e400}]}', r"^records\[0\]\.partition can't be taken: number out of range$"),
+        (b'{"records":[{"partition":1e400}]}', r"^records\[0\]\.partition is not valid: number out of range$"),
         (
             b'{"records":[{"partition":' + b"9" * 5000 + b"}]}",
-            r"^records\[0\]\.partition can't be taken: integer value out of range$",
+            r"^records\[0\]\.partition is not valid: integer value out of range$",
         ),
         (b'{"records":[{"headers":[{"value":1}]}]}', r"^records\[0\]: headers\[0\] lacks the field 'key'$"),
         (b'{"records":[{"headers":[{"key":1}]}]}', r"^records\[0\]: headers\[0\]\.key must be a string; it is a whole number$"),
@@ -187,15 +187,15 @@ def test_empty_lines_and_carriage_returns_are_skipped() -> None:
 
 
 def test_too_many_headers_or_records_are_refused() -> None:
-    with pytest.raises(TooLarge, match=r"records\[1\]: it has 11 headers; 10 are taken"):
+    with pytest.raises(TooLarge, match=r"records\[1\]: it has 11 headers; at most 10 are accepted"):
         parsed([{}, {"headers": {str(number): 1 for number in range(11)}}])
-    with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
+    with pytest.raises(TooLarge, match=rf"{RECORDS_MAX} (are accepted|records)$"):
         parse_json(b'{"records":[' + b"{}," * RECORDS_MAX + b"{}]}", now_ms=NOW, headers_max=10)
-    with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
+    with pytest.raises(TooLarge, match=rf"{RECORDS_MAX} (are accepted|records)$"):
         parse_ndjson(b"{}\n" * (RECORDS_MAX + 1), now_ms=NOW, headers_max=10)
-    with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
+    with pytest.raises(TooLarge, match=rf"{RECORDS_MAX} (are accepted|records)$"):
         parse_ndjson(b"\n" * (3 * RECORDS_MAX), now_ms=NOW, headers_max=10)
-    with pytest.raises(TooLarge, match=r"^line 401: the request has 401000 headers by here; 400000 are taken"):
+    with pytest.raises(TooLarge, match=r"^line 401: the request has 401000 headers up to this record; at most 400000 are accepted"):
         parse_ndjson(b'{"headers":[%b]}\n' % b",".join([b'{"key":"a"}'] * 1000) * 500, now_ms=NOW, headers_max=1000)
 
 

@@ -303,7 +303,7 @@ def test_whoever_produces_to_the_path_of_a_partition_is_told_how(tmp_path: Path)
             assert (answer.status, answer.headers["allow"]) == (405, "GET")
             assert answer.json["hint"] == "Produce with POST /v1/topics/orders/records?partition=2."
         assert (await client.ask("PUT", ORDERS)).json["hint"] == "Produce with POST /v1/topics/orders/records."
-        assert (await client.ask("DELETE", ORDERS)).json["hint"] == "Possible: GET, POST."
+        assert (await client.ask("DELETE", ORDERS)).json["hint"] == "Supported: GET, POST."
 
     serve(tmp_path, scenario)
 

@@ -17,10 +17,6 @@ from tests.test_architecture import ROOT, parsed, product_modules
 NOT_YET = (
     "gateway/http/",
     "gateway/kafka/",
-    "metadata/",
-    "segments/",
-    "compaction/",
-    "tidelog/bucket/restore",
 )
 BANNED = re.compile(r"\b(?:told|anew|whoever|nobody|for ever|of before|by then|reckon\w*|so long|doors?)\b", re.IGNORECASE)
 FRAGMENT = re.compile(r"(?:Of|As|What|Where|The same|That|So|Who|Whether)\b")

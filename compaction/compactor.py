@@ -71,7 +71,7 @@ class Compactor:
         *,
         told: Callable[[str], None] = lambda text: log.info("%s", text),
     ) -> None:
-        """`told` is called with a line for people after each unit."""
+        """Passes a line of text to the callback after each unit of work; by default it is logged."""
         self._context = context
         self._notices = notices
         self._told = told

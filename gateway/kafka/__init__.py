@@ -10,7 +10,8 @@ Invariants:
 - Answers of a connection leave in the order of its requests, and its batches are appended in the order of their arrival.
 - An API is served only in a version that ApiVersions advertises.
 - All answers on one listener name a broker by the same number and the same address (leaders.py).
-- An error of one partition stands in its place in the answer; errors.py gives it a code that clients of that API expect.
+- An error of one partition has its place in the answer; errors.py gives it a code that clients of that API expect.
+- A request is handled only after its client has authenticated, if authentication is on (access/).
 
 Must not import gateway/http or gateway/grpc.
 """

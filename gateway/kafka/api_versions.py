@@ -1,8 +1,8 @@
-"""ApiVersions: what this broker speaks. It is answered before a client authenticates.
+"""Answers ApiVersions: the APIs and versions of this broker. Clients may ask before they authenticate.
 
-A client may ask in a version that this broker does not know. Then it is answered in version 0, with UNSUPPORTED_VERSION and the
-range of ApiVersions itself, so that it asks again in a version that both know (KIP-511). To close the connection would make
-clients retry.
+A request in a version that this broker does not know is answered in version 0, with UNSUPPORTED_VERSION and the range of
+ApiVersions itself, so that the client asks again in a version that both know (KIP-511). If the broker closed the connection, the
+client would retry in the same version.
 
 Source: KIP-35, KIP-511
 """

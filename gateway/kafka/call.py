@@ -1,4 +1,4 @@
-"""One request as its handler sees it, and the shape of a handler."""
+"""Defines a request as its handler sees it, and the shape of a handler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KafkaCall:
         self.connection = connection
         self.version = version
         self.client_id = client_id
-        # What the caller may do; None where authentication is off.
+        # The rights of the caller; None if authentication is off.
         self.authorized = authorized
         # Releases the memory of the answer once the client has received it. The handler sets it.
         self.release: Callable[[], None] | None = None
@@ -28,7 +28,7 @@ class KafkaCall:
 
 
 class Handler(NamedTuple):
-    """How one API is answered."""
+    """An API that a broker serves: its versions, and the function that answers it."""
 
     # The versions that this broker advertises.
     version_min: int

@@ -2,7 +2,7 @@
 
     bytes ─▶ frame_reader ─▶ begin (requests.py) ─┬▶ Produce: appended at once, in the order of arrival
                                                   └▶ any other: one after the other, in a task while there are some
-    decided ─▶ answers, oldest first ─▶ one write for all that are decided
+    decided ─▶ answers, oldest first ─▶ one write for all decided answers
 
 Kafka's own broker handles one request of a connection at a time. Here a Produce does not wait for the requests before it, since
 each commit takes a PUT; and a Fetch that waits for records ends as soon as another request arrives behind it.
@@ -16,8 +16,9 @@ A connection is not read while one of these holds:
     AUTHENTICATION   a message of its SASL exchange is handled
     STOPPING     the broker stops: what was begun is answered, then the connection is closed
 
-Invariants: answers leave in the order of their requests. What was received while the connection is not read is kept, in order,
-and is at most the shared buffer. Memory of an answer is released once the client has received it, or the connection is lost."""
+Invariants: answers leave in the order of their requests. Bytes that were received while the connection is not read are kept, in
+order, and are at most the shared buffer. Memory of an answer is released once the client has received it, or the connection is
+lost."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Hold(enum.IntFlag):
-    """Why a connection is not read."""
+    """A reason why a connection is not read."""
 
     ADMISSION = 1
     IN_FLIGHT = 2
@@ -67,7 +68,7 @@ class Hold(enum.IntFlag):
 
 
 class Answer:
-    """The place of one answer among those of its connection."""
+    """One answer in the order of its connection, open until `decide`."""
 
     __slots__ = ("buffers", "is_decided", "is_last", "release")
 
@@ -75,7 +76,7 @@ class Answer:
         self.is_decided = False
         # Whether the connection is closed once this answer is sent.
         self.is_last = False
-        # Nothing for a request that has no answer: Produce with acks=0.
+        # Empty for a request without an answer: Produce with acks=0.
         self.buffers: Sequence[Buffer] = ()
         # Releases the memory of the answer.
         self.release: Callable[[], None] | None = None
@@ -89,7 +90,7 @@ class HeldFrame(NamedTuple):
 
 
 class Requests(Protocol):
-    """What all connections of a broker share: how requests are admitted and handled (requests.py)."""
+    """Admits and handles the requests of all connections of a broker; requests.py implements it."""
 
     @property
     def shared_buffer(self) -> memoryview: ...
@@ -100,7 +101,7 @@ class Requests(Protocol):
     def closed(self, connection: KafkaConnection) -> None: ...
 
     def admit_now(self, announced: Announced) -> Admission | None:
-        """Reserves memory for a long frame; None where there is none at the moment."""
+        """Reserves memory for a long frame; returns None if none is free now."""
         ...
 
     async def admit(self, announced: Announced) -> Admission:
@@ -108,12 +109,12 @@ class Requests(Protocol):
         ...
 
     def begin(self, connection: KafkaConnection, frame: Frame, admission: Admission | None) -> None:
-        """Begins a request. Raises TidelogError where the connection must be closed."""
+        """Begins a request. Raises TidelogError if the connection must be closed."""
         ...
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """Receives requests, and sends their answers in order."""
+    """Receives the requests of one client, and sends their answers in order."""
 
     __slots__ = (
         "_admission",
@@ -175,7 +176,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.client_host = ""
         # Name and version of the client's library (KIP-511); empty until it says so.
         self.client_software = ""
-        # Who has authenticated. None: nobody yet, or the broker asks nobody.
+        # The authenticated client; None before it authenticates, or if authentication is off.
         self.authenticated: Principal | None = None
         # The state of a SASL exchange (authentication.py).
         self.sasl: Any = None
@@ -257,12 +258,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """True if no request is in progress."""
         return not self._answers and not self._lane and not self._held
 
     @property
     def awaits_bytes(self) -> bool:
-        """Whether a part of a request was received, and the client owes the rest."""
+        """True if only a part of a request was received."""
         return self._reader.is_torn and not self._holds
 
     def is_too_slow(self, now_s: float) -> bool:
@@ -270,13 +271,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._reader.bytes_missing > 0 and not self._holds and now_s > self._receive_ends_s
 
     def hold(self, why: Hold) -> None:
-        """Stops reading until `go_on` was called for each reason."""
+        """Stops reading for a reason, until `go_on` has removed all reasons."""
         if not self._holds and not self._is_ending:
             self.transport.pause_reading()
         self._holds |= why
 
     def go_on(self, why: Hold) -> None:
-        """Takes one reason away. Without any, goes on with what was received meanwhile, and reads again."""
+        """Removes one reason. Without any left, handles the frames received meanwhile, and reads again."""
         if not self._holds & why:
             return
         self._holds &= ~why
@@ -327,14 +328,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._worker = self._loop.create_task(self._work())
 
     def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs the work beside the others. It is cancelled when the connection is lost."""
+        """Runs the work beside that of other requests, and cancels it if the connection is lost."""
         task = self._loop.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     @property
     def others_wait(self) -> bool:
-        """Whether another request arrived behind the one that is handled now."""
+        """True if another request arrived behind the one that is handled now."""
         return bool(self._answers) and self._answers[-1] is not self._handled
 
     @contextmanager
@@ -349,7 +350,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._poll = None
 
     def throttle(self, wait_s: float) -> None:
-        """Reads nothing for a while: the longest of the waits that are under way."""
+        """Does not read the connection for this time, or until an earlier wait ends if that is later."""
         ends_s = self._loop.time() + wait_s
         if self._throttle is not None:
             if self._throttle.when() >= ends_s:
@@ -365,12 +366,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.close()
 
     def refuse(self, error: TidelogError) -> None:
-        """Closes the connection, because its client can't be answered: Kafka's protocol has no way to say why."""
+        """Closes the connection, because Kafka's protocol has no answer for this error; the log has the reason."""
         log.info("connection closed client=%s listener=%s: %s", self.client_host, self.listener.name, error.message)
         self._abort()
 
     def close(self) -> None:
-        """Closes the connection once what was written is sent, or the client does not receive it."""
+        """Closes the connection once all written bytes are sent, or its client has stopped receiving."""
         self.is_closed = True
         self.transport.close()
         if self._stall_timer is None and (bytes_left := self.transport.get_write_buffer_size()):
@@ -398,7 +399,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._receive_ends_s = self._loop.time() + wait_s
 
     def _accept_announced(self) -> None:
-        """Receives the announced frame where there is memory for it; else stops reading until there is."""
+        """Receives the announced frame if memory is free for it; else stops reading until it is."""
         while (announced := self._reader.announced) is not None and not self._holds:
             self._admission = self._requests.admit_now(announced)
             if self._admission is None:

@@ -1,6 +1,7 @@
 """Errors that only Kafka's protocol has, and the code of each error in an answer. Pure.
 
-The codes of the error tree stand in gateway/error_codes.py, by group of APIs. Here is what depends on the version of a request.
+gateway/error_codes.py has the codes of the error tree by group of APIs. This module replaces codes that the version of a request
+does not know.
 
 Source: https://kafka.apache.org/protocol#protocol_error_codes
 """
@@ -15,7 +16,7 @@ from metadata.errors import Denied, NotFound, OutcomeUnknown, Rejected, TidelogE
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's numbers of the errors that the listener names itself."""
+    """The numbers of those Kafka errors that the listener sets itself."""
 
     NONE = 0
     UNKNOWN_SERVER_ERROR = -1
@@ -53,7 +54,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class KafkaRejected(Rejected):
-    """A request that is wrong in terms of Kafka's protocol alone."""
+    """A request breaks a rule that only Kafka's protocol has."""
 
     kafka_code: ClassVar[ErrorCode] = ErrorCode.INVALID_REQUEST
 

@@ -1,13 +1,13 @@
-"""Fetch: whole record batches from an offset on, with a long poll that gives way to the next request.
+"""Answers Fetch: whole record batches from an offset on, with a long poll that ends when the next request arrives.
 
-    partitions ─▶ targets ─▶ what is there now ─▶ enough? ─▶ answer
+    partitions ─▶ targets ─▶ committed batches ─▶ enough? ─▶ answer
                                   └ no: wait without memory ─▶ memory for the answer ─▶ read ─▶ answer
 
-Clients move only by batches: the next offset is the last one of a batch + 1. So where an answer of the log steps over a gap and
-has no batch, an empty batch covers the gap (FetchResult.batches_from).
+Clients advance only by batches: the next offset is the last one of a batch + 1. So if the log's answer only passes a gap, an empty
+batch covers the gap (FetchResult.batches_from).
 
-Which partitions a fetch reads, and which of them its answer names, fetch_sessions.py decides (KIP-227): a full fetch is answered
-with all of them, in the order of the request.
+fetch_sessions.py decides which partitions a fetch reads, and which of them its answer names (KIP-227). The answer to a full fetch
+has all partitions, in the order of the request.
 
 Invariants: no offset at or above the high watermark is answered. An error of one partition delays no other. The buffers of an
 answer are counted until the client has received them."""
@@ -49,9 +49,9 @@ from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 FETCH: Final = 1
 VERSION_MIN: Final = 4
 VERSION_MAX: Final = 17
-# From here on topics are named by their ids.
+# From this version on topics are named by their ids.
 BY_ID: Final = 13
-# From here on a client can be sent to a broker of its rack (KIP-392).
+# From this version on a client can be sent to a broker of its rack (KIP-392).
 RACK_SINCE: Final = 11
 
 Found = FetchResult | TidelogError
@@ -61,7 +61,7 @@ class _Asked(NamedTuple):
     """One partition of a request."""
 
     request: FetchPartition
-    # Where to read; or why it can't be read.
+    # The range to read, or the error of the partition.
     target: FetchTarget | TidelogError
     partition: TopicPartition | None = None
     # The broker of the client's rack to read from instead.
@@ -179,7 +179,7 @@ class KafkaFetch:
                         seen_max = bytes_max if bytes_min > 1 else 1
                         await log.fetch(targets, bytes_max=seen_max, bytes_min=bytes_min, wait_ms_max=wait_ms)
             except (TimeoutError, Stopping):
-                pass  # another request arrived behind this one, or the broker stops: what is there is answered
+                pass  # another request arrived behind this one, or the broker stops: answer now
         try:
             await place.ask(bytes_max, bytes_least=settings.message_bytes_max, timeout_s=ends_s - loop.time())
         except Throttled:
@@ -204,7 +204,7 @@ class KafkaFetch:
         return found
 
     async def _diverging(self, asked: Sequence[_Asked], found: Sequence[Found], log: LogService) -> dict[int, EpochEnd]:
-        """Returns, by the place of its partition, where the log of a client's last epoch ends if that is below what the client has:
+        """Returns, by the index of its partition, where the log of a client's last epoch ends if the client has more of it:
         its log differs from the leader's, as after a restore (KIP-595). NO_EPOCH_END where the log has no epoch to compare."""
         places = [
             at
@@ -280,7 +280,7 @@ def _bytes_in(found: Sequence[Found]) -> int:
 
 
 def _is_enough(targets: Sequence[FetchTarget], found: Sequence[Found], bytes_min: int) -> bool:
-    """Whether to answer at once: enough records, an error, or a gap that the client has to step over."""
+    """Returns whether to answer at once: enough records, an error, or a gap that the client must pass."""
     if _bytes_in(found) >= bytes_min:
         return True
     return any(

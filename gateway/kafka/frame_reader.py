@@ -20,7 +20,7 @@ from metadata.errors import InvalidArgument, TooLarge
 
 # Bytes that all connections of one listener receive into.
 SHARED_BYTES: Final = 64 << 10
-# The length, the API key and the API version: what must be there before a frame is announced.
+# Length, API key and API version, the bytes that are needed before a frame is announced.
 HEAD: Final = Struct(">ihh")
 # The shortest request: API key, API version and correlation id.
 FRAME_BYTES_MIN: Final = 8
@@ -43,7 +43,7 @@ class Announced(NamedTuple):
 
 
 class FrameReader:
-    """Receives the bytes of one connection."""
+    """Cuts the bytes of one connection into frames."""
 
     __slots__ = ("_filled", "_frame", "_shared", "_tail", "announced", "bytes_max", "frames_begun")
 
@@ -57,12 +57,12 @@ class FrameReader:
         self.frames_begun = 0
         self._frame: memoryview | None = None
         self._filled = 0
-        # What was received behind the last whole frame, while no buffer of its own holds it.
+        # Bytes received behind the last whole frame, while no buffer of its own holds them.
         self._tail = b""
 
     @property
     def is_torn(self) -> bool:
-        """Whether a part of a frame was received, and not all of it."""
+        """True if only a part of a frame was received."""
         return self._frame is not None or bool(self._tail)
 
     @property
@@ -92,7 +92,7 @@ class FrameReader:
         return self._cut(joined, is_owned=True)
 
     def accept(self) -> list[Frame]:
-        """Makes a buffer for the announced frame. Returns the frame, and those behind it, where all of it was received already."""
+        """Makes a buffer for the announced frame. Returns it and the frames behind it, if they were received already."""
         assert self.announced is not None, "no frame was announced"
         size_bytes, self.announced = self.announced.size_bytes, None
         received, self._tail = memoryview(self._tail)[_LENGTH_BYTES:], b""
@@ -103,7 +103,7 @@ class FrameReader:
         return []
 
     def _cut(self, data: memoryview, *, is_owned: bool) -> list[Frame]:
-        """Returns the whole frames in `data`, and keeps what is behind them."""
+        """Returns the whole frames in `data`, and keeps the bytes behind them."""
         frames: list[Frame] = []
         at = 0
         while len(data) - at >= HEAD.size:

@@ -1,4 +1,4 @@
-"""The calls of operators of consumer groups: DescribeGroups, ListGroups, DeleteGroups, OffsetDelete.
+"""Answers the calls of operators of consumer groups: DescribeGroups, ListGroups, DeleteGroups, OffsetDelete.
 
     direct listener    groups that this broker coordinates; NOT_COORDINATOR for others, and ListGroups leaves them out, since
                        clients ask each broker
@@ -42,13 +42,13 @@ from metadata.errors import GroupSubscribed, InvalidArgument, NotAuthorized, Tid
 from metadata.groups.model import GroupPhase, check_group_name
 from metadata.page_token import PAGE_SIZE_MAX
 
-# Kafka's state of a group that is not there.
+# Kafka's state of a group that does not exist.
 DEAD: Final = "Dead"
-# Kafka's clients show so a state that they do not know.
+# Kafka's clients show this for a state that they do not know.
 UNKNOWN: Final = "Unknown"
 # The type of groups whose members make the assignment; `consumer` means those of KIP-848.
 CLASSIC: Final = "classic"
-# From here on an unknown group is an error.
+# From this version on an unknown group is an error.
 UNKNOWN_IS_ERROR_SINCE: Final = 6
 _STATES: Final = frozenset(phase.value for phase in GroupPhase)
 
@@ -84,7 +84,7 @@ class KafkaGroupAdmin:
             answer.error_code, answer.error_message = group_code(error), error.message
         else:
             answer.group_state, answer.protocol_type, answer.protocol_data = found.state, found.protocol_type, found.protocol
-            # Until the assignment is there, what the members have is of a former generation.
+            # Before the assignment, the members' assignments belong to an earlier generation.
             is_stable = found.state == GroupPhase.STABLE.value
             answer.members = [
                 DescribedGroupMember(
@@ -100,7 +100,7 @@ class KafkaGroupAdmin:
         return answer
 
     async def list(self, call: KafkaCall, request: ListGroupsRequest) -> ListGroupsResponse:
-        """Lists the groups that the caller may see, of the states and types that it names, or of all."""
+        """Lists the groups that the caller may see, if they have one of the named states and types; all, if none is named."""
         if request.types_filter and CLASSIC not in {each.lower() for each in request.types_filter}:
             return ListGroupsResponse()
         states = {each.lower() for each in request.states_filter}
@@ -126,7 +126,7 @@ class KafkaGroupAdmin:
             if not page.next_page_token:
                 break
             asked.page_token = page.next_page_token
-        for name, group in self._broker.coordinated_groups.groups():  # the store does not know of a rebalance that is under way
+        for name, group in self._broker.coordinated_groups.groups():  # the store has no rebalance that is in progress
             if may_see_group(name):
                 found[name] = ListedGroup(
                     group_id=name, protocol_type=group.protocol_type, group_state=group.phase.value, group_type=CLASSIC

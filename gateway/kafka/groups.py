@@ -1,4 +1,6 @@
-"""The calls of members of consumer groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch.
+"""Answers the members of consumer groups.
+
+The APIs are FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetFetch.
 
     direct listener    this broker coordinates the group ─▶ its coordinator; another does ─▶ NOT_COORDINATOR
     forward listener   the group's coordinator is asked, wherever it is
@@ -63,12 +65,12 @@ from metadata.model import TopicId, TopicPartition
 # Kinds of coordinators: of groups, of transactions, of share groups.
 GROUP: Final = 0
 TRANSACTION: Final = 1
-# From here on a request names several keys, or several groups.
+# From this version on a request names several keys, or several groups.
 KEYS_SINCE: Final = 4
 GROUPS_SINCE: Final = 8
-# From here on a member without an id is given one, and joins with it (KIP-394).
+# From this version on a member without an id receives one, and joins again with it (KIP-394).
 MEMBER_ID_REQUIRED_SINCE: Final = 4
-# From here on topics are named by their ids.
+# From this version on topics are named by their ids.
 BY_ID: Final = 10
 _NO_NODE: Final = -1
 _NO_OFFSET: Final = -1
@@ -122,7 +124,7 @@ class KafkaGroups:
         return answer
 
     async def join(self, call: KafkaCall, request: JoinGroupRequest) -> JoinGroupResponse:
-        """Answers when the rebalance is over: with the members, to the one that makes the assignment."""
+        """Answers when the rebalance is over; the member that makes the assignment receives all members."""
         rebalance_timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
         note_deadline(wait_timeout_s(rebalance_timeout_ms))
         asked = JoinRequest(
@@ -178,7 +180,7 @@ class KafkaGroups:
         return SyncGroupResponse(protocol_type=synced.protocol_type, protocol_name=synced.protocol, assignment=synced.assignment)
 
     async def heartbeat(self, call: KafkaCall, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Keeps a member in its group, and says whether a rebalance is under way."""
+        """Keeps a member in its group, and answers whether a rebalance is in progress."""
         try:
             self._check_coordinated(call, request.group_id)
             await self._broker.groups.heartbeat(
@@ -271,7 +273,7 @@ class KafkaGroups:
         )
 
     async def fetch_offsets(self, call: KafkaCall, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Answers with the committed offsets of groups: those that were asked for, or all."""
+        """Answers with the committed offsets of groups: of the named partitions, or all."""
         if call.version >= GROUPS_SINCE:
             return OffsetFetchResponse(groups=[await self._offsets_of(call, each) for each in request.groups])
         topics = None
@@ -345,7 +347,7 @@ class KafkaGroups:
         ]
 
     def _all(self, stored: StoredOffsets) -> list[OffsetFetchResponseTopics]:
-        """All that is committed of topics that the caller may see."""
+        """Returns all committed offsets of topics that the caller may see."""
         by_topic: dict[TopicId, list[OffsetFetchResponsePartitions]] = {}
         for at in sorted({**stored.committed, **stored.damaged}):
             by_topic.setdefault(at.topic_id, []).append(_told(at.partition, at, stored, by_id=False))
@@ -388,7 +390,7 @@ class KafkaGroups:
 
 
 def _told(number: int, at: TopicPartition | TidelogError, stored: StoredOffsets, *, by_id: bool) -> OffsetFetchResponsePartitions:
-    """Returns what is committed of one partition: -1 where nothing is, or where the topic is not there."""
+    """Returns the committed offset of one partition; -1 if there is none, or if the topic does not exist."""
     answer = OffsetFetchResponsePartitions(partition_index=number, committed_offset=_NO_OFFSET, metadata="")
     if isinstance(at, TidelogError):
         if by_id or not isinstance(at, UnknownTopic):

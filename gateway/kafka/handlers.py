@@ -1,7 +1,7 @@
-"""The APIs of Kafka's protocol that a broker serves: their versions, what each needs, and its handler. No I/O.
+"""Lists the APIs of Kafka's protocol that a broker serves, with their versions and handlers. No I/O.
 
 The versions are those of Apache Kafka 4, as far as they are implemented: clients are tested against these ranges (KIP-896). An
-API that is missing here is not advertised, and clients do without it."""
+API that is missing here is not advertised, so clients do not call it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who leads what, as Kafka's clients see it: brokers by number, each with its address on the listener that the client uses. No I/O.
+"""Names leaders as Kafka's clients see them: brokers by number, each with its address on the listener that the client uses. No I/O.
 
-Where a partition has no leader for a moment, clients are given the last one: some take LEADER_NOT_AVAILABLE for final (kafka-go),
-and all of them ask again when the last leader does not answer.
+For a partition without a leader, clients receive the last one. Some clients treat LEADER_NOT_AVAILABLE as final (kafka-go), and all
+ask again when the last leader does not answer.
 
 Invariant: all answers on one listener name a broker by the same number and the same address.
 """
@@ -34,7 +34,7 @@ class KafkaLeader(NamedTuple):
 
 
 class KafkaLeaders:
-    """Finds brokers and leaders for answers."""
+    """Finds the brokers and leaders that answers of one listener name."""
 
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
@@ -45,7 +45,7 @@ class KafkaLeaders:
         return sorted(node for node in found if node is not None)
 
     def node(self, broker_id: str, listener: ListenerConfig) -> KafkaNode | None:
-        """Returns one broker; None where it has no such listener, or is not known."""
+        """Returns one broker; None if it has no such listener, or is not registered."""
         registration = self._broker.registration(broker_id)
         return self._node(registration, listener) if registration is not None else None
 
@@ -62,14 +62,14 @@ class KafkaLeaders:
         return [reader.node_id for reader in readers if reader is not None and reader.node_id not in (NO_NODE_ID, leader.node_id)]
 
     def is_served_here(self, partition: TopicPartition, listener: ListenerConfig) -> bool:
-        """Whether a request for the partition belongs to this broker: it leads, or forwards for this listener."""
+        """Returns whether this broker answers for the partition: it leads it, or forwards for this listener."""
         if listener.route is Route.FORWARD:
             return True
         leader = self._broker.leader(partition)
         return leader is not None and leader.broker_id == self._broker.broker_id
 
     def log_start_offset(self, partition: TopicPartition) -> int:
-        """Returns where the log of a partition that is led here starts; -1 for any other."""
+        """Returns the log start offset of a partition that this broker leads; -1 for any other."""
         try:
             return self._broker.log.partitions.bounds(partition).log_start_offset
         except TidelogError:

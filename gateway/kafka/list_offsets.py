@@ -1,10 +1,10 @@
-"""ListOffsets and OffsetForLeaderEpoch: the bounds of partitions, offsets by time, and where leader epochs end.
+"""Answers ListOffsets and OffsetForLeaderEpoch: bounds of partitions, offsets by time, and ends of leader epochs.
 
 A timestamp of ListOffsets is a time in milliseconds since 1970, for the first record at or after it, or one of these:
 
     -1  latest                              -4  earliest on this broker: the log start, since any broker reads all
     -2  earliest                            -5  latest in the remote tier: there is none
-    -3  the record of the largest time      -6  earliest that is not in the remote tier alone: the log start
+    -3  the record of the largest time      -6  earliest that is not only in the remote tier: the log start
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class KafkaOffsets:
         )
 
     async def _resolved(self, call: KafkaCall, names: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
-        """Returns each partition; NotLeader of one that the client should ask another broker for."""
+        """Returns each partition, with NotLeader in place of one for which the client should ask another broker."""
         found = await resolve_partitions(self._broker, names)
         return [
             NotLeader(f"another broker leads {at}")

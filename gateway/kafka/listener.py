@@ -1,10 +1,10 @@
-"""The Kafka listeners of a broker, as its settings name them: where each listens, what it advertises, how it routes. Pure.
+"""Parses the Kafka listeners of a broker from its settings: bound address, advertised address, and route of each. Pure.
 
     --kafka            internal=0.0.0.0:9092,external=0.0.0.0:9094/forward
     --advertise-kafka  internal=broker-0.brokers:9092,external=kafka.example.com:9094
 
-The name may be left out where there is one listener. A client connects to the advertised address of the listener that it has
-asked: so a listener that is reached through another address needs its own name."""
+A single listener needs no name. A client connects to the advertised addresses of the listener that it has contacted, so each
+address through which clients reach the brokers needs a listener of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 
 
 class Route(enum.Enum):
-    """What a listener does with requests for partitions that another broker leads."""
+    """The way in which a listener handles requests for partitions that another broker leads."""
 
     # Answers that this broker does not lead them: the client connects to the leader.
     DIRECT = "direct"
@@ -30,7 +30,7 @@ class Route(enum.Enum):
 
 
 class ListenerConfig(NamedTuple):
-    """One listener as it is configured."""
+    """The configuration of one Kafka listener."""
 
     name: str
     # HOST:PORT that it binds; port 0 takes a free one.
@@ -41,7 +41,7 @@ class ListenerConfig(NamedTuple):
 
 
 def parse_listeners(listeners: str, advertised: str) -> tuple[ListenerConfig, ...]:
-    """Returns the listeners that the settings `kafka` and `advertise_kafka` name; none where `kafka` is empty.
+    """Returns the listeners that the settings `kafka` and `advertise_kafka` name; none if `kafka` is empty.
 
     Raises InvalidArgument.
     """

@@ -1,8 +1,8 @@
-"""Metadata, DescribeCluster and DescribeTopicPartitions: brokers and leaders, as the clients of one listener see them.
+"""Answers Metadata, DescribeCluster and DescribeTopicPartitions: brokers and leaders, as the clients of one listener see them.
 
-Each broker stands in an answer with its address on the listener that was asked. Replicas are the leader first, then the broker
+An answer has each broker's address on the listener that received the request. Replicas are the leader first, then the broker
 that readers of each other rack are sent to: Java's consumer takes a preferred read replica only from this list (KIP-392). All
-replicas are in sync, since any broker reads what is committed from the bucket.
+replicas are in sync, since any broker can read committed records from the bucket.
 
 Invariant: the brokers of an answer are all that its partitions name.
 """
@@ -46,7 +46,7 @@ from metadata.topics.topic import Topic
 METADATA: Final = 3
 DESCRIBE_CLUSTER: Final = 60
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
-# From here on a request without topics asks for none; before, for all.
+# From this version on a request without topics asks for none; before, for all.
 NONE_SINCE: Final = 1
 # Partitions of one answer to DescribeTopicPartitions.
 PARTITIONS_MAX: Final = 2_000
@@ -54,7 +54,7 @@ _NO_NODE: Final = -1
 
 
 class KafkaMetadata:
-    """Answers what clients ask about brokers, topics and leaders."""
+    """Answers requests about brokers, topics and leaders for all Kafka listeners of a broker."""
 
     def __init__(self, broker: BrokerApi, leaders: KafkaLeaders) -> None:
         self._broker = broker
@@ -92,7 +92,7 @@ class KafkaMetadata:
         return answer
 
     async def describe_cluster(self, call: KafkaCall, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """Answers with the brokers; the answering one stands for the controller, since any broker takes what a controller would."""
+        """Answers with the brokers; the answering one is named as the controller, since any broker serves the controller's APIs."""
         listener = call.connection.listener
         own = self._leaders.node(self._broker.broker_id, listener)
         return DescribeClusterResponse(

@@ -1,4 +1,4 @@
-"""Produce: appends the batches of a request as they arrive, and answers once they are committed.
+"""Answers Produce: appends the batches of a request as they arrive, and answers once they are committed.
 
     request ─▶ targets ─▶ batches checked ─▶ appended, in order ─▶ one callback for each segment ─▶ answer
                              └▶ in a thread, where that takes long        └▶ or awaited: forwarded, or rejected and unverified
@@ -9,7 +9,7 @@ appended in the order of their arrival, although each of them waits for its comm
 its connection is not read meanwhile.
 
 Invariants: the batches of a connection are appended in the order in which they arrived. A request is answered once, when the
-outcome of each of its batches is known, or at its deadline. What is stored is a view of the request's own frame, or a copy of the
+outcome of each of its batches is known, or at its deadline. The log stores a view of the request's own frame, or a copy of the
 batch."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from segments.records.compression import Codec
 PRODUCE: Final = 0
 # Kafka advertises versions from 0 and refuses 0 to 2: old clients turn compression off where they are missing (KAFKA-18659).
 ADVERTISED: Final = (0, 13)
-# From here on topics are named by their ids.
+# From this version on topics are named by their ids.
 BY_ID: Final = 13
 ZSTD_SINCE: Final = 7
 # A compressed batch above this is opened in a thread: a hop costs as much as opening some hundred kilobytes of records.
@@ -74,7 +74,7 @@ _ACKS: Final = {-1: Acks.ALL, 1: Acks.LEADER, 0: Acks.NONE}
 
 
 class Charge(Protocol):
-    """Counts a request for its principal's quota; returns for how many seconds the client must wait."""
+    """Counts a request for its principal's quota; returns the seconds for which the client must wait."""
 
     def __call__(self, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float: ...
 
@@ -168,7 +168,7 @@ class KafkaProduce:
     ) -> None:
         """Appends the batches of a request, or arranges for it. `admission` holds the memory of a frame that was announced.
 
-        Raises TidelogError where the connection must be closed; the admission is the caller's then.
+        Raises TidelogError if the connection must be closed; the caller then keeps the admission.
         """
         log = self._broker.local_log if connection.listener.route is Route.DIRECT else self._broker.cluster_log
         now_s = asyncio.get_running_loop().time()
@@ -187,7 +187,7 @@ class KafkaProduce:
     # ── before the append ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _resolve(self, request: _Request, message: ProduceRequest, frame: Frame) -> None:
-        """Finds the target of each batch, and lays out the response. What is refused here has its error in the response."""
+        """Finds the target of each batch, and lays out the response, with the errors of refused batches."""
         by_id = request.header.api_version >= BY_ID
         records_bytes = sum(len(each.records or b"") for topic in message.topic_data for each in topic.partition_data)
         is_kept = frame.is_owned and 2 * records_bytes > len(frame.data)
@@ -219,7 +219,7 @@ class KafkaProduce:
         request.response.responses = responses
 
     def _check(self, batch: _Batch, version: int) -> bool:
-        """Checks the batch, and keeps its header, or the error. Returns False, and does nothing, where that takes long."""
+        """Checks the batch, and keeps its header or the error. Returns False, and does nothing, if that would take long."""
         try:
             codec = parse_header(batch.batch).codec
             if codec is Codec.ZSTD and version < ZSTD_SINCE:
@@ -253,7 +253,7 @@ class KafkaProduce:
             batch.checked = CheckedBatch(batch.topic_partition, batch.batch, header)
 
     async def _append_later(self, request: _Request, takes_long: Sequence[_Batch]) -> None:
-        """Waits for memory, checks in a thread what takes long, and appends. Its connection is not read meanwhile."""
+        """Waits for memory, checks large batches in a thread, and appends. The connection is not read meanwhile."""
         if request.admission is None:
             admission = self._broker.cluster_log.admit(_memory_of(request), timeout_s=request.produced.deadline.left_s())
             try:
@@ -324,13 +324,13 @@ class KafkaProduce:
             self._finish(request)
 
     async def _await_outcomes(self, request: _Request) -> None:
-        """Waits for batches whose outcome another broker knows, or the bucket."""
+        """Waits for batches whose outcome only another broker or the bucket knows."""
         self._answer(request, await request.produced.outcomes())
 
     # ── the answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _finish(self, request: _Request) -> None:
-        """Answers with what is known now: a batch whose segment is not decided may still be written."""
+        """Answers with the outcomes known now. A batch whose segment is undecided may still be written."""
         self._answer(request, [_outcome(each.pending, request) for each in request.batches])
 
     def _answer(self, request: _Request, outcomes: Sequence[Outcome]) -> None:
@@ -355,7 +355,7 @@ class KafkaProduce:
         request.connection.decide(request.answer, buffers)
 
     def _finish_unanswered(self, request: _Request) -> None:
-        """Of acks=0: no answer. A client learns of an error by the end of its connection, as with Kafka."""
+        """Ends a request with acks=0, which has no answer. After an error the broker closes the connection, as Kafka does."""
         refused = next((each.pending for each in request.batches if isinstance(each.pending, TidelogError)), None)
         failed = any(result.error_code for topic in request.response.responses for result in topic.partition_responses)
         self._count(request, [_outcome(each.pending, request) for each in request.batches])
@@ -409,7 +409,7 @@ def _by_target(batches: Sequence[_Batch]) -> list[tuple[AppendTarget, list[_Batc
 
 
 def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outcome:
-    """Returns what is known of a batch now."""
+    """Returns the outcome of a batch as known now."""
     if isinstance(pending, TidelogError):
         return pending
     if not isinstance(pending, PendingAppend):
@@ -422,7 +422,7 @@ def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outco
 
 
 def _memory_of(request: _Request) -> int:
-    """Returns the room that the batches of a request take of the log's buffer."""
+    """Returns the bytes that the batches of a request take of the log's buffer."""
     return sum(memory_bytes(len(each.batch)) for each in request.batches)
 
 

@@ -1,4 +1,4 @@
-"""InitProducerId: gives idempotent producers their ids."""
+"""Answers InitProducerId: gives idempotent producers their ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KafkaProducerIds:
         self._broker = broker
 
     async def init_producer_id(self, call: KafkaCall, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """Answers with a new producer id, also where the producer has one: it raises its epoch itself, as with Kafka."""
+        """Answers with a new producer id, even if the producer has one: producers raise their epochs themselves, as with Kafka."""
         if request.transactional_id is not None:
             return InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         try:

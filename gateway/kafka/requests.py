@@ -1,15 +1,15 @@
-"""Admits the requests of all Kafka connections of a broker, finds their handlers, and sends what these answer.
+"""Admits the requests of all Kafka connections of a broker, finds their handlers, and sends the responses.
 
     frame ─▶ header ─▶ is the version served? ─▶ is the client authenticated? ─┬▶ Produce ─▶ produce.py, at once
                 └ no: closed                          └ no: closed              └▶ any other ─▶ its handler, in order
 
-    a long frame ─▶ memory: of the log's buffer for Produce, of a budget of the listeners for any other ─▶ received
+    a long frame ─▶ memory of the log's buffer for Produce, of the listeners' own budget for any other API ─▶ received
 
 Kafka's protocol has no answer for a request that was not understood: the connection is closed, and the log says why. ApiVersions
 of an unknown version is the exception (KIP-511).
 
-Invariant: a request is handled only in a version that this broker advertises, and only after its client has authenticated, where
-authentication is on.
+Invariant: a request is handled only in a version that this broker advertises and, if authentication is on, only after its client
+has authenticated.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from segments.object_store.interface import Buffer
 STRANGER_BYTES_MAX: Final = 32 << 10
 # Long requests other than Produce that are received at the same time.
 RECEIVE_BYTES_MAX: Final = 32 << 20
-# Nobody waits that long: the client gives up, and the wait ends with its connection.
+# Longer than any client waits; the wait ends when the client closes its connection.
 ADMISSION_TIMEOUT_S: Final = 3_600.0
-# The time that clients wait for an answer, where the request does not say: request.timeout.ms is 30 s by default.
+# The time that clients wait for an answer if the request does not say: request.timeout.ms is 30 s by default.
 ANSWER_TIMEOUT_S: Final = 30.0
 LISTENER: Final = "kafka"
 # A client that waits longer would be disconnected for its silence, and begin again without a wait. Its debt stays.
@@ -51,7 +51,7 @@ THROTTLE_S_MAX: Final = 300.0
 
 
 class KafkaRequests:
-    """What the connections of all Kafka listeners of a broker share."""
+    """Handles the requests of all Kafka connections of a broker, within their shared budgets of memory."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class KafkaRequests:
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, connection: KafkaConnection, frame: Frame, admission: Admission | None) -> None:
-        """Begins a request: a Produce is appended before this returns, where nothing has to be waited for.
+        """Begins a request. A Produce that need not wait is appended before this returns.
 
-        Raises TidelogError where the connection must be closed.
+        Raises TidelogError if the connection must be closed.
         """
         try:
             self._begin(connection, frame, admission)
@@ -160,7 +160,7 @@ class KafkaRequests:
         data: Buffer,
         admission: Admission | None,
     ) -> None:
-        """Decodes one request, runs its handler, and sends what it answers."""
+        """Decodes one request, runs its handler, and sends the response."""
         try:
             message = api.decode(data, header.body_offset, header.api_version)
         except BaseException:
@@ -211,7 +211,7 @@ class KafkaRequests:
     async def _handle(self, handler: Handler, call: KafkaCall, message: Any) -> Any:
         """Runs the handler. A long poll ends as soon as its credentials do, and then its connection is closed.
 
-        Where the caller has lost a right meanwhile, the handler runs again: it answers with the error of the topic or group.
+        If the caller has lost a right meanwhile, the handler runs again, and answers with the error of the topic or group.
         """
         authorized = call.authorized
         if authorized is None or self._guard is None or not handler.needs.lasts:
@@ -227,9 +227,9 @@ class KafkaRequests:
             return await handler.handle(call, message)
 
     def authorize(self, connection: KafkaConnection, action: str, needs: RequiredAccess) -> AuthorizedCall | None:
-        """Returns what the client of the connection may do in this call; None where authentication is off.
+        """Returns the rights of the connection's client in this call; None if authentication is off.
 
-        Raises Unauthenticated where its credentials have expired or were revoked; Unavailable while that is not known.
+        Raises Unauthenticated if its credentials have expired or were revoked, Unavailable while that is not known.
         """
         if self._guard is None:
             return None
@@ -242,9 +242,9 @@ class KafkaRequests:
         return call
 
     def charge(self, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float:
-        """Counts a request for the quota of its principal. Returns for how long the client must wait (KIP-219), in seconds.
+        """Counts a request for the quota of its principal. Returns the seconds for which the client must wait (KIP-219).
 
-        The response says it as throttle_time_ms, and the connection is not read for as long.
+        The response carries this time as throttle_time_ms, and the connection is not read for as long.
         """
         if self._guard is None or authorized is None or (meter := self._guard.quota(authorized)) is None:
             return 0.0

@@ -1,7 +1,7 @@
-"""The Kafka listeners of a broker: opens them, closes idle connections, and ends all in order.
+"""Runs the Kafka listeners of a broker: opens them, closes idle connections, and ends all connections in order.
 
 start   listen on each port
-stop    refuse new connections ─▶ end long polls ─▶ read no more ─▶ answer what is in flight ─▶ up to the grace, then cut
+stop    refuse new connections ─▶ end long polls ─▶ stop reading ─▶ answer requests in progress, up to the grace ─▶ close
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class KafkaServer:
             self._sweep.cancel()
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + grace_s
-        # Once in a broker's life: an event would cost each request.
+        # Polls, since a stop happens once, and an event would cost every request.
         for connection in tuple(self.requests.open):
             connection.drain()
         while (busy := [each for each in self.requests.open if not each.is_closed]) and loop.time() < ends_s:  # noqa: ASYNC110

@@ -4,11 +4,10 @@
                                                                      └▶ await_outcomes ─▶ outcomes, by acks, up to a deadline
 
 ProduceRequest joins both halves, and adds metrics and traces. A listener only decodes a request and encodes its outcomes. One that
-uses callbacks calls the synchronous half alone; then `PendingAppend.segment.outcome` reports the commit.
+uses callbacks calls only the synchronous half; then `PendingAppend.segment.outcome` reports the commit.
 
-Invariants: a request is checked before its first batch is appended. Only what leaders know is checked later: whether a batch is a
-repeat, and what follows from that. Once a batch of a partition is rejected, no later batch of the same request goes to that
-partition, so that order holds.
+Invariants: a request is checked before its first batch is appended. Only the leader checks whether a batch is a repeat, and then
+its dates. Once a batch of a partition is rejected, no later batch of the same request goes to that partition, so that order holds.
 """
 
 from __future__ import annotations
@@ -57,17 +56,17 @@ from segments.records.header import BatchHeader
 
 # A longer compressed batch is checked in a thread.
 THREAD_BYTES: Final = 8 << 10
-# A batch that decompresses to more is checked in a thread, too: two kilobytes of zstd may hold 60 MiB.
+# A batch that decompresses to more bytes is checked in a thread as well: two kilobytes of zstd may hold 60 MiB.
 OPENED_AT_ONCE_BYTES: Final = 64 << 10
 
-# Upper bound for reading a topic from the metadata store that this broker does not know, or not with that partition.
+# Upper bound for reading an unknown topic, or one without the wanted partition, from the metadata store.
 LOOK_UP_S: Final = 1.0
 
 Outcome = Appended | TidelogError
 
 
 class AppendLimits(Protocol):
-    """Provides the topics and the settings that bound an append, and why the bucket takes no writes while it takes none."""
+    """The part of a broker that bounds an append: topics, settings, and the reason why the bucket takes no writes."""
 
     @property
     def topic_cache(self) -> TopicCache: ...
@@ -78,7 +77,7 @@ class AppendLimits(Protocol):
 
 
 class AppendTarget(NamedTuple):
-    """Holds what an append must know of its topic."""
+    """A topic with the limits that an append must keep."""
 
     topic: Topic
     # The lesser of the topic's max.message.bytes and the broker's message_bytes_max.
@@ -96,7 +95,7 @@ class AppendTarget(NamedTuple):
 
     @property
     def larger_batches_hint(self) -> str:
-        """Names the setting that a user must raise."""
+        """A hint that names the setting which a user must raise for larger batches."""
         if self.batch_bytes_max < self.broker_bytes_max:
             example = f"tidelog topic alter {self.topic.name} --set max.message.bytes={self.broker_bytes_max}"
             return f"Send less in one record or batch, or raise the topic's max.message.bytes: {example}"
@@ -107,25 +106,26 @@ class AppendTarget(NamedTuple):
 
 
 class AppendOptions(NamedTuple):
-    """Holds what a request asks of an append."""
+    """The options of a request for its appends.
+
+    `deadline` bounds the wait for a leader, and for the outcomes. `expected_offset` applies to the first batch. `continues` is as
+    in SessionLog.append.
+    """
 
     acks: Acks
-    # Bounds the wait for a leader, and for the outcomes.
     deadline: Deadline
-    # Of the first batch.
     expected_offset: int | None = None
-    # As in SessionLog.append.
     continues: bool = False
 
 
 class ProduceRequest:
-    """Carries a request from its first append to its outcomes. It holds nothing of the records."""
+    """A produce request from its first append to its outcomes. It keeps nothing of the records."""
 
     def __init__(self, log: LogService, acks: Acks, deadline: Deadline) -> None:
         self.log = log
         self.acks = acks
         self.deadline = deadline
-        # One for each batch, in order; an error stands in the place of its batch.
+        # One entry for each batch, in order; a refused batch has its error in its place.
         self.pending: list[Pending | TidelogError] = []
         self._topics: set[str] = set()
 
@@ -138,13 +138,16 @@ class ProduceRequest:
         expected_offset: int | None = None,
         continues: bool = False,
     ) -> list[Pending | TidelogError]:
-        """Appends batches to the partitions of one topic, as `append`. The caller adds the result to `pending`."""
+        """Appends batches to the partitions of one topic, as the function `append` does.
+
+        The caller adds the result to `pending`.
+        """
         self._topics.add(target.topic.name)
         options = AppendOptions(self.acks, self.deadline, expected_offset, continues)
         return append(self.log, target, batches, admission, options)
 
     async def outcomes(self) -> list[Outcome]:
-        """Waits for the outcomes of all that is pending: see `await_outcomes`."""
+        """Waits for the outcomes of all pending batches, as `await_outcomes` does."""
         return await await_outcomes(self.log, self.pending, acks=self.acks, deadline=self.deadline)
 
     def observe(self, outcomes: Sequence[Outcome], traffic: ListenerTraffic, *, size_bytes: int) -> None:
@@ -169,7 +172,7 @@ def topic_named(broker: AppendLimits, name: str) -> Topic:
 
 
 def target_named(broker: AppendLimits, name: str) -> AppendTarget:
-    """Returns the target from the cache. Raises as topic_named."""
+    """Returns the target from the cache. Raises what topic_named raises."""
     topic = topic_named(broker, name)
     note_topic(topic.name)
     settings = broker.topic_cache.settings(topic.id)
@@ -186,8 +189,10 @@ def target_named(broker: AppendLimits, name: str) -> AppendTarget:
 
 
 async def target_known(broker: AppendLimits, name: str, deadline: Deadline) -> AppendTarget:
-    """Returns the target, as target_named. Looks a topic that this broker does not know up in the metadata store: another broker
-    may have created it a moment ago."""
+    """Returns the target, as target_named. Reads an unknown topic from the metadata store.
+
+    Another broker may have created it a moment ago.
+    """
     try:
         return target_named(broker, name)
     except UnknownTopic:
@@ -197,7 +202,7 @@ async def target_known(broker: AppendLimits, name: str, deadline: Deadline) -> A
 async def target_caught_up(broker: AppendLimits, name: str, deadline: Deadline) -> AppendTarget:
     """Returns the target, as target_named, once this broker has caught up with the topic in the metadata store.
 
-    Raises Unavailable where it does not catch up in time: a client must not take that for a missing topic or partition.
+    Raises Unavailable if it does not catch up in time, which a client must not mistake for a missing topic or partition.
     """
     check_topic(name)
     check_topic_name(name)
@@ -217,7 +222,7 @@ def explaining_limit(target: AppendTarget) -> Iterator[None]:
 
 
 def add_bucket_trouble(error: TidelogError, broker: AppendLimits) -> TidelogError:
-    """Adds the reason to the error, where records wait because the bucket takes no writes. Returns the error."""
+    """Adds the reason why the bucket takes no writes to an error that may follow from it. Returns the error."""
     trouble = broker.bucket_trouble
     if trouble is not None and isinstance(error, OutcomeUnknown | Throttled | NoLeader | SessionFenced):
         error.message = f"{error.message} ({trouble.message})"
@@ -234,7 +239,7 @@ def check_at_once(
     thread_bytes: int = THREAD_BYTES,
     keyed: bool = False,
 ) -> BatchHeader | None:
-    """Checks a batch of a client, as `check_produced`, without a thread. Returns None, unchecked, where that would take long.
+    """Checks a batch of a client, as `check_produced`, without a thread. Returns None, unchecked, if that would take long.
 
     A compressed batch of more than `thread_bytes` takes long. `keyed`: each record must have a key. Raises InvalidRecord, TooLarge.
     """
@@ -260,7 +265,7 @@ async def check_ready_batch(
     is_forwarded: bool = False,
     keyed: bool = False,
 ) -> BatchHeader:
-    """Checks a batch of a client: at once, or in one of `threads` where that takes long. Raises InvalidRecord, TooLarge."""
+    """Checks a batch of a client, in one of `threads` if that takes long. Raises InvalidRecord, TooLarge."""
     header = check_at_once(
         batch,
         batch_bytes_max=batch_bytes_max,
@@ -281,19 +286,19 @@ async def check_ready_batch(
 
 
 def _check_producer(header: BatchHeader, *, is_forwarded: bool) -> BatchHeader:
-    """Returns the header. Raises InvalidRecord unless a broker forwards what stands for an Idempotency-Key."""
+    """Returns the header. Raises InvalidRecord if a client uses a producer id that stands for an Idempotency-Key."""
     if header.producer_id >= ONE_SHOT and not is_forwarded:
         raise InvalidRecord(
-            f"producer id {header.producer_id} is of those that stand for an Idempotency-Key",
+            f"producer id {header.producer_id} is reserved for Idempotency-Keys",
             hint="Take a producer id from the broker: POST /v1/producers, or InitProducer.",
         )
     return header
 
 
 def check_dates(batches: Iterable[CheckedBatch], target: AppendTarget, *, written: Container[TopicPartition] = ()) -> None:
-    """Raises InvalidTimestamp where a record is dated further ahead than its topic takes; then the caller appends none of them.
+    """Raises InvalidTimestamp if a record is dated further ahead than its topic allows; the caller then appends none of them.
 
-    Passes batches that may be repeats, because a repeat is accepted whatever its date. The leader decides that (see `append`),
+    It passes batches that may be repeats, because a repeat is accepted whatever its date. The leader decides that (see `append`),
     unless the batch goes to a partition that an Idempotency-Key has `written`.
     """
     newest_ms = target.timestamp_ms_max()
@@ -308,13 +313,13 @@ def _leader_decides(header: BatchHeader) -> bool:
 
 
 def _describe_for_topic(error: TidelogError, target: AppendTarget) -> TidelogError:
-    """Adds the topic's name to the error, and the command that changes which timestamps it takes. Returns the error."""
+    """Adds the topic's name to the error, and the command that changes its allowed timestamps. Returns the error."""
     topic = target.topic
     refusal = error.rejection if isinstance(error, UnverifiedRejection) else error
     if isinstance(refusal, InvalidTimestamp):
         refusal.hint = (
-            f"{InvalidTimestamp.default_hint} {topic.name} takes what is dated at most {target.ahead_ms_max} ms ahead of the "
-            f"broker's clock; whatever the date: tidelog topic alter {topic.name} --set message.timestamp.after.max.ms={INT64_MAX}"
+            f"{InvalidTimestamp.default_hint} {topic.name} takes records dated at most {target.ahead_ms_max} ms ahead of the "
+            f"broker's clock; to allow any date: tidelog topic alter {topic.name} --set message.timestamp.after.max.ms={INT64_MAX}"
         )
     if refusal is not error:
         named(refusal, topic)
@@ -328,7 +333,7 @@ def append(
     admission: Admission,
     options: AppendOptions,
 ) -> list[Pending | TidelogError]:
-    """Appends one batch after the other, without waiting in between. An error stands in the place of its batch."""
+    """Appends one batch after the other, without waiting in between. A refused batch has its error in its place."""
     expected_offset = options.expected_offset
     newest_ms = target.timestamp_ms_max()
     pending: list[Pending | TidelogError] = []
@@ -362,7 +367,7 @@ def append(
 async def await_outcomes(
     log: LogService, pending: Sequence[Pending | TidelogError], *, acks: Acks, deadline: Deadline
 ) -> list[Outcome]:
-    """Returns the offsets of each batch, or its error: after the commit for Acks.ALL, else at once."""
+    """Returns the offsets of each batch, or its error. Acks.ALL waits for the commit; other acks return at once."""
     found: list[Outcome] = []
     turns = LoopYielder()
     await _resolve_rejections(pending, deadline)
@@ -383,8 +388,7 @@ async def await_outcomes(
 
 
 async def _resolve_rejections(pending: Iterable[Pending | TidelogError], deadline: Deadline) -> None:
-    """Resolves all unverified rejections together. One that is not resolved by the deadline asks the producer to send the batch
-    again."""
+    """Resolves all unverified rejections together. One that is not resolved by the deadline asks the producer to retry."""
     unverified = [each for each in pending if isinstance(each, UnverifiedRejection)]
     if unverified:
         with suppress(TimeoutError):

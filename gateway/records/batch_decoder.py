@@ -1,10 +1,10 @@
-"""Decodes fetched batches to the records of an answer, a slice at a time, for listeners that answer with records. Pure.
+"""Decodes fetched batches to the records of an answer, one slice at a time, for listeners that answer with records. Pure.
 
-    batches ─▶ records from the asked offset on ─▶ slices ─▶ encoded ─▶ until the answer is full ─▶ where to read on
+    batches ─▶ records from the wanted offset on ─▶ slices ─▶ encoded ─▶ until the answer is full ─▶ next offset
 
-Invariants: what comes out begins at the asked offset, whatever the first batch begins with; however far batches were compressed,
-an answer takes `bytes_max` bytes and one slice, and what it is made from is one batch at a time. A batch that was begun may be
-left in its middle: the reader goes on from there.
+Invariants: the result begins at the wanted offset, even if the first batch begins before it. However well batches were compressed,
+an answer takes `bytes_max` and one slice, beside one open batch. An answer may end in the middle of a batch; the reader continues
+from there.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import decode_batches, iterate_records
 from segments.records.compression import Codec
 
+# More than this, or any compressed batch, is decoded in a thread, since it would hold the event loop for milliseconds.
 THREAD_BYTES: Final = 64 << 10
-# More than this, or anything compressed, is opened in a thread: it would hold the event loop for milliseconds.
 THREAD_RECORDS: Final = 1_000
 
-# The most that an answer of opened records may take.
+# Most bytes of an answer with decoded records.
 OPENED_BYTES_MAX: Final = 16 << 20
-# The most records of such an answer.
+# Most records of such an answer.
 RECORDS_MAX: Final = 100_000
 
+# A slice ends at this number of records, or after the record that reaches this number of bytes of keys, values and headers.
 SLICE_RECORDS: Final = 500
-# Records are encoded so many at a time, or so many bytes of keys, values and headers, and one record.
 SLICE_BYTES: Final = 64 << 10
-# A batch of more records is opened as columns first: as tuples, its records would take 170 bytes each.
+# A batch of more records is decoded to columns first: as tuples, its records would take 170 bytes each.
 TUPLES_MAX: Final = 50_000
 
 
-# Of at least one record.
+# Encodes at least one record.
 Encode = Callable[[list[RecordTuple]], bytes]
 
 
 class DecodedRecords(NamedTuple):
-    """Holds encoded records, and the offset to read on from."""
+    """Encoded records of an answer in pieces, their size and number, and the offset to continue from."""
 
     pieces: list[bytes]
     size_bytes: int
@@ -53,18 +53,18 @@ class DecodedRecords(NamedTuple):
 
 
 def room_for(batch_bytes: int) -> int:
-    """Returns how much the records of so many bytes of batches may take in an answer: they grow when decompressed and encoded."""
+    """Returns the bytes that an answer may take for records of `batch_bytes`, since they grow when decompressed and encoded."""
     return min(OPENED_BYTES_MAX, 4 * batch_bytes)
 
 
 def takes_long(fetched: Sequence[FetchResult]) -> bool:
-    """Returns whether opening all this would hold the event loop for milliseconds."""
+    """Returns whether decoding these batches would hold the event loop for milliseconds."""
     if sum(answer.size_bytes for answer in fetched) > THREAD_BYTES:
         return True
     try:
         headers = [parse_header(batch) for answer in fetched for batch in _batches(answer)]
     except InvalidRecord:
-        return False  # opening it fails at once
+        return False  # decoding it fails at once
     return any(header.codec is not Codec.NONE for header in headers) or sum(h.record_count for h in headers) > THREAD_RECORDS
 
 
@@ -79,7 +79,7 @@ def decode_records(
 ) -> DecodedRecords:
     """Encodes the records from `offset` on: up to `records_max`, and until they take `bytes_max`, but at least one.
 
-    Raises Corrupt where a stored batch can't be opened, and what `encode` raises.
+    Raises Corrupt for a stored batch that cannot be decoded, and what `encode` raises.
     """
     pieces: list[bytes] = []
     size_bytes = record_count = 0
@@ -102,7 +102,7 @@ def decode_records(
 
 
 def corrupt(offset: int, error: InvalidRecord) -> Corrupt:
-    """Returns the error for a stored batch that can't be opened."""
+    """Returns the error for a stored batch that cannot be decoded."""
     return Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset)
 
 
@@ -111,7 +111,7 @@ def _batches(fetched: FetchResult) -> list[memoryview]:
 
 
 def _slices(batch: Buffer, offset: int, decompressed_bytes_max: int) -> Iterator[list[RecordTuple]]:
-    """The batch's records from `offset` on, a few at a time, at least one in each."""
+    """Yields the batch's records from `offset` on in slices of at least one."""
     for records in _tuples(batch, offset, decompressed_bytes_max):
         first, bytes_count = 0, 0
         for at, (record_offset, _, key, value, headers) in enumerate(records):
@@ -129,7 +129,7 @@ def _slices(batch: Buffer, offset: int, decompressed_bytes_max: int) -> Iterator
 
 
 def _tuples(batch: Buffer, offset: int, decompressed_bytes_max: int) -> Iterator[list[RecordTuple]]:
-    """The records of a batch, all at once, or a part at a time where they are very many."""
+    """Yields the records of a batch: all at once, or SLICE_RECORDS at a time if the batch has more than TUPLES_MAX."""
     if parse_header(batch).record_count <= TUPLES_MAX:
         yield iterate_records(batch, decompressed_bytes_max=decompressed_bytes_max)
         return

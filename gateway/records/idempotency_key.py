@@ -1,18 +1,18 @@
-"""A durable Idempotency-Key without a table: the key becomes a producer that writes once in each partition. Pure.
+"""Maps an Idempotency-Key to a producer that writes once in each partition, so that keys are durable without a table. Pure.
 
     producer_id     2^62 | first 62 bits of BLAKE2b(topic id, key)      ids from 2^62 on are never handed out
     producer_epoch  partitions of the topic when the request was routed for the first time
     base_sequence   first 31 bits of BLAKE2b(media type, ?partition=, ?expected_offset=, body)    the fingerprint
 
-So the producer state of the partitions, which is rebuilt from the segments' footers, is the memory of the key. Before anything is
-appended it is asked in all partitions of the topic (keyed_produce.py), and decides:
+The memory of the key is the producer state of the partitions, which brokers rebuild from the segments' footers. Before a request is
+appended, keyed_produce.py reads that state in all partitions of the topic:
 
-    nothing is there             a new request, routed over the partitions that the topic has now
-    the same fingerprint         a repeat: routed as the first time, so it meets what was written and adds what is missing
+    no state                     a new request, routed over the partitions that the topic has now
+    the same fingerprint         a repeat: routed as the first time, so it meets the written batches and adds the missing ones
     another fingerprint          422: the key belongs to another request
 
-The fingerprint is of the body as it came: timestamps that the broker assigns are no part of it. A record without a key goes to a
-partition that is chosen from the Idempotency-Key, so that a repeat finds the same one.
+The fingerprint covers the body as it was received, so timestamps that the broker assigns are no part of it. A record without a key
+goes to a partition that is chosen from the Idempotency-Key, so that a repeat finds the same one.
 
 Source: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/ (quoted or bare, both are in use).
 """
@@ -32,19 +32,19 @@ from segments.partition.producer_state import ONE_SHOT, SequencedBatch
 KEY_CHARACTERS_MAX: Final = 255
 
 _PLAIN = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-# Which of the two is given, ?partition=, ?expected_offset=.
+# Packs which of the two parameters are given, ?partition=, ?expected_offset=.
 _QUERY = struct.Struct(">BIQ")
 
 
 class ProducerFields(NamedTuple):
-    """Names the producer of a request, as the headers of its batches do. The encoders take its fields as arguments."""
+    """The producer of a request as in the headers of its batches. The encoders take its fields as arguments."""
 
     producer_id: ProducerId
     producer_epoch: int
     base_sequence: int
 
 
-# Of records without an idempotent producer.
+# The fields of records without an idempotent producer.
 UNSEQUENCED: Final = ProducerFields(NO_PRODUCER, -1, -1)
 
 
@@ -57,10 +57,10 @@ def producer_of(
     partition: int | None = None,
     expected_offset: int | None = None,
 ) -> ProducerFields:
-    """The one-shot producer of a request with this Idempotency-Key, not yet routed (epoch 0).
+    """Returns the one-shot producer of a request with this Idempotency-Key, not yet routed (epoch 0).
 
-    InvalidArgument where the key is empty, too long or not plain. What is no part of the fingerprint (acks, timeout_ms, the form of
-    the answer) may differ in a repeat.
+    Raises InvalidArgument if the key is empty, too long or not printable ASCII. A repeat may differ in everything outside of the
+    fingerprint: acks, timeout_ms, the format of the answer.
     """
     key = header[1:-1] if len(header) >= 2 and header[:1] == header[-1:] == b'"' else header
     if not _PLAIN.fullmatch(key) or len(key) > KEY_CHARACTERS_MAX:
@@ -75,9 +75,9 @@ def producer_of(
 
 
 def partitions_routed_over(producer: ProducerFields, written: Iterable[SequencedBatch], *, present: int) -> int:
-    """Over how many partitions the request is routed: as the first time, where some of it was `written`, else the `present` count.
+    """Returns the number of partitions to route over: that of the first attempt if it has `written` batches, else `present`.
 
-    IdempotencyKeyReused where what was written is of another request.
+    Raises IdempotencyKeyReused if the written batches belong to another request.
     """
     partition_count = present
     for batch in written:
@@ -90,7 +90,7 @@ def partitions_routed_over(producer: ProducerFields, written: Iterable[Sequenced
 
 
 def partition_for_keyless(producer: ProducerFields, partition_count: int) -> int:
-    """Where the records without a key of such a request go: the same for every repeat, spread over keys."""
+    """Returns the partition of the request's records without a key: the same for every repeat, spread over Idempotency-Keys."""
     return producer.producer_id % partition_count
 
 

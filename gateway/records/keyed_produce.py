@@ -1,16 +1,16 @@
-"""Plans requests with an Idempotency-Key, so that the cluster writes each of them at most once, whichever broker takes it.
+"""Plans requests with an Idempotency-Key, so that the cluster writes each of them at most once, whichever broker receives it.
 
-    ask every leader of the topic what the key has written ─▶ nothing:  route over the partitions that the topic has now
-                                                           └▶ a part:   route as the first time
+    ask every leader of the topic which batches the key has written ─▶ none:  route over the partitions that the topic has now
+                                                                    └▶ some:  route as the first time
 
-No broker's view of the topic is trusted alone. A leader answers only once it knows at least the revision of the topic that the
-asking broker knows. From its answer on it refuses new batches that were routed over fewer partitions than it knows. Where it
-knows more partitions than the asking broker, that broker catches up and asks again. Example of a topic that grows from 4 to 8
-partitions: before a request is written over 8, every leader refuses batches that were routed over 4, and batches that were
-written over 4 earlier are found. A new leader knows at least what the leader before it knew (cluster/proven_routing.py).
+No broker trusts its own view of the topic. A leader answers only once it knows at least the revision of the topic that the asking
+broker knows. From its answer on it refuses new batches that were routed over fewer partitions than it knows. If it knows more
+partitions than the asking broker, that broker catches up and asks again. Example of a topic that grows from 4 to 8 partitions:
+before a request is written over 8, every leader refuses batches that were routed over 4, and batches that were written over 4
+earlier are found. A new leader knows at least what the previous leader knew (cluster/proven_routing.py).
 
-A part that was routed over 4 before the topic grew fixes the routing of its request, once it is committed: what is missing is added
-over 4, and `continues` tells the leaders so.
+A committed batch that was routed over 4 before the topic grew fixes the routing of its request: the missing batches are added over
+4, and `continues` marks them for the leaders.
 
 The caller brings the log, the topics, the producer that stands for the key (idempotency_key.py), and a callback that cuts the
 records into batches. The caller appends the planned batches at once, without waiting in between.
@@ -34,11 +34,13 @@ from segments.partition.producer_state import SequencedBatch
 
 
 class KeyedPlan(NamedTuple):
-    """Holds the batches of a request with an Idempotency-Key, and what an earlier attempt of it has written."""
+    """The batches of a request with an Idempotency-Key, and the batches that an earlier attempt has written.
+
+    `continues` is as in SessionLog.append: a committed batch was routed over another number of partitions than the topic has now.
+    """
 
     plan: Plan
     written: Mapping[TopicPartition, SequencedBatch]
-    # As in SessionLog.append: a part is committed that was routed over another number of partitions than the topic has now.
     continues: bool
 
 
@@ -53,14 +55,14 @@ async def plan_once(
     deadline_s: float,
     waits: bool,
 ) -> KeyedPlan:
-    """Returns the plan of a request, which fits what its key has written when this returns.
+    """Returns the plan of a request, which fits the batches that its key has written when this returns.
 
-    Planning may take its time, and meanwhile another request with the same key may be appended: then this one is planned
-    as that one was, to be its repeat. Of two new requests at one broker one is first, since the caller appends at once.
+    If another request with the same key is appended while this one is planned, this one is planned again as its repeat. Of two new
+    requests at one broker one is first, since the caller appends at once.
 
-    `batch_bytes_max` bounds the batches of a request of which nothing is written yet. `deadline_s`: of the loop's clock. `waits`:
-    whether `plan` lets others run. Raises Unavailable at the deadline, IdempotencyKeyReused, UnknownTopic, and what `plan` and
-    `log.written_once` raise; then nothing of this attempt was written.
+    `batch_bytes_max` bounds the batches of a request without written batches. `deadline_s` is a time of the loop's clock. `waits`
+    says whether `plan` yields to the event loop. Raises Unavailable at the deadline, IdempotencyKeyReused, UnknownTopic, and what
+    `plan` and `log.written_once` raise; nothing of this attempt was then written.
     """
     try:
         async with asyncio.timeout_at(deadline_s):
@@ -69,14 +71,14 @@ async def plan_once(
                 topic = topics.by_id(topic_id)  # as it is now
                 partitions = partitions_of(topic)
                 known = await log.written_once(partitions, producer.producer_id, topic_revision=topic.revision)
-                if known.topic_revision > topic.revision:  # a leader knows the topic better: ask again over what it knows
+                if known.topic_revision > topic.revision:  # a leader knows a later revision: catch up and ask again
                     await topics.wait_for(known.topic_revision, timeout_s=None)
                     continue
                 written = {**known.batches, **log.written_here(partitions, producer.producer_id)}
                 partition_count = partitions_routed_over(producer, written.values(), present=topic.partition_count)
                 continues = partition_count != topic.partition_count
                 if continues and written.keys() != known.batches.keys():
-                    continue  # appended here meanwhile, over fewer partitions: the next answer has it, once it is committed
+                    continue  # appended here meanwhile over fewer partitions; the next answer includes it
                 if planned is not None and partition_count == routed_over:
                     return KeyedPlan(planned, written, continues)
                 routing = Routing(
@@ -91,5 +93,5 @@ async def plan_once(
                     return KeyedPlan(planned, written, continues)
     except TimeoutError:
         raise Unavailable(
-            "not every leader of the topic answered in time what the Idempotency-Key has written; nothing was written now"
+            "not every leader of the topic confirmed in time what the Idempotency-Key has written; nothing was written now"
         ) from None

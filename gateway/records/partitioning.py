@@ -1,6 +1,6 @@
 """Decides where each record of one request goes, and cuts the records of a partition into batches. Pure.
 
-    own partition ─▶ there     else a key ─▶ murmur2 of it, as Kafka's clients have it     else ─▶ the request's keyless partition
+    own partition ─▶ that one     else a key ─▶ murmur2 of it, as in Kafka's clients     else ─▶ the request's keyless partition
 
 Records of one request without a key stay together (KIP-480's sticky partitioner), so that a request takes few batches.
 Invariant: within a partition the records keep the order of the request.
@@ -28,17 +28,17 @@ from segments.records.columns import encode_records
 from segments.records.header import BatchHeader
 from segments.records.partitioner import partition_of
 
-# Of one request, whose answer has a result for each record.
+# Most records of one request, whose answer has a result for each record.
 RECORDS_MAX: Final = 200_000
-# Of all records of a request together: each takes about 150 bytes, however short it is.
+# Most headers of all records of a request: each takes about 150 bytes, however short it is.
 HEADERS_MAX: Final = 2 * RECORDS_MAX
 _UTF8_PIECE_BYTES: Final = 1 << 20
-# Of more records, the partitions are kept as an array.
+# The partitions of more records are kept as an array.
 _FEW_RECORDS: Final = 1_000
 
 
 class CheckedBatch(NamedTuple):
-    """Holds a batch that was checked, with its partition."""
+    """A checked batch, with its partition and its parsed header."""
 
     partition: TopicPartition
     batch: Buffer
@@ -46,10 +46,10 @@ class CheckedBatch(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Decides how the records of a request become batches.
+    """How the records of a request become batches.
 
-    It is a type of its own beside AppendTarget: a repeat with an Idempotency-Key is routed and cut as the first attempt was, even
-    where the topic has grown since.
+    It differs from AppendTarget in a repeat with an Idempotency-Key, which is routed and cut as the first attempt was, even if the
+    topic has grown since.
     """
 
     topic_id: TopicId
@@ -60,26 +60,24 @@ class Routing(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """Holds the records of a request by their partitions."""
+    """The partition of each record of a request, and the records of each partition, both in the order of the request."""
 
-    # By record.
     partitions: list[int]
-    # By partition.
     records: dict[int, list[NewRecordTuple]]
 
 
 class Plan(NamedTuple):
-    """Holds the batches of a request; those of one partition follow each other, in the order of its records.
+    """The batches of a request; those of one partition follow each other, in the order of its records.
 
-    It is a type of its own beside CheckedBatch, because an answer lists the results in the order of the records.
+    `partitions` has the partition of each record, since an answer lists results in the order of the records. It is empty for a
+    batch that the client has made.
     """
 
-    # By record; empty for a batch that the client has made.
     partitions: Sequence[int] | npt.NDArray[np.integer]
     batches: list[CheckedBatch]
 
     def without_records(self) -> Plan:
-        """Returns what an answer needs of the plan: a byte or two for each record, where there are many."""
+        """Returns the part of the plan that an answer needs: a byte or two for each record, if there are many."""
         partitions = self.partitions
         if len(partitions) > _FEW_RECORDS:
             partitions = np.asarray(partitions, np.min_scalar_type(max(batch.partition.partition for batch in self.batches)))
@@ -87,7 +85,7 @@ class Plan(NamedTuple):
 
 
 def plan_batches(routes: Routes, routing: Routing, *, request_bytes: int) -> Plan:
-    """Encodes routed records. `request_bytes`, the size of the records in the request, is the measure for cutting them."""
+    """Encodes routed records to batches. `request_bytes`, the size of the records in the request, estimates where to cut them."""
     batches: list[CheckedBatch] = []
     for partition, records in routes.records.items():
 
@@ -103,7 +101,7 @@ def plan_batches(routes: Routes, routing: Routing, *, request_bytes: int) -> Pla
 def cut_batches(
     partition: int, count: int, encode: Callable[[int, int], bytes], routing: Routing, *, expected_bytes: int
 ) -> list[CheckedBatch]:
-    """Returns the batches of one partition: see `cut`."""
+    """Returns the batches of one partition, cut as `cut` does."""
     batches = cut(count, encode, batch_bytes_max=routing.batch_bytes_max, expected_bytes=expected_bytes)
     return [CheckedBatch(TopicPartition(routing.topic_id, Partition(partition)), batch, parse_header(batch)) for batch in batches]
 
@@ -144,7 +142,7 @@ def route_records(
     own_partitions: Sequence[int | None] | None,
     routing: Routing,
 ) -> Routes:
-    """Chooses the partition of each record. UnknownPartition names the first record that asks for one that the topic lacks."""
+    """Chooses the partition of each record. Raises UnknownPartition for the first record that asks for a missing partition."""
     partition_count, keyless = routing.partition_count, routing.keyless_partition
     partitions = [keyless if (key := record[0]) is None else partition_of(key, partition_count) for record in records]
     if own_partitions is not None:
@@ -170,7 +168,7 @@ def _with_own(by_key: list[int], own_partitions: Sequence[int | None], partition
 def cut(count: int, encode: Callable[[int, int], bytes], *, batch_bytes_max: int, expected_bytes: int) -> list[bytes]:
     """Returns batches that together hold `count` records, none above `batch_bytes_max`; `encode(start, end)` makes one.
 
-    `expected_bytes` avoids encodings that could not fit. Raises TooLarge where a single record is above the bound.
+    `expected_bytes` avoids encodings that could not fit. Raises TooLarge if a single record is above the bound.
     """
     batches: list[bytes] = []
     waiting = _even(0, count, 1 + expected_bytes // batch_bytes_max)
@@ -192,15 +190,16 @@ def cut(count: int, encode: Callable[[int, int], bytes], *, batch_bytes_max: int
 
 
 def check_single_partition(partitions: Collection[object], *, because: str) -> None:
-    """Raises InvalidArgument unless all records go to one partition; `because` names what needs that."""
+    """Raises InvalidArgument unless all records go to one partition. `because` names the parameter that needs this."""
     if len(partitions) != 1:
         raise InvalidArgument(
-            f"the records go to {len(partitions)} partitions, but {because} is of one",
+            f"the records go to {len(partitions)} partitions, but {because} applies to one",
             hint="Send the records of one partition: ?partition=N.",
         )
 
 
 def no_such_partition(partition: int, partition_count: int, *, record: int) -> UnknownPartition:
+    """Returns the error for a record that asks for a partition which the topic lacks."""
     return UnknownPartition(
         f"record {record} asks for partition {partition}; the topic has 0 to {partition_count - 1}",
         record=record,
@@ -210,14 +209,14 @@ def no_such_partition(partition: int, partition_count: int, *, record: int) -> U
 
 
 def _even(start: int, end: int, pieces: int) -> list[tuple[int, int]]:
-    """Divides [start, end) into so many ranges of nearly the same length, or into fewer, so that none is empty."""
+    """Divides [start, end) into `pieces` ranges of nearly the same length, or into fewer, so that none is empty."""
     pieces = min(pieces, end - start)
     bounds = [start + (end - start) * piece // pieces for piece in range(pieces + 1)]
     return list(pairwise(bounds))
 
 
 def check_utf8(body: bytes) -> None:
-    """Raises InvalidArgument, which names the byte. Checks the whole body once, so that raw values need no decoding."""
+    """Raises InvalidArgument, which names the byte, unless the body is UTF-8. Raw values then need no decoding of their own."""
     if body.isascii():
         return
     start = 0

@@ -1,17 +1,17 @@
-"""Room for answers on their way to readers: an answer is read when there is room for it, and holds that until it was taken.
+"""Bounds the memory of answers on their way to readers: an answer is read once bytes are granted, and holds them until it is sent.
 
-    wait for records ─▶ ask for room ─▶ read, open ─▶ keep what the answer takes ─▶ send it ─▶ give the room back
-    holds nothing       └ full: wait in turn, then Throttled
+    wait for records ─▶ ask for bytes ─▶ read, decode ─▶ keep the answer's size ─▶ send it ─▶ return the bytes
+    holds nothing       └ full: wait in order, then Throttled
 
-How much an answer gets, of B bytes (answer_bytes_max) with F of them free, when it wants W and can do with L:
+A budget of B bytes (answer_bytes_max) with F of them free grants an answer that wants W and needs at least L:
 
     min(W, max(F / 8, L))
 
-So a few readers that take nothing don't shut the door to the others: the fuller it gets, the smaller the answers become, and only
-where there is not even L, readers wait. Each door has its own room, so that HTTP readers never stop gRPC readers.
+So a few readers that do not receive their answers cannot block the others: answers become smaller as the budget fills up, and
+readers wait only if not even L is free. Each listener has its own budget, so that HTTP readers never stop gRPC readers.
 
-Invariants: what answers hold never exceeds B but for a batch, or a record, that is larger than the room that its answer got; who
-waits is served in order of arrival, and holds nothing meanwhile, so that nobody waits for one who waits.
+Invariants: answers together never hold more than B, except for a batch, or a record, that is larger than the bytes granted to its
+answer. Waiting readers are served in order of arrival and hold nothing, so no two wait for each other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from metadata.errors import Stopping, Throttled
 from segments.byte_budget import ByteBudget
 from segments.read.log_reader import FetchResult
 
-# Any answer may wait this long for room: a long poll too whose record came at its last moment.
+# Any answer may wait this long for bytes, including a long poll whose record came at its last moment.
 ROOM_WAIT_S: Final = 2.0
-# Who takes an answer more slowly is cut off, after a time that the settings give to any: it holds room that others wait for. On a
-# line of half a megabit the longest answer still arrives.
+# A reader that receives more slowly is disconnected after answer_timeout_ms, since it holds bytes that others wait for. At half a
+# megabit per second the longest answer still arrives.
 BYTES_PER_SECOND_MIN: Final = 64 << 10
-# What an answer of opened records can do with: it may end after any of them.
+# Least bytes of an answer with decoded records, which may end after any record.
 BYTES_LEAST: Final = 64 << 10
-# Answers that are opened at the same time: a batch may open to decompressed_bytes_max, and more would not be faster.
+# Answers that are decoded at the same time: each batch may take decompressed_bytes_max, and more threads would not be faster.
 OPENINGS_MAX: Final = 2
 
 _SHARE: Final = 8
@@ -43,7 +43,7 @@ _Body = TypeVar("_Body")
 
 
 class ResponseBudget:
-    """The room of one door."""
+    """The bytes of one listener for answers that readers have not received; `readers_waiting` is the number of waiting readers."""
 
     def __init__(self, settings: GatewaySettings, waits: InterruptibleWaits) -> None:
         self._budget = ByteBudget(settings.answer_bytes_max, of="answers that readers have not taken")
@@ -60,18 +60,22 @@ class ResponseBudget:
         return self._budget.bytes_used_peak
 
     def place(self) -> Reservation:
-        """For one answer, as a context manager: empty at first; at its end all is given back."""
+        """Returns an empty reservation for one answer, a context manager that returns its bytes at its end."""
         return Reservation(self)
 
     async def opened(self, fetched: Sequence[FetchResult], work: Callable[[], _Body]) -> _Body:
-        """What `work` makes of the batches: at once, or, where that takes long, in a thread when it is its turn.
+        """Returns the result of `work`, which decodes these batches; long work runs in a thread, OPENINGS_MAX at a time.
 
-        A reader that hangs up is held until its thread has ended, so that its place keeps the room that the thread still uses.
+        If the reader disconnects, the call still waits for the thread, so that the reservation keeps the bytes that the thread
+        uses.
         """
         return await self._openings.run(work) if takes_long(fetched) else work()
 
     async def acquire(self, bytes_wanted: int, *, bytes_least: int, timeout_s: float) -> int:
-        """Bytes granted: all that is wanted, or less. Throttled where there is no room in time, or none at once at a stop."""
+        """Waits for bytes, and returns how many were granted: `bytes_wanted` or fewer.
+
+        Raises Throttled if none are free in time, or at a stop if none are free at once.
+        """
         budget = self._budget
         bytes_granted = self._share(bytes_wanted, bytes_least)
         self.readers_waiting += 1
@@ -88,7 +92,7 @@ class ResponseBudget:
         return bytes_granted
 
     def acquire_now(self, bytes_wanted: int, *, bytes_least: int) -> int:
-        """Returns the bytes granted, as `acquire`; 0 where it would have to wait."""
+        """Returns the bytes granted, as `acquire` does; 0 if it would have to wait."""
         bytes_granted = self._share(bytes_wanted, bytes_least)
         if not self._budget.has_room(bytes_granted):
             return 0
@@ -100,7 +104,7 @@ class ResponseBudget:
         return min(bytes_wanted, max((budget.bytes_max - budget.bytes_used) // _SHARE, min(bytes_least, budget.bytes_max)))
 
     def settle(self, *, bytes_held: int, bytes_needed: int) -> None:
-        """Gives back what is held above the need, or takes what it is missing: an answer that was made is not refused."""
+        """Returns the bytes held beyond the need, or takes the missing ones: a finished answer is never refused."""
         if bytes_needed > bytes_held:
             self._budget.take(bytes_needed - bytes_held)
         else:
@@ -108,7 +112,7 @@ class ResponseBudget:
 
 
 class Reservation:
-    """What one answer holds of the room."""
+    """The bytes that one answer holds, as a context manager."""
 
     __slots__ = ("_room", "bytes_held")
 
@@ -123,17 +127,17 @@ class Reservation:
         self.keep(0)
 
     async def ask(self, bytes_wanted: int, *, timeout_s: float, bytes_least: int = BYTES_LEAST) -> None:
-        """Waits for room; `bytes_held` then says how much it became. Throttled where there is none in time."""
+        """Waits for bytes, which `bytes_held` then counts. Raises Throttled if none are free in time."""
         assert not self.bytes_held, "who waits for room holds none"
         self.bytes_held = await self._room.acquire(bytes_wanted, bytes_least=bytes_least, timeout_s=max(timeout_s, ROOM_WAIT_S))
 
     def ask_now(self, bytes_wanted: int, *, bytes_least: int = BYTES_LEAST) -> bool:
-        """Takes room where there is some at the moment, as much as `ask` would. Returns whether there was."""
+        """Takes bytes if some are free now, as many as `ask` would. Returns whether it did."""
         assert not self.bytes_held, "who waits for room holds none"
         self.bytes_held = self._room.acquire_now(bytes_wanted, bytes_least=bytes_least)
         return self.bytes_held > 0
 
     def keep(self, bytes_count: int) -> None:
-        """The answer is made, and this long."""
+        """Holds `bytes_count` from now on, the size of the finished answer."""
         self._room.settle(bytes_held=self.bytes_held, bytes_needed=bytes_count)
         self.bytes_held = bytes_count

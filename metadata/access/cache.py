@@ -87,7 +87,7 @@ class AccessCache:
         return self._keys.by_name.get(key_id)
 
     def scram_user(self, user: str) -> ScramUser | None:
-        """The same object as long as nothing of it is changed. Raises Unavailable before the first reading."""
+        """Returns the user, the same object until it changes; None without one. Raises Unavailable before the first reading."""
         found = self._scram.by_name.get(quoted_principal(user))
         if found is None:
             self._check_read()

@@ -1,4 +1,4 @@
-"""What a broker keeps of a password to check SCRAM by: never the password, nor what could be shown in its place. Pure.
+"""Derives and stores the keys by which a broker checks SCRAM clients: never the password, nor anything that replaces it. Pure.
 
     password ─ PBKDF2(salt, iterations) ─▶ SaltedPassword ─ HMAC("Client Key") ─▶ ClientKey ─ hash ─▶ StoredKey
                                                           └ HMAC("Server Key") ─▶ ServerKey
@@ -8,8 +8,8 @@ The value of /{cluster}/scram/{user}, JSON in UTF-8:
     {"format_version":1,"user":"alice","credentials":[{"mechanism":"SCRAM-SHA-256","salt":"…hex…","iterations":4096,
      "stored_key":"…hex…","server_key":"…hex…"}]}
 
-StoredKey and ServerKey let their holder play the broker, not the client. A short password can be guessed from them: so the records
-of users are in no snapshot on the bucket. An API key has 256 random bits, which nobody guesses.
+StoredKey and ServerKey let their holder act as the broker, not as the client. A short password can be guessed from them, so no
+snapshot on the bucket contains the records of users. An API key has 256 random bits, too many to guess.
 
 Sources: RFC 5802 §3, RFC 7677, KIP-84, KIP-554
 """
@@ -32,12 +32,12 @@ ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
 SALT_BYTES: Final = 16
 SALT_BYTES_MAX: Final = 256
-# Of one cluster: every broker holds them all.
+# Most users of one cluster: every broker holds them all.
 SCRAM_USERS_MAX: Final = 10_000
 
 
 class ScramMechanism(NamedTuple):
-    """One of the mechanisms, with its number in Kafka's protocol."""
+    """A SCRAM mechanism, with its number in Kafka's protocol and its hash."""
 
     name: str
     number: int
@@ -52,7 +52,7 @@ MECHANISM_NUMBERS: Final = {each.number: each for each in MECHANISMS.values()}
 
 
 class ScramCredential(msgspec.Struct, frozen=True):
-    """What is kept of one password for one mechanism. Bytes are hex digits."""
+    """The stored keys of one password for one mechanism, with salt and iterations. Byte fields are hex digits."""
 
     mechanism: str
     salt: str
@@ -62,7 +62,7 @@ class ScramCredential(msgspec.Struct, frozen=True):
 
 
 class ScramUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user that AlterUserScramCredentials has made: its principal has the same name."""
+    """A user that AlterUserScramCredentials has created; its principal has the same name."""
 
     user: str
     credentials: tuple[ScramCredential, ...]
@@ -70,12 +70,12 @@ class ScramUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def credential_of_password(mechanism: ScramMechanism, password: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Returns what is kept of a password. It takes milliseconds."""
+    """Returns the credential to store for a password. Takes milliseconds of CPU."""
     return credential_of_salted(mechanism, hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, iterations), salt, iterations)
 
 
 def credential_of_salted(mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Returns what is kept of a password that the client has salted itself."""
+    """Returns the credential to store for a password that the client has salted itself."""
     client_key = hmac.digest(salted_password, b"Client Key", mechanism.hash_name)
     stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
     server_key = hmac.digest(salted_password, b"Server Key", mechanism.hash_name)
@@ -83,12 +83,12 @@ def credential_of_salted(mechanism: ScramMechanism, salted_password: bytes, salt
 
 
 def find_credential(credentials: tuple[ScramCredential, ...], mechanism: str) -> ScramCredential | None:
-    """Returns the credential of a mechanism."""
+    """Returns the credential for a mechanism; None if there is none."""
     return next((each for each in credentials if each.mechanism == mechanism), None)
 
 
 def check_scram_credential(credential: ScramCredential) -> ScramCredential:
-    """Raises InvalidArgument for one that could not have been derived."""
+    """Returns the credential. Raises InvalidArgument if its fields have wrong lengths or values."""
     mechanism = MECHANISMS.get(credential.mechanism)
     if mechanism is None:
         raise InvalidArgument(f"there is no mechanism {credential.mechanism[:40]!r}")
@@ -112,7 +112,7 @@ def encode_scram_user(user: ScramUser) -> bytes:
 
 
 def decode_scram_user(kept: KeyValue) -> ScramUser:
-    """Raises Corrupt, naming the key of the store, where the value is not what this module writes."""
+    """Decodes a value of the store. Raises Corrupt, which names the key, for anything that this module does not write."""
     try:
         user = _decoder.decode(kept.value)
         check_principal(user.user)

@@ -1,4 +1,4 @@
-"""The brokers that are alive: each keeps one key under its lease, and everyone follows all of them.
+"""Stores and follows the registrations of brokers: each broker keeps one key under its lease, and all follow all keys.
 
 The value of /{cluster}/brokers/{broker_id}, JSON in UTF-8:
 
@@ -9,8 +9,8 @@ The value of /{cluster}/brokers/{broker_id}, JSON in UTF-8:
 Fields may be absent, and readers skip fields that they do not know. A broker of an earlier version that writes `draining` drops
 such fields. Their owner writes them again at its next renewal (gateway/cluster/broker_lease.py).
 
-Invariants: a session is registered at most once: when its key is gone it never comes back, so "not registered now" of a session
-that led partitions means that nobody will ever write in its name again once it is sealed; one broker id has one key.
+Invariants: one broker id has one key. A session is registered at most once: its key never returns after it is gone. So a session
+that led partitions, is not registered and is sealed will never write again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from metadata.store.keys import KeyLayout
 from metadata.store.range_watch import RecordWatch
 
 FORMAT_VERSION = 1
-# Times that a registration which another has changed meanwhile is read and written again.
+# Attempts to write a registration that another writer changes in between.
 ATTEMPTS_MAX = 8
-# In place of a node id where none was allotted: the registration of a broker from before there were node ids.
+# Stands for a missing node id, as in the registration of a broker from before node ids.
 NO_NODE_ID = -1
-# Brokers that are gone and still remembered, as the last leaders of partitions.
+# Departed brokers that are remembered as the last leaders of partitions.
 DEPARTED_MAX = 1_000
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
@@ -53,24 +53,26 @@ class KafkaListener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """The registration of one broker in one session. Addresses are HOST:PORT, as clients and other brokers reach it."""
+
     format_version: int = FORMAT_VERSION
     broker_id: str
     session: SessionId
-    # HOST:PORT where clients and other brokers reach it, as are all addresses here.
     http_address: str = ""
     grpc_address: str = ""
     rack: str = ""
     version: str = ""
-    # It gives its partitions away and takes no others.
+    # The broker hands over its partitions and takes no others.
     draining: bool = False
-    # It has failed for a while to write objects of this size to the bucket. 0: it writes, or nobody has wanted it to.
+    # Size of the objects that the broker has failed to write to the bucket for a while; 0 if no write has failed.
     unwritable_bytes: int = 0
-    # Its number in Kafka's protocol (metadata/cluster/node_ids.py).
+    # The broker's number in Kafka's protocol (metadata/cluster/node_ids.py).
     node_id: int = NO_NODE_ID
     kafka_listeners: tuple[KafkaListener, ...] = ()
 
     @property
     def candidate(self) -> Candidate:
+        """The broker as a candidate for leadership."""
         return Candidate(self.session, self.rack, self.draining)
 
     def kafka_listener(self, name: str) -> KafkaListener | None:
@@ -87,7 +89,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 def check_broker_id(broker_id: str) -> str:
-    """The id itself when it is one, else InvalidArgument."""
+    """Returns the id. Raises InvalidArgument unless it is a broker id."""
     if not _BROKER_ID.fullmatch(broker_id) or broker_id in {".", ".."}:
         raise InvalidArgument(f"{broker_id[:60]!r} is not a broker id", hint="Use 1 to 249 of a-z A-Z 0-9 . _ -")
     return broker_id
@@ -98,7 +100,7 @@ def encode_registration(registration: BrokerRegistration) -> bytes:
 
 
 def decode_registration(kept: KeyValue) -> Registered:
-    """Raises Corrupt where the value is none."""
+    """Decodes a registration. Raises Corrupt if the value is not one."""
     try:
         return Registered(msgspec.json.decode(kept.value, type=BrokerRegistration), kept.mod_revision, kept.lease)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -106,9 +108,9 @@ def decode_registration(kept: KeyValue) -> Registered:
 
 
 async def read_brokers(store: MetadataStore, layout: KeyLayout) -> dict[str, Registered]:
-    """The brokers that are registered now, by id, read past every cache. Raises Unavailable.
+    """Returns the registered brokers by id, read past every cache. Raises Unavailable.
 
-    A key that can't be read is no broker's: whoever is taken for gone is sealed first, so nothing is lost if it lives.
+    Skips a registration that cannot be read. A broker that counts as gone is sealed first, so nothing is lost if it is alive.
     """
     found: dict[str, Registered] = {}
     for item in (await store.range(layout.brokers)).items:
@@ -120,14 +122,14 @@ async def read_brokers(store: MetadataStore, layout: KeyLayout) -> dict[str, Reg
 
 
 async def read_revisions(store: MetadataStore, layout: KeyLayout) -> dict[str, Revision]:
-    """In which each registration was written, by broker id, read past every cache. Raises Unavailable."""
+    """Returns the revision of each registration by broker id, read past every cache. Raises Unavailable."""
     return {item.key.removeprefix(layout.brokers): item.mod_revision for item in (await store.range(layout.brokers)).items}
 
 
 async def write_draining(store: MetadataStore, layout: KeyLayout, broker_id: str, *, draining: bool) -> Revision:
-    """Tells a broker to drain, or to take partitions again: it and the controller follow its key, which stays under its lease.
+    """Makes a broker drain, or take partitions again: it and the controller follow its key, which stays under its lease.
 
-    Answers the revision in which it is so. Raises NotFound where no such broker is registered, Rejected, Unavailable, Corrupt.
+    Returns the revision of the change. Raises NotFound if no such broker is registered, Rejected, Unavailable, Corrupt.
     """
     key = layout.broker(broker_id)
     unknown: OutcomeUnknown | None = None
@@ -175,16 +177,16 @@ class BrokerCache:
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
-        """In which each registration was written, by broker id."""
+        """The revision of each registration by broker id."""
         return self._records.revisions
 
     @property
     def revision(self) -> Revision:
-        """Of the store, up to which all changes were told."""
+        """The store's revision up to which this cache has seen all changes."""
         return self._records.watched.revision
 
     def by_session(self, session: SessionId) -> BrokerRegistration | None:
-        """None: not registered, as far as is known here."""
+        """Returns the broker with this session; None if this cache knows of no such registration."""
         return self._by_session.get(session)
 
     def last_with_session(self, session: SessionId) -> BrokerRegistration | None:

@@ -44,12 +44,12 @@ class TopicSettings:
 
     @property
     def deletes(self) -> bool:
-        """Whether retention by time and bytes applies."""
+        """True if retention by time and bytes applies."""
         return self.cleanup_policy != "compact"
 
     @property
     def compacts(self) -> bool:
-        """Whether only the newest record of each key is kept in the long run."""
+        """True if key compaction applies, which keeps the newest record of each key."""
         return self.cleanup_policy != "delete"
 
     @classmethod
@@ -203,7 +203,7 @@ def _true_or_false(text: str) -> bool | None:
 
 
 def _throttled_replicas(text: str) -> str | None:
-    """As Kafka's ThrottledReplicaListValidator."""
+    """Returns the text if Kafka's ThrottledReplicaListValidator accepts it; else None."""
     return text if text in {"", "*"} or re.fullmatch(r"[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*", text, re.ASCII) else None
 
 
@@ -233,7 +233,7 @@ SETTINGS: Final[Mapping[str, SettingDefinition]] = {
             "604800000",
             "ms",
             "How long records are kept after their timestamp, where cleanup.policy includes delete.",
-            "a whole number of milliseconds from 0, or -1 for ever",
+            "a whole number of milliseconds from 0, or -1 for no limit",
             _whole_number(-1, INT64_MAX),
         ),
         SettingDefinition(

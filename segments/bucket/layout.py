@@ -142,7 +142,7 @@ def topic_prefix(name: str, topic_id: TopicId) -> str:
 
 
 class SnapshotPlace(NamedTuple):
-    """Where a snapshot of the metadata stands among all: by the last batch of appointments, then by its revision.
+    """The order of a snapshot of the metadata among all: by its last batch of appointments, then by its revision.
 
     Revisions of two copies of the metadata cannot be compared. A copy that has lost never has the later batch.
     """

@@ -162,7 +162,7 @@ class HistoryIndex:
         return GroupPlace(key, number, group, file, epochs, end_offset)
 
     def _base_offset_behind(self, at: int, number: int) -> Offset:
-        """Where the records behind this row group begin."""
+        """Returns the offset at which the records behind this row group begin."""
         files = self.manifest.files
         if number + 1 < len(files[at].row_groups):
             return files[at].row_groups[number + 1].base_offset

@@ -44,8 +44,8 @@ def compacted(
 ) -> Manifest:
     """Returns the next manifest, with the records of [manifest.compacted_to, compacted_to) in `files`.
 
-    Records below the log start are in no file. `epochs`: of the compacted runs, maybe with the last one of before `compacted_to`.
-    `producers`: all that are remembered at `compacted_to`, also earlier ones.
+    Records below the log start are in no file. `epochs` are those of the compacted runs, perhaps preceded by the last epoch
+    of `manifest`. `producers` are all producers that are remembered at `compacted_to`, including earlier ones.
     """
     if compacted_to <= manifest.compacted_to:
         raise ValueError(f"compacted to {compacted_to}, but {manifest.compacted_to} was reached already")

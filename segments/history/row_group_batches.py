@@ -35,10 +35,13 @@ _LOG_APPEND_TIME = 1
 
 
 class HistoryBatch(NamedTuple):
+    """A record batch that was encoded from rows of a row group.
+
+    `last_offset` is that of its last record; `end_offset` lies behind the gap that the batch covers.
+    """
+
     base_offset: Offset
-    # Of its last record.
     last_offset: Offset
-    # Behind the gap that the batch covers.
     end_offset: Offset
     body: bytes
 

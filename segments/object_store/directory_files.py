@@ -1,4 +1,4 @@
-"""The disk calls of the directory store, all of them blocking: its threads come here.
+"""Makes the disk calls of the directory store, all of them blocking; only threads call this module.
 
     {root}/{key}            an object, whole from the moment that it has its name
     {root}/.tmp/{random}    bytes on their way to an object; held under flock(2) by the thread that writes them
@@ -6,21 +6,22 @@
     create:  write .tmp/x   fsync x   link x → key   fsync the directory of key   unlink x
                         nothing exists ┤ may exist ├ exists, and survives a power cut
 
-Invariant: link(2) decides who creates a key, and the name never shows less than the whole, durable body. Whoever is told that
-a key exists already is told so when that name is durable too, since it will build on it. Directories are never removed: a
-create could lose its parent between making it and linking into it, and an empty directory costs nothing.
+Invariant: link(2) decides which writer creates a key, and a name always has the whole, durable body. A writer that loses receives
+AlreadyExists only once that name is durable as well, since the writer relies on it. Directories are never removed: a create could
+lose its parent between making it and linking into it, and an empty directory costs nothing.
 
-Rights: a root that is made here is for its owner alone (0700). Objects and directories take the rights of the root, whatever the
-umask is: below a root of 0750, directories are 0750 and objects 0640. So the user who makes the root decides who reads the log.
-An fsync that failed has dropped what it should have written, and the next one succeeds without it (the kernel reports an error
-once). The body of an object is written to a new file each time, so a repeat is sound. A name is not written again by a repeat: in
-a directory of which an fsync failed, no name that is there already counts as durable, for as long as this process lives. New names
-do. Nothing is deleted any more, since what makes an object unneeded may be one that is not on the disk.
+Permissions: a root that this module creates belongs to its owner only (0700). Objects and directories get the permissions of the
+root, whatever the umask is: below a root of 0750, directories are 0750 and objects 0640. So the user who creates the root decides
+who reads the log.
 
-Lists the objects below a directory in the order of their keys, reading no directory that can't hold a wanted key.
+Failed fsync: the kernel drops the data and reports the error once, so the next fsync succeeds without them. Each attempt writes the
+body of an object to a new file, so a repeat is sound. A repeat does not write a name again, so in a directory whose fsync failed no
+existing name counts as durable while this process lives; new names do. Deletes then stop, since the object that replaces a deleted
+one may not be on the disk.
 
-The order of a key is that of all its bytes. A walk that sorts the names in each directory gets it wrong, because "-" and "."
-sort before "/"; sorting directories as their name with the "/" behind it makes every walk of the tree a walk in key order:
+LIST returns objects in the order of their keys, and reads only directories that can hold a wanted key. Keys are ordered by all
+their bytes. Sorting the names in each directory would be wrong, because "-" and "." sort before "/". Sorting directories as their
+name with "/" appended makes a walk of the tree a walk in key order:
 
     names  a  a-b  a.d       keys  a-b    a.d/z    a/y
                                    "-" 2d  "." 2e   "/" 2f

@@ -1,12 +1,12 @@
-"""An object store that tells when it takes no more writes, and when it takes them again: once for each change, not for each PUT.
+"""Logs when an object store stops taking writes, and when it takes them again: once for each change, not for each PUT.
 
     write ok ▸ fails for TOLD_AFTER_S ─▶ "takes no writes" ▸ still fails, once in TOLD_AGAIN_S ▸ write ok ─▶ "takes writes again"
 
-One failure between two writes that succeed is what networks do, and is not told. A full disk still takes small objects (a seal, a
-claim): a write that succeeds ends the trouble if it is as large as one that failed, or if nothing failed for a while. A write that
-its caller gave up on, since no answer came, has failed since it began.
+One failure between two successful writes is normal in networks, and is not logged. A full disk still takes small objects (a seal, a
+claim), so a successful write ends the trouble only if it is as large as one that failed, or if nothing failed for a while. A write
+that its caller abandoned without an answer counts as failed since it began.
 
-What calls of all kinds come to goes to health.py as well, by which the writer spares a bucket that is not well.
+The outcomes of all calls go to health.py as well; the writer uses it to send fewer requests to an unhealthy bucket.
 """
 
 from __future__ import annotations

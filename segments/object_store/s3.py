@@ -287,10 +287,10 @@ WRITE_BYTES_MIN = 1 << 16
 
 
 class S3Body(Payload):
-    """aiohttp's kind of body, which botocore passes on as it is.
+    """A request body of aiohttp's type over several buffers, which botocore passes on unchanged.
 
-    It has no `read`, so that botocore does not ask the server's leave first (Expect: 100-continue, one round trip more). It
-    calls itself consumed once it is being written, so that aiohttp does not send it again by itself when a connection breaks.
+    It has no `read`, so that botocore does not send Expect: 100-continue, which costs one more round trip. It counts as consumed
+    once it is being written, so that aiohttp does not repeat it by itself when a connection breaks.
     """
 
     _autoclose = True

@@ -1,6 +1,6 @@
-"""Whether a fetch is served from the cache or from the bucket. Pure.
+"""Decides which parts of a fetch come from the tail cache, from segments and from Parquet files. Pure.
 
-    offset ──▶ [ row groups of Parquet ]│[ runs in segments on the bucket ][ hot pool: newest committed ]◀── high watermark
+    offset ──▶ [ row groups of Parquet ]│[ runs in segments on the bucket ][ tail cache: newest batches ]◀── high watermark
                FromParquet, Gap         │ FromWal FromWal FromWal …         FromCache
                                    compacted_to
 
@@ -19,12 +19,12 @@ from metadata.model import Offset
 from segments.history.index import GroupPlace, HistoryIndex
 from segments.wal.run_index import RunIndex, RunPlace
 
-# Runs that one fetch reads at most: a history of tiny runs must not begin thousands of reads at once.
+# Most runs that one fetch reads, since many tiny runs must not begin thousands of reads at once.
 RUNS_MAX: Final = 64
 
 
 class FromCache(NamedTuple):
-    """Batches of the hot pool, from the one that holds `offset` on."""
+    """Batches of the tail cache, from the one that holds `offset` on."""
 
     offset: Offset
 
@@ -62,9 +62,9 @@ def plan_fetch(
     history: HistoryIndex | None = None,
     bytes_max: int,
 ) -> list[FetchPart]:
-    """Where to read the batches from `offset` on, up to about `bytes_max` bytes and RUNS_MAX parts, but at least one.
+    """Returns the parts to read from `offset` on, up to about `bytes_max` bytes and RUNS_MAX parts, but at least one.
 
-    Raises Corrupt when neither the hot pool nor any object holds an offset below the high watermark.
+    Raises Corrupt if neither the tail cache nor any object holds an offset below the high watermark.
     """
     parts: list[FetchPart] = []
     at, bytes_left = Offset(offset), bytes_max

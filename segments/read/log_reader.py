@@ -1,16 +1,16 @@
-"""Reads committed records of the partitions led here: from the hot pool, or from segments or Parquet files on the bucket.
+"""Reads committed records of partitions that this broker leads: from the tail cache, or from segments or Parquet files.
 
-    look at all partitions, in memory only ─▶ enough? ─▶ answer; what is still read from the bucket comes with the next fetch
-              ▲                                 └ no: wait for a commit, for a read to arrive, or for the deadline ─┐
-              └──────────────────────────────────────────────────────────────────────────────────────────────────┘
+    check all partitions, in memory only ─▶ enough? ─▶ answer; records that are still being read come with the next fetch
+              ▲                               └ no: wait for a commit, for a read to arrive, or for the deadline ─┐
+              └───────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-So a slow read of one partition's history never holds up the tail of the others. A thin shell round fetch_plan.py, cached_run.py and
-cached_row_group.py. Where an object is gone, the newest manifest is read before anybody is told so: its records may lie elsewhere
-by now. Who reads on where the last answer ended is taken for sequential, and what comes next is read ahead of it (the next two row
-groups, or as many runs as it asked for), where nobody else waits for the room.
+So a slow read of one partition's history never delays the newest records of others. fetch_plan.py decides what to read;
+cached_run.py and cached_row_group.py hold what was read. If an object is missing, the reader first loads the newest manifest, since
+compaction may have moved its records. A reader that continues where the last answer ended counts as sequential: the next two row
+groups, or as many runs as it asked for, are read ahead if no other reader waits for the memory.
 
-Invariants: nothing at or above the high watermark is ever answered; a partition that was left out of an answer because its history
-was still being read gets it, or the error of that read, from the first fetch after the read has ended that has room for it.
+Invariants: no answer has records at or above the high watermark. A partition that was left out of an answer because its history was
+still being read gets its records, or the error of that read, in the first later fetch that has bytes left for it.
 """
 
 from __future__ import annotations
@@ -39,55 +39,61 @@ from segments.records.batch import base_offset_of, empty_batch
 
 
 class FetchTarget(NamedTuple):
+    """One partition of a fetch: where to read, and how much."""
+
     partition: TopicPartition
     offset: int
     bytes_max: int
-    # That the reader knows: a leader of another epoch refuses to answer. None: whoever leads.
+    # The leader epoch that the reader knows; a leader of another epoch refuses to answer. None: any epoch.
     current_leader_epoch: int | None = None
-    # Another broker asks, which reads from the bucket itself: it is told where the records lie, in parts of so many bytes and
-    # more on average. None: it is answered with the records.
+    # Set by a broker that reads from the bucket itself: the answer has the locations of the records, if the parts have this many
+    # bytes on average. None: the answer has the records.
     places_bytes_min: int | None = None
 
 
 class FetchResult(NamedTuple):
-    # Whole record batches when joined, each of which begins where the one before ends; the last one ends at `next_offset`. The
-    # first may begin before the asked offset, with records to skip, or behind it, after a gap. Where there are none, but
-    # `next_offset` is behind the asked offset, there are no records in between, and never will be.
+    """The records of one partition in an answer, or their locations, with the offsets of its log."""
+
+    # Whole record batches when joined. Each begins where the one before ends, and the last one ends at `next_offset`. The first
+    # may begin before the wanted offset, with records to skip, or behind it, after a gap. An answer without batches whose
+    # `next_offset` is behind the wanted offset passes a gap that has no records, now or later.
     batches: list[Buffer]
     size_bytes: int
     next_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
-    # Of the leader that answered.
+    # The epoch of the leader that answered.
     leader_epoch: LeaderEpoch
-    # Where the records lie, in place of them; `size_bytes` is about what they have then.
+    # The locations of the records, in place of `batches`; `size_bytes` is then an estimate.
     located: RecordLocations | None = None
-    # When the newest records of the partition were committed here, on the loop's clock; 0 where that was before this leader's
-    # time, None where another broker has answered.
+    # When the newest records of the partition were committed, on the loop's clock: 0 if an earlier leader committed them, None
+    # if another broker has answered.
     committed_at_s: float | None = 0.0
 
     @property
     def more(self) -> bool:
-        """Whether committed records follow that this answer had no room for, or that were still read from the bucket."""
+        """True if committed records follow that did not fit, or that are still being read from the bucket."""
         return self.next_offset < self.high_watermark
 
     def passes_gap(self, offset: int) -> bool:
-        """Whether it says no more to who asked from `offset` on than that records were removed there."""
+        """Returns whether the answer to a fetch from `offset` on only passes a gap of removed records."""
         return not self.size_bytes and self.next_offset > offset
 
     def batches_from(self, offset: int) -> list[Buffer]:
-        """Returns the batches for a Kafka client that asked from `offset` on: an empty one where the answer passes only a gap.
+        """Returns the batches for a Kafka client that fetched from `offset` on: an empty batch if the answer only passes a gap.
 
-        Such a client moves by batches alone, and knows no `next_offset`.
+        Such a client advances by batches, since Kafka's protocol has no `next_offset`.
         """
         return [empty_batch(offset, self.next_offset)] if self.passes_gap(offset) else self.batches
 
 
-# Ends of answers that are remembered, to tell who reads on.
+# Ends of answers that are remembered to recognise sequential readers.
 READERS_MAX: Final = 10_000
 
 
 class LogReader:
+    """Serves fetches of the partitions of one session from memory, and reads the missing blocks from the bucket."""
+
     def __init__(
         self,
         hot: TailCache,
@@ -100,8 +106,8 @@ class LogReader:
         self._hot = hot
         self._cold = cold
         self._adopt_newest = adopt_newest
+        # Offsets at which answers from the bucket ended, the newest last.
         self._read_to: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
-        """Where answers from the bucket ended, the newest last."""
 
     async def fetch(
         self,
@@ -113,14 +119,13 @@ class LogReader:
         bytes_min: int,
         wait_ms_max: float,
     ) -> list[FetchResult | TidelogError]:
-        """Batches of each target in turn, `bytes_max` bytes in all; the error of a target stands in its place.
+        """Returns the batches of each target in order, `bytes_max` bytes in all. A target that fails has its error in its place.
 
-        Answers as soon as there are `bytes_min` bytes, or more records than it may answer with, or an error; at the latest after
-        `wait_ms_max`, but not before a read of history that is all there is to answer with. The first target that has records
-        in memory gets at least one batch, however large. Where there is only a gap up to the high watermark (key compaction), that
-        is as if there was nothing yet, but `next_offset` is behind it.
+        Returns as soon as there are `bytes_min` bytes, more records than fit, or an error; at the latest after `wait_ms_max`,
+        unless the only records are still being read from the bucket. The first target with records in memory gets at least one
+        batch, however large. A gap up to the high watermark (key compaction) counts as no records, but `next_offset` passes it.
 
-        `led_at` is asked at each look; `woken` is set by the caller when something was committed.
+        Each check calls `led_at` again. The caller sets `woken` after a commit.
         """
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
@@ -132,7 +137,7 @@ class LogReader:
                 is_answer = _is_enough(looks, reads, bytes_min) or (is_late and not _may_come(looks, reads))
                 if is_answer and not reads.owes and not woken.is_set():
                     self._read_ahead(looks)
-                    if bytes_max > 1:  # else it was only asked whether there is something
+                    if bytes_max > 1:  # else the caller only asks whether there are records
                         self._count(looks)
                     return [look.fetched if isinstance(look, _Look) else look for look in looks]
                 reads.wait_for(look.missing[0] for look in looks if isinstance(look, _Look) and look.missing)
@@ -140,7 +145,7 @@ class LogReader:
                     async with asyncio.timeout_at(None if is_late else deadline_s):
                         await woken.wait()
                 except TimeoutError:
-                    continue  # one more look, and what is there is the answer
+                    continue  # one more check, whose result is the answer
 
     def _look_at_all(
         self,
@@ -149,7 +154,10 @@ class LogReader:
         bytes_max: int,
         reads: FetchReads,
     ) -> list[_Look | TidelogError]:
-        """What is in memory for each target. Has read what is not: the next run of each in turn, then those behind."""
+        """Returns the records in memory for each target.
+
+        Begins to read the missing blocks: the next of each target, then later ones.
+        """
         looks: list[_Look | TidelogError] = []
         bytes_left, is_first = bytes_max, True
         for target in targets:
@@ -162,7 +170,7 @@ class LogReader:
                     led.log.check_readable(target.offset)
                     look = _Look(target, led, _fetched(led, [], 0, Offset(target.offset)))
             except TidelogError as error:
-                looks.append(error.with_traceback(None))  # it outlives this call, and would keep all of it in memory
+                looks.append(error.with_traceback(None))  # its frames would keep everything here in memory
                 continue
             bytes_left -= look.fetched.size_bytes
             is_first = is_first and not look.fetched.size_bytes
@@ -178,9 +186,9 @@ class LogReader:
         return looks
 
     def _look(self, led: LeaderPartition, target: FetchTarget, bytes_max: int, reads: FetchReads) -> _Look:
-        """What is in memory from the target's offset on.
+        """Returns the records in memory from the target's offset on, and the missing blocks.
 
-        Raises OutOfRange; Corrupt and Unavailable only when not even the first batch can be read: what can is answered first.
+        Raises OutOfRange. Raises Corrupt or Unavailable only if not even the first batch can be read.
         """
         log = led.log
         log.check_readable(target.offset)
@@ -202,7 +210,7 @@ class LogReader:
                     next_offset = part.next_offset
                 elif isinstance(part, FromCache):
                     hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_left)
-                    assert hot is not None, f"{log.partition}: the hot pool begins at or below {part.offset}, and has it not"
+                    assert hot is not None, f"{log.partition}: the tail cache begins at or below {part.offset}, and lacks it"
                     if batches and hot.batches[0].base_offset != next_offset:
                         break  # a row group ends within this batch: only the first of an answer may begin before its offset
                     for batch in hot.batches:
@@ -229,7 +237,7 @@ class LogReader:
         return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last, hot_bytes)
 
     def _located(self, led: LeaderPartition, target: FetchTarget, bytes_max: int) -> FetchResult | None:
-        """Where it lies on the bucket, whatever is in memory here; None where that is not worth it."""
+        """Returns the locations of the records on the bucket, whatever is in memory; None if the parts are too small for that."""
         parts = self._plan(led, Offset(target.offset), bytes_max, from_bucket=True)
         found = located(parts, led.history, part_bytes_min=target.places_bytes_min or 0)
         if found is None:
@@ -260,14 +268,14 @@ class LogReader:
     # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_ahead(self, looks: Sequence[_Look | TidelogError]) -> None:
-        """Begins to read what those come to next who read on where an answer ended, and remembers where these answers end."""
+        """Begins to read the next blocks of sequential readers, and remembers where these answers end."""
         for look in looks:
             if isinstance(look, TidelogError) or look.last is None or not look.fetched.size_bytes:
                 continue
             partition, next_offset = look.target.partition, look.fetched.next_offset
             if (partition, look.target.offset) in self._read_to:
                 behind = Offset(max(next_offset, look.last.last_offset + 1))
-                with suppress(TidelogError):  # it is for who comes there
+                with suppress(TidelogError):  # the reader meets the error when it gets there
                     self._begin_behind(look.led, behind, look.target.bytes_max)
             self._read_to[partition, next_offset] = None
             self._read_to.move_to_end((partition, next_offset))
@@ -275,7 +283,7 @@ class LogReader:
                 self._read_to.popitem(last=False)
 
     def _begin_behind(self, led: LeaderPartition, offset: Offset, bytes_max: int) -> None:
-        """Has read what lies from `offset` on; of Parquet one group more, whose bytes arrive while the one before it is decoded."""
+        """Begins to read the blocks from `offset` on, and one row group more, which arrives while the one before it is decoded."""
         last: Place | None = None
         for part in self._plan(led, offset, bytes_max):
             if isinstance(part, FromWal | FromParquet):
@@ -288,21 +296,21 @@ class LogReader:
 
 
 class _Look(NamedTuple):
-    """What is in memory for one target."""
+    """The result of one check of a target: the records in memory, and the missing blocks."""
 
     target: FetchTarget
     led: LeaderPartition
     fetched: FetchResult
-    # What is to be read from the bucket, from where `fetched` ends on. Some of it behind the first may be in memory.
+    # Blocks to read from the bucket, from the end of `fetched` on. Some of those behind the first may be in memory.
     missing: tuple[Place, ...] = ()
-    # That was read from, of what lies on the bucket.
+    # The last block of the bucket in the answer.
     last: Place | None = None
-    # Of the answer, from the newest batches.
+    # Bytes of the answer that came from the tail cache.
     hot_bytes: int = 0
 
 
 def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) -> tuple[Sequence[Buffer], Offset]:
-    """Batches from `offset` on, and the offset behind them."""
+    """Returns the batches from `offset` on, and the offset behind them."""
     if isinstance(cold, CachedRowGroup):
         return cold.read(offset, bytes_max=bytes_max, high_watermark=high_watermark)
     body, next_offset = cold.read(offset, bytes_max=bytes_max)
@@ -323,12 +331,12 @@ def _fetched(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_
 
 
 def _is_complete(look: _Look, reads: FetchReads) -> bool:
-    """Whether no read is under way that would add to it."""
+    """Returns whether no read is in progress that would add records to this target."""
     return not look.missing or not reads.is_reading(look.missing[0])
 
 
 def _is_enough(looks: Sequence[_Look | TidelogError], reads: FetchReads, bytes_min: int) -> bool:
-    """Whether to answer before the deadline. A target whose history is still read counts when it is complete."""
+    """Returns whether to answer before the deadline. A target counts once no read in progress would add to it."""
     bytes_there = 0
     for look in looks:
         if isinstance(look, TidelogError):
@@ -342,7 +350,7 @@ def _is_enough(looks: Sequence[_Look | TidelogError], reads: FetchReads, bytes_m
 
 
 def _may_come(looks: Sequence[_Look | TidelogError], reads: FetchReads) -> bool:
-    """Whether there is no answer yet, while reads from the bucket are under way that will make one."""
+    """Returns whether no target has its records yet, while reads from the bucket are in progress that will bring some."""
     return reads.in_flight and not any(
         isinstance(look, _Look) and look.fetched.size_bytes and _is_complete(look, reads) for look in looks
     )

@@ -71,8 +71,8 @@ def located(
 def partition_told(partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None) -> LeaderPartition:
     """Returns the partition as far as the leader described it. Raises Corrupt where the runs do not follow each other.
 
-    `history`: of the version that was told, or a newer one; that may have come further than the leader knows, so it counts up to
-    the high watermark, and its log start counts as well.
+    `history` has the version that the leader described, or a newer one. A newer one may reach further than the leader knows, so it
+    counts up to the high watermark, and its log start counts as well.
     """
     runs = RunIndex()
     for place in told.located.runs:

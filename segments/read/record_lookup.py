@@ -251,7 +251,7 @@ def _by_max_timestamp(led: LeaderPartition, start_offset: Offset, end_offset: Of
 
 
 def _may_be_later(timestamp_ms: int, offset: int, best: TimestampedOffset | None) -> bool:
-    """Whether a record of this timestamp, at this offset or behind it, may count for more than `best`. Negative ones are none."""
+    """Returns whether a record of this timestamp, at this offset or behind it, may replace `best`. Negative timestamps never do."""
     if timestamp_ms < 0:
         return False
     return best is None or timestamp_ms > best.timestamp_ms or (timestamp_ms == best.timestamp_ms and offset < best.offset)

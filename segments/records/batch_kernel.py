@@ -16,10 +16,10 @@ A record section is record_count of these, one after the other (https://kafka.ap
 
 varint and varlong: zigzag (0, -1, 1, -2, …), 7 bits a byte, the lowest first, at most 5 and 10 bytes.
 
-Invariant: no byte outside of the given buffers is read or written, whatever they hold. Compiled code checks no index, so every
-place and length is checked here before it is used. Reading and writing columns let other threads run: each pass that reads checks
-everything anew, as if the one before had not been. Writing trusts that Arrow's buffers, once checked, stay as they are: they are
-immutable; but that a record fits is looked at when it is written.
+Invariant: no byte outside of the given buffers is read or written, whatever they hold. Compiled code checks no index, so this
+module checks every position and length before it uses them. Reading and writing columns let other threads run, so each pass that
+reads checks everything again. Writing trusts that Arrow's buffers stay as they were when checked, since they are immutable, but
+checks that a record fits when it writes it.
 """
 
 from __future__ import annotations
@@ -499,7 +499,7 @@ def _at(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cyth
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_utf8(text: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes are well-formed UTF-8 (Unicode 15, table 3-7): no surrogates, no longer form than needed."""
+    """Returns whether the bytes are well-formed UTF-8 (Unicode 15, table 3-7): no surrogates, no longer form than needed."""
     at: cython.Py_ssize_t = 0
     lead: cython.uint
     follow: cython.Py_ssize_t
@@ -543,10 +543,10 @@ def _is_utf8(text: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython.bi
 @cython.final
 @cython.cclass
 class ArrowReader:
-    """`count` rows of an Arrow binary or list array, from row `first` of its buffers on. Empty `validity`: none is null.
+    """Reads `count` rows of an Arrow binary or list array, from row `first` of its buffers on. Empty `validity`: no row is null.
 
-    `size` is what the offsets point into: the bytes of `data`, or the rows of a list's child. InvalidArgument if they do not
-    ascend within it: Arrow that came over a network promises nothing.
+    The offsets point into `size` bytes of `data`, or rows of a list's child. Raises InvalidArgument if they do not ascend within
+    it, since Arrow data that came over a network is not checked.
     """
 
     offsets: cython.const[cython.int][::1]
@@ -598,7 +598,7 @@ class ArrowReader:
 @cython.final
 @cython.cclass
 class ByteWriter:
-    """Writes a bytes object of known size while nobody else has it. What would not fit is left out, and `written` finds it."""
+    """Writes a bytes object of known size before it is shared. Bytes that do not fit are left out, which `written` detects."""
 
     out: cython.p_uchar
     position: cython.Py_ssize_t
@@ -717,7 +717,7 @@ class ByteWriter:
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_varint(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
-    """Where it ends. There is room: the caller has looked."""
+    """Writes a zigzag varint at `at`, and returns where it ends. The caller has checked that it fits."""
     zigzag: cython.ulonglong = _zigzag(value)
     while zigzag >= 0x80:
         out[at] = (zigzag & 0x7F) | 0x80
@@ -866,7 +866,7 @@ def encode_columns(
 
 
 def encode_tuples(header: BatchHeader, records: Sequence[NewRecordTuple]) -> bytes:
-    """The same of tuples."""
+    """Encodes records that are tuples to one batch, as `encode_columns` does for columns."""
     rows: list = list(records)
     count: cython.Py_ssize_t = len(rows)
     headers: list = [_NO_HEADERS] * count
@@ -1010,7 +1010,7 @@ def _wrong_timestamp(row: cython.Py_ssize_t, timestamp: object) -> object:
 def _body_bytes(
     timestamp_delta: cython.longlong, offset_delta: cython.longlong, key: cython.Py_ssize_t, value: cython.Py_ssize_t
 ) -> cython.longlong:
-    """Of a record up to its headers, after its length; from the lengths of key and value."""
+    """Returns the bytes of a record between its length and its headers, from the lengths of key and value."""
     return 1 + _varint_bytes(timestamp_delta) + _varint_bytes(offset_delta) + _value_bytes(key) + _value_bytes(value)
 
 
@@ -1019,7 +1019,7 @@ def _body_bytes(
 @cython.nogil
 @cython.exceptval(check=False)
 def _headers_bytes(header: cython.Py_ssize_t, end: cython.Py_ssize_t, keys: ArrowReader, values: ArrowReader) -> cython.longlong:
-    """Of the headers [header, end) of a record, with their count."""
+    """Returns the bytes of the headers [header, end) of a record, with their count."""
     total: cython.longlong = _varint_bytes(end - header)
     while header < end:
         total += _value_bytes(keys.length(header)) + _value_bytes(values.length(header))
@@ -1045,7 +1045,7 @@ def _check_header_keys(headers: ArrowReader, keys: ArrowReader) -> object:
 @cython.nogil
 @cython.exceptval(check=False)
 def _value_bytes(length: cython.longlong) -> cython.longlong:
-    """Of a length and what it announces; -1 is null."""
+    """Returns the bytes of a length and of the data that it announces; -1 is null."""
     return _varint_bytes(length) + max(length, 0)
 
 
@@ -1089,7 +1089,7 @@ def murmur2_column(keys: ArrowReader, hashes: memoryview) -> None:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _murmur2(key: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython.uint:
-    """Where `& _UINT32` stands, C wraps around by itself."""
+    """Returns murmur2 of a key, as Kafka's clients compute it. C wraps around at each `& _UINT32`; Python needs it."""
     multiplier: cython.uint = 0x5BD1E995
     mixed: cython.uint = 0x9747B28C ^ length
     word: cython.uint
@@ -1143,7 +1143,7 @@ def compact_json(text: bytes) -> bytes:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _end_of_string(text: bytes, start: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where the JSON string that begins at `start` has its closing quotation mark, or the end of a text that has none."""
+    """Returns the position of the closing quotation mark of the JSON string at `start`, or the end of a text without one."""
     source: cython.p_const_uchar = text
     length: cython.Py_ssize_t = len(text)
     at: cython.Py_ssize_t = start

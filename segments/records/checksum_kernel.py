@@ -140,7 +140,7 @@ class SectionReader:
     @cython.nogil
     @cython.exceptval(check=False)
     def _length(self) -> cython.longlong:
-        """Of what follows, which is there as a whole; -1 for null, and where it is torn."""
+        """Reads a length, and checks that its bytes are there; returns -1 for null, and sets `torn` if they are not."""
         length: cython.longlong = self._varint()
         if length < -1 or length > self.end - self.position:
             self.torn = True
@@ -172,10 +172,10 @@ class SectionReader:
 @cython.final
 @cython.cclass
 class ColumnReader:
-    """`count` rows of an Arrow binary, string or list array, from row `first` of its buffers on. Empty `validity`: none is null.
+    """Reads `count` rows of an Arrow binary, string or list array, from row `first` on. Empty `validity`: no row is null.
 
-    `size` is what the offsets point into: the bytes of `data`, or the rows of a list's child. InvalidArgument if the buffers are
-    too short, or the offsets do not ascend within it.
+    The offsets point into `size` bytes of `data`, or rows of a list's child. Raises InvalidArgument if the buffers are too short,
+    or the offsets do not ascend within it.
     """
 
     offsets: cython.const[cython.int][::1]
@@ -227,7 +227,10 @@ def checksum_of_rows(
     header_keys: ColumnReader,
     header_values: ColumnReader,
 ) -> int:
-    """The same sum of the same records, from columns of equal length. A null list of headers counts as an empty one."""
+    """Returns the checksum of records that are columns of equal length, equal to that of the same records in batches.
+
+    A null list of headers counts as an empty one.
+    """
     of: cython.const[cython.longlong][::1] = offsets
     times: cython.const[cython.longlong][::1] = timestamps
     types: cython.const[cython.int][::1] = timestamp_types

@@ -97,10 +97,10 @@ _ARENA_BYTES = 64 << 20
 
 
 class Decompressor:
-    """`decompress` for many sections that are needed at the same time: into a few large arrays, one behind the other.
+    """Decompresses many sections that are needed at the same time into a few large arrays, one behind the other.
 
-    The kernel gives large arrays huge pages. Where each section has memory of its own, the faults of its pages cost as much again
-    as decompressing it. What was given stays valid as long as somebody has it.
+    The kernel backs large arrays with huge pages. With memory of its own for each section, page faults would double the cost of
+    decompression. A returned section stays valid while a reference to it exists.
     """
 
     def __init__(self, *, sections_bytes: int, bytes_max: int) -> None:

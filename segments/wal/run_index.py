@@ -59,9 +59,10 @@ class EpochEnd(NamedTuple):
     end_offset: Offset
 
     def diverges(self, *, last_fetched_epoch: int, fetch_offset: int) -> bool:
-        """Whether a reader at `fetch_offset`, whose last batch was of `last_fetched_epoch`, holds records that are not in this log.
+        """Returns whether a reader at `fetch_offset` holds records that are not in this log (KIP-595).
 
-        `self` answers where `last_fetched_epoch` ends (KIP-595). NO_EPOCH_END diverges from every reader.
+        `last_fetched_epoch` is the epoch of the reader's last batch, and `self` is where that epoch ends here. NO_EPOCH_END
+        diverges from every reader.
         """
         return self.leader_epoch < last_fetched_epoch or self.end_offset < fetch_offset
 

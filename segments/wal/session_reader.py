@@ -25,10 +25,10 @@ GONE_TRIES: Final = 5
 async def read_footers(
     store: ObjectStore, listing: SessionListing, *, reads_max: int, singly: dict[SegmentSeq, FooterBytes] | None = None
 ) -> list[SegmentFooter | Corrupt]:
-    """The footers of the listed segments, in order, `reads_max` reads at a time; in place of a damaged or missing one, Corrupt.
+    """Returns the footers of the listed segments, in order, `reads_max` reads at a time. A damaged or missing one is a Corrupt.
 
-    Indexes are read where there are any; `singly` is told of the others. Raises NotFound when a segment was trimmed since the
-    listing, Unavailable or Denied when the bucket can't be read.
+    Reads indexes of footers if there are any; adds the bytes of footers that were read one by one to `singly`. Raises NotFound if a
+    segment was trimmed since the listing, Unavailable or Denied if the bucket cannot be read.
     """
     turns = asyncio.Semaphore(reads_max)
 

@@ -1,12 +1,14 @@
 """Rebuilds an empty metadata store from the bucket: reads (restore_evidence.py), plans (restore_plan.py), and writes.
 
     empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the next batch of appointments
-        ─▶ the cluster's id, the number of that batch, and no more restoring
+        ─▶ the cluster's id and the number of that batch are put, restoring is deleted
 
-What it wrote before an interruption is written again with the same values. Invariants: nothing is written to a store that holds a
-cluster, unless an interrupted restore of the same one put it there; while it writes, no broker starts and none is the controller;
-of two restores at once, the one that began later goes on, and the other stops; brokers of metadata that were not lost after all
-begin no session once it has begun (segments/bucket/markers.py), and appoint no leader (gateway/controller/appointment_log.py).
+A restore that follows an interrupted one writes the same values again. Invariants:
+- Nothing is written to a store that holds a cluster, except by an interrupted restore of the same cluster.
+- While a restore writes, no broker starts and no broker is the controller.
+- Of two restores at once, the one that began later continues, and the other stops.
+- If the old metadata still exist, their brokers begin no session (segments/bucket/markers.py) and appoint no leader
+  (gateway/controller/appointment_log.py) once the restore has begun.
 """
 
 from __future__ import annotations
@@ -30,21 +32,26 @@ from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
 from tidelog.bucket.restore_plan import RestoreFinding, RestorePlan, plan_restore, transactions
 
 PAGE_KEYS = 1000
-# Times that a transaction whose answer was lost is sent.
+# Attempts of a request whose answer was lost.
 ATTEMPTS_MAX = 8
 
 
 @dataclass(slots=True)
 class Restored:
+    """The result of a restore: the evidence, the plan, and its findings.
+
+    `written` is False if the metadata store was not written, because of damage or in a dry run.
+    """
+
     cluster_id: str
     found: Found
     plan: RestorePlan
-    # False: nothing was, because of the damage, or because it was a dry run.
     written: bool
     findings: list[RestoreFinding] = field(default_factory=list)
 
     @property
     def damage(self) -> list[RestoreFinding]:
+        """The findings that mean loss of records or of metadata."""
         return [finding for finding in self.findings if finding.severity == "damage"]
 
 
@@ -58,11 +65,13 @@ async def restore_cluster(
     despite_damage: bool = False,
     advance: Advance = lambda what, done, of: None,
 ) -> Restored:
-    """Where segments can't be read, nothing is written to the metadata unless `despite_damage`: their records would be given up,
-    and their offsets given to others. A dry run writes nothing at all.
+    """Restores the cluster's metadata from the bucket into an empty store. A dry run writes nothing at all.
 
-    Raises Rejected where the store is not empty or the bucket is no cluster's; Fenced where another restore, or a broker, came
-    between; Unavailable, Denied; Corrupt where cluster.json can't be read.
+    If segments cannot be read, nothing is written to the store unless `despite_damage`: their records would be lost, and their
+    offsets would be assigned to other records.
+
+    Raises Rejected if the store is not empty or the bucket belongs to no cluster, Fenced if another restore or a broker came
+    between, Corrupt if cluster.json cannot be read, Unavailable, Denied.
     """
     record = await read_cluster_record(bucket)
     if record is None:
@@ -88,7 +97,7 @@ async def restore_cluster(
 
 
 async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], int]) -> int:
-    """Before any session is listed: brokers of the metadata of before begin no more sessions."""
+    """Marks the bucket as restored before any session is listed, so that brokers of the old metadata begin no more sessions."""
     for _ in range(ATTEMPTS_MAX):
         with suppress(OutcomeUnknown):
             return await begin_restoration(bucket, cluster_id, now_ms=now_ms())
@@ -96,11 +105,11 @@ async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], i
 
 
 async def _take_number(bucket: ObjectStore) -> int:
-    """Creates the next batch of appointments, without any in it: controllers of the metadata of before appoint no more leaders."""
+    """Creates the next batch of appointments, an empty one, so that controllers of the old metadata appoint no more leaders."""
     numbers = [parse_appointments_key(found.key) async for found in list_all(bucket, APPOINTMENTS)]
     places = [parse_snapshot_key(found.key) async for found in list_all(bucket, SNAPSHOTS)]
     used = [*(number for number in numbers if number is not None), *(place.number for place in places if place is not None)]
-    number = max(used, default=0) + 1  # so that later snapshots stand behind all that are there
+    number = max(used, default=0) + 1  # later snapshots are then ordered behind all existing ones
     for _ in range(ATTEMPTS_MAX):
         try:
             await bucket.create(appointments_key(number), [encode_batch(Batch(number, secrets.token_hex(16)))])
@@ -111,7 +120,7 @@ async def _take_number(bucket: ObjectStore) -> int:
             continue
     raise Unavailable(
         f"the bucket took no object in {ATTEMPTS_MAX} attempts: the restore is not complete, and no broker starts on it",
-        hint=f"Run `{RESTORE_COMMAND}` again: it goes on.",
+        hint=f"Run `{RESTORE_COMMAND}` again: it continues.",
     )
 
 
@@ -130,7 +139,10 @@ async def _held(metadata: MetadataStore, layout: KeyLayout) -> list[KeyValue]:
 
 
 def _check_empty(held: Sequence[KeyValue], layout: KeyLayout, cluster_id: str) -> None:
-    """Counters that a broker took numbers from before it was refused do no harm: they are taken into account."""
+    """Raises Rejected unless the store is empty, or holds an interrupted restore of this cluster.
+
+    Counters that a refused broker took numbers from are allowed, since the plan takes them into account.
+    """
     if running := sorted(item.key for item in held if item.lease != NO_LEASE):
         raise Rejected(
             f"brokers are running on these metadata: {', '.join(running[:3])}{', …' if len(running) > 3 else ''}",
@@ -176,18 +188,18 @@ class _Writing:
             advance("keys", done, len(puts))
         if await last_restoration(self._bucket) != self._restoration:
             raise Fenced(
-                "another restore from this bucket has begun meanwhile, into this store of metadata or another",
-                hint=f"Decide on one, and run `{RESTORE_COMMAND}` again: it goes on.",
+                "another restore from this bucket has begun meanwhile, into this metadata store or another",
+                hint=f"Decide on one, and run `{RESTORE_COMMAND}` again: it continues.",
             )
-        # After the look: a restore that is about to stop takes no number, which this one would not know.
+        # After this check, so that a restore that is about to stop takes no number.
         progress = Put(layout.appointments, encode_progress(Progress(await _take_number(self._bucket))))
         identity = Put(layout.cluster_id, restoring.cluster_id.encode())
-        # Session numbers that a broker took from the empty metadata are others' on the bucket, and say nothing of these metadata.
+        # A broker may have taken session numbers from the empty store; on the bucket they belong to other sessions.
         untaken = DeletePrefix(layout.beginning)
         await self._transact([guard], [identity, progress, untaken, Delete(layout.restoring)], ends=True)
 
     async def _begin(self, restoring: RestoreState) -> Compare:
-        """Writes the marker. From here on, nobody but this restore writes."""
+        """Writes the marker, and returns the guard of all later writes. From then on only this restore writes."""
         layout = self._layout
         value = encode_restoring(restoring)
         before = await self._metadata.get(layout.restoring)
@@ -206,11 +218,14 @@ class _Writing:
             now = await self._metadata.get(layout.restoring)
             if now is not None and now.value == value:
                 return Compare(layout.restoring, now.mod_revision)  # an earlier attempt, whose answer was lost
-            raise Fenced("the metadata are empty no more: a broker, or another restore, came first", hint="Look what runs there.")
+            raise Fenced("the metadata are not empty any more: a broker, or another restore, came first", hint="Find out which.")
         raise Unavailable(f"the restore could not begin in {ATTEMPTS_MAX} attempts")
 
     async def _transact(self, guards: Sequence[Compare], operations: Sequence[Operation], *, ends: bool = False) -> None:
-        """Puts may be sent twice. The last transaction takes its own guard away, so after a lost answer it is looked up."""
+        """Sends a transaction, again after a lost answer.
+
+        The last transaction deletes its own guard, so its outcome is then read.
+        """
         unknown: OutcomeUnknown | None = None
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -223,7 +238,7 @@ class _Writing:
             if ends and unknown is not None and await self._metadata.get(self._layout.cluster_id) is not None:
                 return
             raise Fenced(
-                "another restore has begun meanwhile, and goes on with what this one wrote",
+                "another restore has begun meanwhile, and continues from what this one wrote",
                 hint="Wait for it. One restore at a time is enough.",
             )
         raise Unavailable(

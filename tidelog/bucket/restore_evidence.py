@@ -1,8 +1,9 @@
-"""Reads a bucket for a restore: the sessions, which are sealed first, their footers, mirrors of topics, the newest snapshot, and
-last the manifests: what was trimmed before its footer was read is below `compacted_to` of the manifest that is found.
+"""Reads a bucket for a restore: seals the sessions, then reads their footers, topics' mirrors, the newest snapshot, and manifests.
 
-Invariant: what is found of a session can't grow afterwards, because it is sealed before it is read; so a broker that runs still,
-or comes back later, adds nothing that the restored metadata would not know. A dry run seals nothing, and may see less.
+Manifests are read last, so a segment that was trimmed before its footer was read lies below `compacted_to` of its manifest.
+
+Invariant: a session cannot grow after it was read, because it is sealed first. So a broker that still runs, or starts later, adds
+nothing that the restored metadata would lack. A dry run seals nothing, and may see less.
 """
 
 from __future__ import annotations
@@ -50,24 +51,31 @@ ATTEMPTS_MAX = 5
 PAUSE_S = 1.0
 
 T = TypeVar("T")
-# Called with what is being done, how much of it is done, and how much there is.
+# Called with the name of the present step, the number of finished items, and the number of all items.
 Advance = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True)
 class Found:
+    """The evidence on the bucket, and what reading it did and met.
+
+    `sealed_now` counts the sessions that were open; a dry run would seal them. `damaged` lists the segments whose footers cannot be
+    read, so that their records are unknown.
+    """
+
     evidence: Evidence
-    # Sessions that were open; of a dry run, those that it would seal.
     sealed_now: int = 0
     snapshot_taken_at_ms: int | None = None
-    # Segments whose footers can't be read: what they hold is not known.
     damaged: list[RestoreFinding] = field(default_factory=list)
 
 
 async def read_evidence(
     bucket: ObjectStore, cluster_id: str, layout: KeyLayout, *, now_ms: Callable[[], int], dry_run: bool, advance: Advance
 ) -> Found:
-    """Raises Unavailable or Denied where the bucket can't be read or sealed. Damage is told in what is answered."""
+    """Seals and reads the sessions of the bucket, then the rest of the evidence. Damage is part of the result.
+
+    Raises Unavailable or Denied if the bucket cannot be read or sealed.
+    """
     sessions = await _sessions(bucket)
     found = Found(Evidence(cluster_id, sessions))
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
@@ -84,7 +92,7 @@ async def read_evidence(
 
 
 async def _sessions(bucket: ObjectStore) -> list[SessionId]:
-    """One request for each session, however many segments it has."""
+    """Returns all sessions in ascending order. Takes one request for each session, however many segments it has."""
     sessions: list[SessionId] = []
     before: SessionId | None = None
     while (before := await _patiently(partial(session_after, bucket, before))) is not None:
@@ -123,7 +131,7 @@ async def _read_sessions(
 async def _read_session(
     bucket: ObjectStore, session: SessionId, *, now_ms: Callable[[], int], dry_run: bool
 ) -> tuple[bool, FooterTally, list[RestoreFinding]]:
-    """Whether it was sealed before, what its footers tell, and those that can't be read."""
+    """Returns whether the session was already sealed, the tally of its footers, and the footers that cannot be read."""
     listing = await list_session(bucket, session)
     sealed_before = listing.sealed
     if not sealed_before and not dry_run:
@@ -149,15 +157,15 @@ async def _read_session(
 async def _newest_snapshot(
     bucket: ObjectStore, listed: Iterable[tuple[SnapshotPlace, str]], cluster_id: str, findings: list[RestoreFinding]
 ) -> Snapshot | None:
-    """Returns the newest that is sound, and this cluster's: by the last batch of appointments in it, then by revision."""
+    """Returns the newest intact snapshot of this cluster, by its last batch of appointments, then by revision; None without one."""
     for _, key in sorted(listed, reverse=True):
         try:
             snapshot = parse_snapshot(await _patiently(partial(bucket.get, key)), key=key)
             if snapshot.header.cluster_id == cluster_id:
                 return snapshot
-            findings.append(RestoreFinding("note", key, f"it is of cluster {snapshot.header.cluster_id}, and left out"))
+            findings.append(RestoreFinding("note", key, f"it belongs to cluster {snapshot.header.cluster_id}, and is ignored"))
         except (Corrupt, NotFound) as error:
-            findings.append(RestoreFinding("damage", key, f"{error.message}; the one before it is taken"))
+            findings.append(RestoreFinding("damage", key, f"{error.message}; the previous one is used"))
         except Rejected as error:
             raise Rejected(error.message, hint=error.hint) from error
     return None
@@ -167,7 +175,7 @@ async def _newest_snapshot(
 
 
 async def _topics(bucket: ObjectStore) -> dict[TopicIncarnation, TopicRecords]:
-    """What was written about each topic that was, without a look at all of its files of history."""
+    """Returns the records of each topic in the catalog, without listing all of its Parquet files."""
     topics: dict[TopicIncarnation, TopicRecords] = {}
     start_after = ""
     while True:
@@ -178,14 +186,14 @@ async def _topics(bucket: ObjectStore) -> dict[TopicIncarnation, TopicRecords]:
                 topics.setdefault(parsed.incarnation, TopicRecords()).take_in(parsed)
         if not page.more:
             return topics
-        if parsed is not None and parsed.history is not None:  # files come last of what a topic has
+        if parsed is not None and parsed.history is not None:  # files come last among a topic's keys
             start_after = end_of_topic(*parsed.incarnation)
 
 
 async def _read_manifests(
     bucket: ObjectStore, topics: Mapping[TopicIncarnation, TopicRecords], findings: list[RestoreFinding]
 ) -> dict[TopicPartition, Manifest]:
-    """The newest of each partition, but for topics that were deleted."""
+    """Returns the newest manifest of each partition, except of deleted topics."""
     names = {
         TopicPartition(named.topic_id, partition): named.name
         for named, records in topics.items()
@@ -207,7 +215,7 @@ async def _read_manifests(
 async def _read_mirrors(
     bucket: ObjectStore, topics: dict[TopicIncarnation, TopicRecords], layout: KeyLayout, evidence: Evidence, advance: Advance
 ) -> list[MirroredTopic]:
-    """The newest registration of each topic, unless it was deleted, or the snapshot has it."""
+    """Reads the newest registration of each topic, except of deleted topics and of those that the snapshot contains."""
     snapshot = evidence.snapshot
     told_to = snapshot.header.revision if snapshot is not None else 0
     turns = asyncio.Semaphore(MIRROR_READS_MAX)
@@ -238,7 +246,7 @@ async def _read_mirror(
         body = await _patiently(partial(bucket.get, key))
         topic = decode_topic(KeyValue(layout.topic(named.name), body, revision, revision, version=1))
     except (Corrupt, NotFound) as error:
-        findings.append(RestoreFinding("damage", key, f"{error.message}; the one before it is taken"))
+        findings.append(RestoreFinding("damage", key, f"{error.message}; the previous one is used"))
         return None
     if topic.id != named.topic_id:
         findings.append(RestoreFinding("damage", key, f"it holds the registration of {topic.id}"))
@@ -250,6 +258,6 @@ async def _read_mirror(
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` answers, tried again when the bucket is away for a moment, or something was trimmed while it was read."""
+    """Returns the result of `work`; repeats it if the bucket is unavailable, or an object was deleted while it was read."""
     passing = Unavailable, OutcomeUnknown, NotFound
     return await retry(work, on=passing, pauses=RetryPauses(PAUSE_S, PAUSE_S), attempts_max=ATTEMPTS_MAX)

@@ -1,18 +1,18 @@
-"""Rebuilds the cluster's metadata from what lies on the bucket. Pure: what was found goes in, keys and findings come out.
+"""Plans the cluster's metadata from the evidence on the bucket: evidence goes in, keys and findings come out. Pure.
 
     footers ──▶ which session wrote which partition at which epoch ─┐
-    manifests ▶ what was compacted, and its epochs and producers ───┤
+    manifests ▶ compacted offsets, with epochs and producers ───────┤
     claims ───▶ the first free session number ──────────────────────┤
     mirrors ──▶ topics and their settings, deletions ───────────────┼─▶ plan ─▶ every key of the cluster
     snapshot ─▶ the same as of its revision; groups, offsets, ACLs ─┘
 
-Where records are, and how far they go, is told by footers, and by manifests where the segments were compacted. Registrations of
-topics: the newest of mirror and snapshot. All else: the snapshot, as it was then. Nobody leads in the end: each partition's last
-leader is a session that is sealed and has no broker, so the controller appoints new ones, as after a failure.
+Footers say where records are and how far they reach; manifests say so for compacted records. Registrations of topics are the newest
+of mirror and snapshot. Everything else is as in the snapshot. After a restore no partition has a leader: the last leader of each is
+a sealed session without a broker, so the controller appoints new leaders, as after a failure.
 
 Invariants: a session that holds records of a partition is in its list; epochs, session numbers and producer ids that were ever used
-are not given out again; the same bucket gives the same keys, so an interrupted restore can go on. The number of the restore and the
-one of its batch of appointments are new each time.
+are not assigned again; the same bucket gives the same keys, so an interrupted restore can continue. Only the number of the restore
+and that of its batch of appointments are new each time.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ from metadata.topics.topic import Topic, decode_topic, encode_topic
 from segments.history.manifest import Manifest
 from segments.wal.segment_file import SegmentFooter
 
-# Added to the highest epoch that is known. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had
-# more epochs than footers and snapshot tell, and clients who met one refuse lower ones. A change of leader each second takes twelve
-# days for so many; and a partition can be restored two thousand times before 31 bits are used up.
+# Added to the highest known epoch. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had higher
+# epochs than footers and snapshot show, and clients that have seen one refuse lower ones. With a new leader each second this range
+# lasts twelve days; and a partition can be restored two thousand times before 31 bits are used up.
 EPOCHS_AHEAD: Final = 1 << 20
 EPOCH_MAX: Final = 2**31 - 1
-# The same for producer ids: one that was given out may not have written yet, and may be about to. There are 2^62.
+# Added to the highest known producer id, since a producer may have an id and not have written yet. There are 2^62 ids.
 PRODUCER_IDS_AHEAD: Final = 1 << 40
-# The same for node ids: brokers that first started after the snapshot were given some. There are 2^30, which should stay small.
+# Added to the highest known node id, since brokers may have first started after the snapshot. There are 2^30, to be kept small.
 NODE_IDS_AHEAD: Final = 1 << 10
 TRANSACTION_BYTES_MAX: Final = 1 << 20
 GUARDS_MAX: Final = 2
 
 
 class RestoreFinding(msgspec.Struct, frozen=True):
+    """A problem that a restore met: `damage` means loss, a `note` does not. `where` is a key, topic or partition."""
+
     severity: Literal["damage", "note"]
     where: str
     what: str
@@ -57,11 +59,10 @@ class RestoreFinding(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Stretch:
-    """What one session wrote of a partition at one epoch: offsets [start, end)."""
+    """Offsets [start, end) that one session wrote to a partition at one epoch; `whole` if without a gap."""
 
     start: int
     end: int
-    # Without a gap.
     whole: bool = True
 
 
@@ -70,13 +71,14 @@ Stretches = dict[tuple[LeaderEpoch, SessionId], Stretch]
 
 @dataclass(slots=True)
 class FooterTally:
-    """What the footers of any number of sessions tell. Footers of one session come in order."""
+    """The sum of the footers of any number of sessions. The footers of one session must be added in order."""
 
     stretches: dict[TopicPartition, Stretches] = field(default_factory=dict)
     producer_id_max: int = 0
     segments: int = 0
 
     def take_in(self, footer: SegmentFooter) -> None:
+        """Adds the next footer of its session."""
         self.segments += 1
         for run in footer.runs:
             held = self.stretches.setdefault(run.partition, {})
@@ -92,7 +94,7 @@ class FooterTally:
             self.producer_id_max = max(self.producer_id_max, int(handed_out.max()))
 
     def merge(self, other: FooterTally) -> None:
-        """Adds those of other sessions."""
+        """Adds the tally of other sessions."""
         for partition, stretches in other.stretches.items():
             self.stretches.setdefault(partition, {}).update(stretches)
         self.producer_id_max = max(self.producer_id_max, other.producer_id_max)
@@ -100,20 +102,20 @@ class FooterTally:
 
 
 class MirroredTopic(NamedTuple):
-    """What the mirror tells of one life of a topic."""
+    """The mirror of one topic id on the bucket."""
 
     name: str
     topic_id: TopicId
-    # Of its registrations; 0 where there is none.
+    # The revision of its newest registration; 0 without one.
     newest: Revision
     deleted: bool
-    # The newest registration; None where it was not read.
+    # The newest registration; None if it was not read.
     topic: Topic | None
 
 
 @dataclass(slots=True)
 class Evidence:
-    """All that was found on the bucket."""
+    """The evidence on the bucket for a restore."""
 
     cluster_id: str
     # Every session that was claimed or wrote, in ascending order. All are sealed.
@@ -121,16 +123,18 @@ class Evidence:
     footers: FooterTally = field(default_factory=FooterTally)
     mirrors: Sequence[MirroredTopic] = ()
     snapshot: Snapshot | None = None
-    # The highest that any name of a mirror or a snapshot tells of.
+    # The highest revision in the key of any mirror or snapshot.
     revision_max: int = 0
     # The number of this restore on the bucket (segments/bucket/markers.py).
     restoration: int = 0
     findings: list[RestoreFinding] = field(default_factory=list)
-    # The newest of each partition that has any, but for topics that were deleted.
+    # The newest manifest of each partition that has one, except of deleted topics.
     manifests: Mapping[TopicPartition, Manifest] = field(default_factory=dict)
 
 
 class RestoredTopic(NamedTuple):
+    """A topic that the plan restores, the source of its registration (mirror or snapshot), and its number of records."""
+
     topic: Topic
     source: str
     records: int
@@ -138,11 +142,13 @@ class RestoredTopic(NamedTuple):
 
 @dataclass(slots=True)
 class RestorePlan:
-    # Every key but the cluster's id, which is written last.
+    """The keys that a restore writes, and figures and findings for the operator."""
+
+    # Every key except the cluster's id, which is written last.
     puts: list[Put] = field(default_factory=list)
     topics: list[RestoredTopic] = field(default_factory=list)
     partitions: int = 0
-    # Keys that are taken from the snapshot as they are: groups, offsets, ACLs.
+    # Keys that are copied from the snapshot unchanged: groups, offsets, ACLs.
     copied: int = 0
     next_session: int = 1
     next_producer_id: int = 1
@@ -151,11 +157,15 @@ class RestorePlan:
 
     @property
     def records(self) -> int:
+        """The number of records of all restored topics."""
         return sum(restored.records for restored in self.topics)
 
 
 def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) -> RestorePlan:
-    """`held`: numbers that counters of the new store have by now, by key, where a broker has asked for one too early."""
+    """Plans every key of the restored cluster.
+
+    `held` has the counters, by key, that the new store already contains because a broker asked for a number too early.
+    """
     plan = RestorePlan(findings=list(found.findings))
     told = _Told.of(found.snapshot, layout, plan.findings)
     registered = _topics(found, told, plan.findings)
@@ -209,14 +219,14 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
 
 
 def _first_leader_epoch(found: Evidence, told: _Told, layout: KeyLayout) -> int:
-    """Returns an epoch above those of all topics that were deleted, also since the snapshot."""
+    """Returns an epoch above those of all deleted topics, including topics deleted since the snapshot."""
     written = (epoch for stretches in found.footers.stretches.values() for epoch, _ in stretches)
     used = max(told.numbers.get(layout.first_leader_epoch, 0), *told.epochs.values(), *written, 0)
     return used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2)
 
 
 def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
-    """The puts in order, as many at a time as one transaction takes."""
+    """Splits the puts, in order, into parts that fit one transaction each."""
     first = size = 0
     for at, put in enumerate(puts):
         bytes_more = len(put.key) + len(put.value)
@@ -233,7 +243,7 @@ def _compacted_to(found: Evidence, partition: TopicPartition) -> int:
 
 
 def _at_or_above(offset: int, stretches: Stretches) -> Stretches:
-    """What lies in segments alone; what was compacted may be there or be trimmed."""
+    """Returns the stretches from `offset` on, which lie only in segments. Compacted ones below may be trimmed or not."""
     return {
         place: replace(stretch, start=max(stretch.start, offset)) for place, stretch in stretches.items() if stretch.end > offset
     }
@@ -243,7 +253,7 @@ def _records(stretches: Stretches) -> int:
     return sum(stretch.end - stretch.start for stretch in stretches.values())
 
 
-# ── what the snapshot tells ──
+# ── the snapshot ──
 
 
 @dataclass(slots=True)
@@ -253,7 +263,7 @@ class _Told:
     epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
     # Counters, by key.
     numbers: dict[str, int] = field(default_factory=dict)
-    # Above every node id that the snapshot tells of.
+    # One above the highest node id of the snapshot.
     next_node_id: int = 0
     others: list[Put] = field(default_factory=list)
 
@@ -291,7 +301,7 @@ class _Told:
                 else:
                     told.others.append(Put(key, entry.value))
             except Corrupt as error:
-                findings.append(RestoreFinding("note", key, f"{error.message}; in the snapshot it was like this already"))
+                findings.append(RestoreFinding("note", key, f"{error.message}; it was damaged in the snapshot already"))
         told.next_node_id = max(told.next_node_id, told.numbers.get(layout.next_kafka_node_id, 0))
         return told
 
@@ -306,7 +316,7 @@ def _number(kept: KeyValue) -> int:
 
 
 def _topics(found: Evidence, told: _Told, findings: list[RestoreFinding]) -> dict[str, tuple[Topic, str]]:
-    """By name, the newest life of each topic that was not deleted, and where its registration is from."""
+    """Returns, by name, the newest topic id that was not deleted, with its registration and the source of it."""
     candidates: dict[TopicId, tuple[Topic, str]] = {topic_id: (topic, "snapshot") for topic_id, topic in told.topics.items()}
     for mirror in found.mirrors:
         before = candidates.get(mirror.topic_id)
@@ -319,7 +329,7 @@ def _topics(found: Evidence, told: _Told, findings: list[RestoreFinding]) -> dic
     newest: dict[str, tuple[Topic, str]] = {}
     for topic, source in sorted(candidates.values(), key=lambda candidate: candidate[0].revision):
         if (older := newest.get(topic.name)) is not None:
-            what = f"its life as {older[0].id} is left out: it was made again as {topic.id}"
+            what = f"topic id {older[0].id} is left out: the topic was created again as {topic.id}"
             findings.append(RestoreFinding("note", f"topic {topic.name}", what))
         newest[topic.name] = (topic, source)
     return newest
@@ -337,7 +347,7 @@ def _grown(topic: Topic, stretches: Mapping[TopicPartition, Stretches], findings
 def _tell_of_unknown(
     found: Evidence, told: _Told, registered: Mapping[str, tuple[Topic, str]], findings: list[RestoreFinding]
 ) -> None:
-    """Records that no restored topic names: of deleted topics, which is well, and of topics that nobody knows, which is not."""
+    """Reports records of topics that mirrors and snapshot lack, and missing topics that are not marked as deleted."""
     known = {topic.id for topic, _ in registered.values()}
     named = {mirror.topic_id for mirror in found.mirrors if mirror.deleted or mirror.topic is not None or mirror.newest}
     records: dict[TopicId, int] = {}
@@ -396,10 +406,10 @@ def _state(
     last_session: SessionId,
     findings: list[RestoreFinding],
 ) -> PartitionState:
-    """Its sessions by epoch, and after them the last session of the bucket as the leader, which wrote nothing at that epoch: it has
-    no broker and is sealed, so one look at one session lets the controller appoint leaders for all partitions.
+    """Returns the state of a partition: its sessions by epoch, then the last session of the bucket as its leader.
 
-    `used`: the highest epoch that is known.
+    That session is sealed and has no broker, so the controller checks one session to appoint leaders for all partitions. It wrote
+    nothing at the new epoch. `used` is the highest known epoch.
     """
     end = manifest.compacted_to if manifest is not None else 0
     log_start_offset = manifest.log_start_offset if manifest is not None else 0
@@ -408,7 +418,7 @@ def _state(
         where = f"{partition} at epoch {epoch}, in session {session}"
         follows = stretch.start == end or end < stretch.start <= log_start_offset
         if not follows or not stretch.whole:
-            what = f"offsets {stretch.start} to {stretch.end - 1} don't follow {end - 1} without a gap; brokers will not serve it"
+            what = f"offsets {stretch.start} to {stretch.end - 1} do not follow {end - 1} without a gap; brokers will not serve it"
             findings.append(RestoreFinding("damage", where, what))
         if spans and spans[-1].leader_epoch == epoch:
             findings.append(RestoreFinding("damage", where, f"session {spans[-1].session} wrote at this epoch as well"))

@@ -1,12 +1,12 @@
-"""The appends of one gRPC message, one after the other: each is checked, encoded where it is structured, and appended as a whole.
+"""Appends the entries of one gRPC message one after the other: each is checked, encoded if structured, and appended as a whole.
 
     append 0 of partition 7 ─▶ refused ─▶ its error
-    append 1 of partition 7 ─▶ refused ─▶ else its records would come before those of append 0, when these are sent again
+    append 1 of partition 7 ─▶ refused ─▶ else its records would come before those of append 0, when the client sends these again
     append 2 of partition 8 ─▶ appended
 
-Invariants: nothing of an append is written before all of it was checked and encoded. After an append was refused, nothing of its
-message is written to the same partition; nor to the same topic, where it was not yet known which partitions it would have gone to.
-But for what another broker forwards (a message of many clients) and is refused alone: see gateway/routing/forward_queue.py.
+Invariants: an append is checked and encoded completely before any of it is written. After a refused append, nothing of its message
+is written to the same partition, or to the same topic if its partitions were not yet known. The exception is an append that another
+broker forwards (in a message of many clients) and that is refused alone: see gateway/routing/forward_queue.py.
 """
 
 from __future__ import annotations
@@ -49,24 +49,25 @@ from segments.object_store.interface import Buffer
 
 
 class Taken(NamedTuple):
-    """Says which entries of ProduceRequest.pending belong to an append: its batches, or the error that refused it as a whole."""
+    """Says which entries of ProduceRequest.pending belong to an append: its batches, or the error that refused it as a whole.
+
+    `partition` is that of a ready batch, `plan` that of structured records.
+    """
 
     batch_count: int
-    # Of a ready batch.
     partition: int = -1
-    # Of structured records.
     plan: Plan | None = None
 
 
 class RefusedBatch(NamedTuple):
-    """Holds the first error of a partition or topic, and the number of the append that met it."""
+    """The first error of a partition or topic in a message, and the number (`at`) of the append that met it."""
 
     at: int
     error: TidelogError
 
 
 class MessageAppender:
-    """Appends what one message carries."""
+    """Appends the entries of one message, in order, to the log that `produce` names."""
 
     def __init__(
         self,
@@ -78,10 +79,10 @@ class MessageAppender:
         turns: Iterator[int],
         threads: BoundedExecutor,
     ) -> None:
-        """`turns` choose the partition of records without a key; `threads` decode what takes long.
+        """`turns` choose the partition of records without a key; `threads` decode large payloads.
 
-        The broker that a client has called checked forwarded batches against the limits of their topic. They may be repeats from a
-        time when these limits were larger, so they are not checked again.
+        Forwarded batches are not checked against the limits of their topic: the forwarding broker has done that, and they may be
+        repeats from a time when these limits were larger.
         """
         self._produce = produce
         self._is_forwarded = is_forwarded
@@ -90,7 +91,7 @@ class MessageAppender:
         self._turns = turns
         self._threads = threads
         self._targets: dict[str, AppendTarget | TidelogError] = {}
-        # Topics that this message made the broker read from the metadata store, with the error where that failed.
+        # Topics that this message made the broker read from the metadata store, with the error if that failed.
         self._caught_up: dict[str, TidelogError | None] = {}
         self._refused: dict[TopicPartition | TopicId, RefusedBatch] = {}
         self._records_left = RECORDS_MAX
@@ -113,8 +114,10 @@ class MessageAppender:
         return Taken(len(batches), batches[0].partition.partition, plan)
 
     def _check_key(self, key_id: str) -> None:
-        """Raises Unauthenticated where this broker knows that the client's API key was revoked. Only that append is refused: a
-        forwarded message carries the appends of many clients."""
+        """Raises Unauthenticated if this broker knows that the client's API key was revoked.
+
+        It refuses only that append, since a forwarded message carries the appends of many clients.
+        """
         guard = self._broker.guard
         if key_id and guard is not None:
             guard.check_forwarded_key(key_id)
@@ -139,10 +142,10 @@ class MessageAppender:
         return target, plan, batches
 
     async def _knows_more(self, at: int, request: AppendRequest) -> bool:
-        """Whether this broker knows the topic better than a moment ago, when it did not know it, or one of its partitions.
+        """Reads a client's topic from the metadata store once for a message; returns whether the append should be checked again.
 
-        A client's topic is read from the metadata store, once for a message: it may have been created, or have grown, through
-        another broker. What a broker forwards is refused as NoLeader where that broker knows the topic better, and comes again.
+        Another broker may have created or enlarged the topic. A forwarded append raises NoLeader if the forwarding broker knows a
+        later revision of the topic; that broker then sends it again.
         """
         topic = request.topic
         if self._is_forwarded:
@@ -207,7 +210,7 @@ class MessageAppender:
     def _append(
         self, at: int, request: AppendRequest, target: AppendTarget, batches: list[CheckedBatch]
     ) -> list[Pending | TidelogError]:
-        """Appends the batches whose partitions have met no error yet. An error stands in the place of its batch."""
+        """Appends the batches whose partitions have met no error yet. A refused batch has its error in its place."""
         following = {
             batch.partition: _following(at, self._refused[batch.partition]) for batch in batches if batch.partition in self._refused
         }
@@ -227,7 +230,7 @@ class MessageAppender:
 
 
 def alone_in_memory(batch: memoryview) -> Buffer:
-    """Returns the batch, copied where it is the smaller part of its message: a view would keep the whole message in memory."""
+    """Returns the batch, copied if it is the smaller part of its message, since a view would keep the whole message in memory."""
     return bytes(batch) if 2 * len(batch) < memoryview(batch.obj).nbytes else batch
 
 
@@ -250,11 +253,11 @@ def _plan(at: int, request: AppendRequest, target: AppendTarget, limits: RecordL
 
 
 def _following(at: int, refused: RefusedBatch) -> TidelogError:
-    """Returns the error of an append behind a refused one: the same error if it is retryable, else one that clears it of fault."""
+    """Returns the error of an append behind a refused one: the same error if retryable, else Unavailable."""
     if refused.error.retryable and not isinstance(refused.error, UnverifiedRejection):
         return refused.error
     return Unavailable(
-        f"append {at} was not looked at, since append {refused.at}, which comes before it in the same partition, was refused: "
+        f"append {at} was not checked, since append {refused.at}, which comes before it in the same partition, was refused: "
         f"{refused.error.message}",
-        hint=f"Send it again, behind what becomes of append {refused.at}.",
+        hint=f"Send it again after append {refused.at} is resolved.",
     )

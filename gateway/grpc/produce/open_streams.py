@@ -1,11 +1,11 @@
-"""Streams of producers that are open at the gRPC door, and when each was heard last: a stop waits until those in use were left.
+"""Tracks the open produce streams of the gRPC listener and their last messages, so that a stop can wait until producers have left.
 
-    others lead ─▶ what still comes is forwarded ─▶ the answers tell who leads ─▶ the SDK goes there, once nothing is unanswered,
-                                                                                   and ends the stream ─▶ the door closes
+    other brokers lead ─▶ later messages are forwarded ─▶ the answers name the leaders ─▶ the SDK moves there, once all is answered,
+                                                                                          and ends the stream ─▶ the listener closes
 
-A stream that is cut takes with it what its client had sent and nobody had read yet. The client can't tell that from what was
-written and not answered: it has to ask who leads, and to send all of it again. Invariant: a stream counts while it is open, and
-as in use for so long after its last message.
+A stream that is cut loses the messages that its client had sent and the broker had not read. The client cannot tell these from
+messages that were written and not answered, so it must look up the leaders and send all of them again. Invariant: a stream counts
+while it is open, and counts as in use for a given time after its last message.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from contextlib import contextmanager
 
 
 class ProducerStreams:
+    """The open produce streams of one gRPC listener, each with the time of its last message."""
+
     def __init__(self) -> None:
         self._heard_s: dict[object, float] = {}
         self._ended = asyncio.Event()
 
     @contextmanager
     def open(self) -> Iterator[Callable[[], None]]:
-        """While the body runs, the stream is open. What is yielded is called with each message of it."""
+        """Counts a stream as open while the body runs. The body calls the yielded function for each message."""
         stream, now_s = object(), asyncio.get_running_loop().time
 
         def heard() -> None:
@@ -38,7 +40,7 @@ class ProducerStreams:
             self._ended.set()
 
     async def until_left(self, *, in_use_s: float, timeout_s: float) -> bool:
-        """Until none is open that was heard in the last `in_use_s`; False where that takes too long."""
+        """Waits until no open stream had a message in the last `in_use_s`. Returns False if that takes longer than `timeout_s`."""
         now_s = asyncio.get_running_loop().time
         ends_s = now_s() + timeout_s
         while (idle_at_s := max(self._heard_s.values(), default=-math.inf) + in_use_s) > now_s():

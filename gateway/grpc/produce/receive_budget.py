@@ -1,18 +1,18 @@
-"""When a message is read from a gRPC stream, and what it counts for until the log's buffer has room for it.
+"""Decides when a message is read from a gRPC stream, and counts its bytes until the log's buffer has accepted it.
 
-    at its client ─▶ turn: room for a message like those before ─▶ read ─▶ counted here ─▶ room in the log's buffer
-                     └ none: it stays at its client                 └ no room for it: dropped, refused as throttled
+    at its client ─▶ turn: bytes for a message like those before ─▶ read ─▶ counted here ─▶ accepted by the log's buffer
+                     └ none free: it stays at its client              └ no bytes left: dropped, refused as throttled
 
-gRPC tells a message's length only with its last byte, and a read that was begun can't be taken back. So a turn is for the length
-that is expected, and it ends when nothing has come for its time: idle streams hold no room. What comes unasked then (on a stream
-that was idle, or longer than what came before) finds the half of `bytes_max` that turns leave free.
+gRPC delivers a message's length only with its last byte, and a read that has begun cannot be taken back. So a turn reserves the
+expected length, and it ends if nothing arrives in its time: idle streams hold no bytes. A message that arrives after its turn, or
+is longer than expected, takes from the half of `bytes_max` that turns leave free.
 
-A turn without a message lasts FIRST_TURN_S on a stream that never sent, else TURN_S. While messages wait for the buffer it goes on
-after that, up to TURN_LONGEST_S, but is taken back when others wait for a turn.
+A turn without a message lasts FIRST_TURN_S on a stream that never sent, else TURN_S. While messages wait for the buffer it
+continues up to TURN_LONGEST_S, but ends as soon as another stream asks for a turn.
 
-Invariants: the messages in here never take more than `bytes_max`; turns are given in the order in which they were asked for, so a
-stream waits only for those before it. Whoever has room here may wait for room in the log; nobody who has room in the log waits
-for room here, so no two wait for each other.
+Invariants: the counted messages never take more than `bytes_max`. Turns are granted in the order of the requests, so a stream waits
+only for earlier ones. A message counted here may wait for the log's buffer, but nothing in that buffer waits for bytes here, so the
+two cannot block each other.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from typing import Final
 from metadata.errors import Throttled, TooLarge
 from segments.byte_budget import ByteBudget
 
-# How long a turn waits for its message: who had to wait for the turn has sent the message long before.
+# How long a turn waits for its message. A client that had to wait for its turn has sent the message long before.
 TURN_S: Final = 0.1
-# The same on a stream that never sent: clients open some before they have anything to send.
+# The same on a stream that never sent, since clients open streams before they have anything to send.
 FIRST_TURN_S: Final = 0.02
-# While messages wait for the buffer, and nobody for a turn: nobody could use the room better, and the client may be as loaded.
+# Longest turn while messages wait for the buffer and no stream waits for a turn; the client may be as loaded as this broker.
 TURN_LONGEST_S: Final = 1.0
-# Of the next message, however short those before were: the first on a stream may be there to open it.
+# Least expected length of a message, since a stream may begin with an empty one.
 BYTES_EXPECTED_MIN: Final = 1 << 10
 FOREVER_S: Final = 24 * 3600.0
 
 
 class ReceiveBudget:
+    """The bytes of one gRPC listener for messages that wait for the log's buffer; `waiting` is the number of these messages."""
+
     def __init__(self, bytes_max: int, *, bytes_usual: int) -> None:
-        """`bytes_usual` is the least that a message is expected to have of whose sender nothing is known."""
+        """`bytes_usual` is the least length that the first message of a stream is expected to have."""
         self.bytes_max = bytes_max
         self._room = ByteBudget(bytes_max // 2, of="gRPC messages that wait for room in the buffer")
         self._bytes_usual_min = self._bytes_usual = bytes_usual
         self._asking = 0
         self.waiting = 0
-        """Messages that wait for room in the log's buffer."""
 
     @property
     def bytes_held(self) -> int:
-        """What messages and turns take now."""
+        """The bytes that messages and turns hold now."""
         return self._room.bytes_used
 
     @property
@@ -63,10 +64,10 @@ class ReceiveBudget:
         turn_s: float = FIRST_TURN_S,
         timeout_s: float = FOREVER_S,
     ) -> IncomingMessage | None:
-        """Waits for a turn, then for the message that `receive` gives; None where that is no bytes, at the end of a stream.
+        """Waits for a turn, then for the message that `receive` returns; returns None at the end of a stream.
 
-        `bytes_expected` is from what came on the same stream, None for the first; `turn_s` is how long a turn lasts at least.
-        Throttled without a turn within `timeout_s`.
+        `bytes_expected` follows from earlier messages of the stream; None for the first one. `turn_s` is the shortest length of a
+        turn. Raises Throttled without a turn within `timeout_s`, and what `receive` raises.
         """
         expected = self._bytes_usual if bytes_expected is None else max(bytes_expected, BYTES_EXPECTED_MIN)
         turn_bytes = min(expected, self._room.bytes_max)
@@ -97,7 +98,7 @@ class ReceiveBudget:
             self._asking -= 1
 
     async def _comes_in_turn(self, reading: asyncio.Task[object], turn_s: float) -> bool:
-        """Waits for the message, or for the end of its turn."""
+        """Waits for the message or the end of its turn. Returns whether the message arrived within the turn."""
         for turns in range(round(TURN_LONGEST_S / turn_s)):
             if turns and (self._asking or not self.waiting):
                 return False
@@ -107,7 +108,10 @@ class ReceiveBudget:
         return False
 
     def recount(self, bytes_held: int, bytes_count: int) -> None:
-        """Counts `bytes_count` in place of `bytes_held`, of bytes that are in memory already. TooLarge, Throttled: as it was."""
+        """Counts `bytes_count` in place of `bytes_held`, for bytes that are in memory already.
+
+        Raises TooLarge or Throttled if they do not fit, and then leaves the count as it was.
+        """
         if bytes_count > self.bytes_max:
             raise TooLarge(
                 f"the message takes {bytes_count} bytes; all that wait for room in the buffer may take {self.bytes_max}",
@@ -127,7 +131,7 @@ class ReceiveBudget:
 
 
 class IncomingMessage:
-    """A message that was read, as a context manager: it counts until that ends, or until `release`."""
+    """A message that was read, as a context manager. The budget counts it until the context ends, or until `release`."""
 
     __slots__ = ("_bytes_held", "_messages", "_waits", "body")
 
@@ -138,9 +142,9 @@ class IncomingMessage:
         self._waits = False
 
     def hold(self, bytes_count: int) -> None:
-        """Counts what the message takes in memory, in place of its turn; to be called before anything is waited for.
+        """Counts the memory of the message in place of its turn. The caller calls it before it waits for anything.
 
-        TooLarge, or Throttled where there is no room for it: then it is to be dropped at once.
+        Raises TooLarge or Throttled if the budget has no bytes for it; the caller then drops the message at once.
         """
         self._messages.recount(self._bytes_held, bytes_count)
         self._bytes_held = bytes_count
@@ -148,7 +152,7 @@ class IncomingMessage:
         self._waits = True
 
     def release(self) -> None:
-        """It counts no more: it is in the log's buffer now, or dropped."""
+        """Ends the count: the message is in the log's buffer now, or dropped."""
         self._messages.recount(self._bytes_held, 0)
         self._bytes_held = 0
         self._messages.waiting -= self._waits
@@ -162,8 +166,8 @@ class IncomingMessage:
 
 
 async def _received(receive: Callable[[], Awaitable[object]]) -> object:
-    """What came, or the error in its place: a group of tasks would wrap it."""
+    """Returns the received message, or the error as a value, since a TaskGroup would wrap it."""
     try:
         return await receive()
-    except Exception as error:  # noqa: BLE001  # it is raised to who asked
+    except Exception as error:  # noqa: BLE001  # the caller raises it
         return error

@@ -1,13 +1,13 @@
-"""Structured records of a gRPC append, from the wire to the tuples that the encoder takes. Pure.
+"""Decodes the structured records of a gRPC append from wire bytes to the tuples that the encoder takes. Pure.
 
     RecordList   1 record, length-delimited, repeated
-    Record       1 key · 2 value · 3 header, repeated · 4 timestamp_ms varint · 5 partition varint · 6 offset varint, not heard
+    Record       1 key · 2 value · 3 header, repeated · 4 timestamp_ms varint · 5 partition varint · 6 offset varint, ignored
     Header       1 key · 2 value
 
-protobuf makes an object of a hundred bytes of two on the wire, and only then could anybody count them. So records are read here
-one after the other by hand, in the time that protobuf's own objects would take, and counted before anything is made of them. A
-record that is not as encoders write it goes through protobuf, alone, which decides. Invariant: both ways give the same record, or
-both refuse it (a test compares them over mutated records).
+protobuf makes an object of a hundred bytes out of two bytes on the wire, before the broker could count them. So this module reads
+records one after the other by hand, in the time that protobuf's own objects would take, and checks the limits before it creates
+objects. A record that is not written as encoders write it goes through protobuf, alone. Invariant: both ways return the same
+record, or both refuse it (a test compares them over mutated records).
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -24,46 +24,53 @@ from gateway.records.partitioning import HEADERS_MAX, RECORDS_MAX
 from metadata.errors import InvalidArgument, TooLarge
 from segments.records.batch_kernel import NewRecordTuple
 
+# Longer lists, or lists of more records, are decoded in a thread, since they would hold the event loop for milliseconds.
 THREAD_BYTES: Final = 16 << 10
-# More than this is taken apart in a thread: it would hold the event loop for milliseconds.
 THREAD_RECORDS: Final = 1_000
 
-# More than a header takes on the wire beside its key and value.
+# Upper bound of the bytes of a header on the wire beside its key and value.
 _HEADER_WIRE_BYTES: Final = 32
 _FEWER: Final = "Send fewer records in one message."
 
 
 class StructuredRecords(NamedTuple):
+    """The decoded records of one append, and the partition that each asks for.
+
+    `own_partitions` has one entry for each record: its own partition, else that of its append, else None.
+    """
+
     records: list[NewRecordTuple]
-    # What each record asks for: its own partition, else that of its append.
     own_partitions: list[int | None]
 
 
 class RecordLimits(NamedTuple):
-    # Of one record: what its topic takes as a batch.
+    """The limits of the records of one append.
+
+    `record_bytes_max`: bytes of one record, as its topic limits a batch. `headers_max`: headers of one record. `records_left`:
+    records that the message may still have, of RECORDS_MAX.
+    """
+
     record_bytes_max: int
-    # Of one record.
     headers_max: int
-    # Of the message's RECORDS_MAX.
     records_left: int = RECORDS_MAX
 
 
 def takes_long(record_list: memoryview) -> bool:
-    """Whether taking these records apart would hold the event loop for milliseconds."""
+    """Returns whether decoding these records would hold the event loop for milliseconds."""
     return len(record_list) > THREAD_BYTES or tags_at_most(bytes(record_list)) > THREAD_RECORDS
 
 
 def tags_at_most(record_list: bytes) -> int:
-    """Records and headers: too many where the bytes of their tags stand for something else, never too few."""
+    """Returns an upper bound of the number of records and headers: it counts the bytes that their tags have."""
     return record_list.count(b"\x0a") + record_list.count(b"\x1a")
 
 
 def decode_records(
     record_list: memoryview, *, partition: int | None, now_ms: int, limits: RecordLimits, field: str
 ) -> StructuredRecords:
-    """The records of an append for `partition`, or for wherever each asks to go; `now_ms` is the timestamp of those without one.
+    """Decodes the records of an append for `partition`, or without one for the partition that each record asks for.
 
-    Raises InvalidArgument or TooLarge, which name the record by `field` and its index.
+    Records without a timestamp get `now_ms`. Raises InvalidArgument or TooLarge, which name the record by `field` and its index.
     """
     records: list[NewRecordTuple] = []
     own_partitions: list[int | None] = []
@@ -105,7 +112,10 @@ def decode_records(
 
 
 def decode_record(record: bytes, *, now_ms: int, headers_max: int) -> tuple[NewRecordTuple, int | None]:
-    """(key, value, headers, timestamp_ms) of one record, and the partition that it asks for. InvalidArgument, TooLarge."""
+    """Returns (key, value, headers, timestamp_ms) of one record, and the partition that it asks for.
+
+    Raises InvalidArgument, TooLarge.
+    """
     try:
         return _decode_by_hand(record, now_ms, headers_max)
     except (UnusualError, IndexError, UnicodeDecodeError):

@@ -1,16 +1,16 @@
-"""ProduceRequest without copies: its record batches are views of the message as it came off the wire. Pure.
+"""Decodes a ProduceRequest without copies: its record batches are views of the received message. Pure.
 
-protobuf copies a `bytes` field twice on its way into Python, which is most of what a produce of 1 MiB batches would cost; and it
-makes objects of what it reads, a hundred bytes for two on the wire. So what encoders write is read here by hand:
+protobuf copies a `bytes` field twice on its way into Python, which would be most of the cost of producing 1 MiB batches, and it
+makes an object of a hundred bytes out of two bytes on the wire. So this module reads by hand what encoders write:
 
     ProduceRequest   1 correlation_id varint · 2 acks varint · 3 timeout_ms varint · 4 append, length-delimited, repeated
     Append           1 topic · 2 partition varint · 3 record_batch · 4 records · 5 expected_offset varint · 6 topic_id
                      7 topic_revision varint · 8 continues varint · 12 key_id
 
-Structured records stay bytes (record_decoder.py reads them), fields of newer clients are skipped. What no encoder writes (a
-payload given twice, groups, bytes that are wrong) goes through protobuf, which decides. Invariants: both ways give the same
-request, or the same refusal (a test compares them over mutated messages); what is made of a message takes no more memory than
-some hundred bytes for each of its appends, of which there are at most APPENDS_MAX.
+Structured records stay bytes (record_decoder.py reads them), and fields of newer clients are skipped. Messages that no encoder
+writes (a payload given twice, groups, wrong bytes) go through protobuf. Invariants: both ways return the same request, or the same
+refusal (a test compares them over mutated messages); the objects made from a message take some hundred bytes for each of its
+appends, of which there are at most APPENDS_MAX.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -25,9 +25,9 @@ from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TooLarge
 from segments.log.session_log import Acks
 
-# Of one message.
+# Most appends of one message.
 APPENDS_MAX: Final = 10_000
-# What only protobuf can read must not be longer.
+# Longest message that may go through protobuf.
 UNUSUAL_BYTES_MAX: Final = 1 << 20
 
 _ACKS: dict[int, Acks] = {
@@ -39,31 +39,33 @@ _ACKS: dict[int, Acks] = {
 
 
 class AppendRequest(NamedTuple):
-    """One of `record_batch` and `records` is there, or neither where the client sent none."""
+    """One append of a message; at most one of `record_batch` and `records` is set.
+
+    `records` is an encoded RecordList. `key_id` is the API key of the client whose append another broker forwards.
+    """
 
     topic: str
     partition: int | None
     record_batch: memoryview | None
-    # A RecordList as it came.
     records: memoryview | None
     expected_offset: int | None
     topic_id: str = ""
     topic_revision: int = 0
     continues: bool = False
-    # Of what another broker forwards: the API key that its client has shown.
     key_id: str = ""
 
 
 class ProduceRequestView(NamedTuple):
+    """A decoded ProduceRequest. `timeout_ms` is 0 if the client leaves it to the broker."""
+
     correlation_id: int
     acks: Acks
-    # 0: the broker's own.
     timeout_ms: int
     appends: list[AppendRequest]
 
 
 def parse_produce(message: bytes) -> ProduceRequestView:
-    """InvalidArgument unless it is a ProduceRequest, TooLarge where it has too many appends."""
+    """Decodes a message. Raises InvalidArgument unless it is a ProduceRequest, TooLarge for more than APPENDS_MAX appends."""
     try:
         return _parse_by_hand(memoryview(message))
     except (UnusualError, IndexError, ValueError):
@@ -73,14 +75,17 @@ def parse_produce(message: bytes) -> ProduceRequestView:
 
 
 class UnusualError(Exception):
-    """Not what is read by hand: protobuf decides."""
+    """Raised for bytes that are not decoded by hand; protobuf decodes them."""
 
 
 def skipped(view: memoryview | bytes, at: int) -> int:
-    """Where the field behind the one at `at` begins. UnusualError for a group, or what is no field; IndexError where it is torn."""
+    """Returns where the field behind the one at `at` begins.
+
+    Raises UnusualError for a group or no field, IndexError if cut short.
+    """
     tag, content_at = varint(view, at)
     tag_bytes = content_at - at
-    if not 8 <= tag < 1 << 32 or tag_bytes > 5 or (tag_bytes > 1 and tag < 0x80):  # the last may be one that we know
+    if not 8 <= tag < 1 << 32 or tag_bytes > 5 or (tag_bytes > 1 and tag < 0x80):  # the last case may stand for a known field
         raise UnusualError
     match tag & 7:
         case 0:
@@ -96,7 +101,7 @@ def skipped(view: memoryview | bytes, at: int) -> int:
 
 
 def length(view: memoryview | bytes, at: int) -> tuple[int, int]:
-    """(bytes of a length-delimited field, where they begin). UnusualError where they go beyond the end."""
+    """Returns (size of a length-delimited field, where its bytes begin). Raises UnusualError if they go beyond the end."""
     size, content_at = varint(view, at)
     if content_at + size > len(view) or content_at - at > 5:
         raise UnusualError
@@ -104,7 +109,7 @@ def length(view: memoryview | bytes, at: int) -> tuple[int, int]:
 
 
 def varint(view: memoryview | bytes, at: int) -> tuple[int, int]:
-    """(value of up to 64 bits, where the next field begins)."""
+    """Returns (value of up to 64 bits, where the next field begins). Raises UnusualError for a longer value."""
     byte = view[at]
     if byte < 0x80:
         return byte, at + 1
@@ -122,7 +127,7 @@ def varint(view: memoryview | bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int, bits: int) -> int:
-    """The number that a varint stands for in a field of int32 or int64: the upper bits fall away."""
+    """Returns the number that a varint stands for in a field of int32 or int64, without its upper bits."""
     return ((value + (1 << bits - 1)) & (1 << bits) - 1) - (1 << bits - 1)
 
 
@@ -164,7 +169,7 @@ def _parse_append(view: memoryview) -> AppendRequest:
             partition = signed(value, 32)
         elif tag in (0x1A, 0x22):
             if record_batch is not None or records is not None:
-                raise UnusualError  # the later one counts, or both together
+                raise UnusualError  # protobuf takes the later one, or merges both
             size, at = length(view, at + 1)
             if tag == 0x1A:
                 record_batch = view[at : at + size]

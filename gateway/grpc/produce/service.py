@@ -1,11 +1,11 @@
-"""Produce over gRPC: a message is read when there is room for it, appended at once, and answered in the order of its coming.
+"""Serves Produce over gRPC: reads a message when the budget has bytes for it, appends it at once, and answers in order of arrival.
 
-    read (receive_budget.py) ─▶ room in the buffer ─▶ appends (appender.py) ─▶ window ─▶ outcome ─▶ answer
-    └ its turn: there is room for one like those before it                                └ full: the client does not read
+    read (receive_budget.py) ─▶ log's buffer ─▶ appends (appender.py) ─▶ window ─▶ outcome ─▶ answer
+    └ a turn reserves bytes for a message like those before                 └ full: the client does not read
 
-A stream has one reader and one writer, and between them a window of unanswered messages. Invariants: a client that hangs up, or
-never reads, stops only itself, and what it had appended remains; a message is in memory no longer than it has room in one of the
-two: what is kept for its answer holds nothing of it.
+A stream has one reader task and one writer task, and between them a window of unanswered messages. Invariants: a client that
+disconnects, or never reads, stops only its own stream, and its appends remain. A message is in memory only while one of the two
+budgets counts it: `Unanswered` keeps nothing of its bytes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from metadata.model import Partition, TopicId, TopicPartition
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
 
-# The results of more records are encoded in a thread.
+# Results of more records than this are encoded in a thread.
 RECORDS_AT_ONCE: Final = 500
 
 
 class Unanswered(NamedTuple):
-    """Holds what the answer to a message needs, and nothing of the message."""
+    """The state of a message until its answer: its pending appends, and nothing of its bytes."""
 
     correlation_id: int
     produce: ProduceRequest
@@ -50,7 +50,7 @@ class Unanswered(NamedTuple):
 
 
 class GrpcProduce:
-    """Answers the calls Produce and ProduceStream."""
+    """Serves the calls Produce and ProduceStream of one gRPC listener."""
 
     def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, streams: ProducerStreams) -> None:
         self._broker = broker
@@ -61,14 +61,17 @@ class GrpcProduce:
         self._threads = BoundedExecutor()
 
     async def produce(self, context: Context) -> bytes:
-        """The unary call."""
+        """Serves the unary call. Raises InvalidArgument for a call without a request, and what refuses the message as a whole."""
         unanswered = await self._take_next(context, turn_timeout_s=self._broker.settings.produce_timeout_ms / 1000)
         if unanswered is None:
             raise InvalidArgument("the call carries no request")
         return await self._answer(unanswered)
 
     async def produce_stream(self, context: Context) -> None:
-        """Raises InvalidArgument for a malformed message and Stopping at a stop, after what was taken before is answered."""
+        """Serves a stream until the client ends it. Answers earlier messages before it raises.
+
+        Raises InvalidArgument for a malformed message, Stopping at a stop, and other refusals of a whole message.
+        """
         window: asyncio.Queue[Unanswered | None] = asyncio.Queue(self._broker.settings.grpc_stream_window)
         refusal: TidelogError | None = None
         try:
@@ -101,10 +104,10 @@ class GrpcProduce:
     async def _take_next(
         self, context: Context, *, bytes_expected: int | None = None, turn_s: float = TURN_S, turn_timeout_s: float = FOREVER_S
     ) -> Unanswered | None:
-        """Reads a message and appends what it carries; None when the client has no more.
+        """Reads the next message and appends its entries; returns None at the end of the stream.
 
-        Raises Stopping, Throttled when its turn does not come in time, and InvalidArgument or TooLarge for a message
-        that is none, or that has too many appends.
+        Raises Stopping, Throttled if its turn does not come in time, InvalidArgument for a malformed message, and TooLarge for one
+        with too many appends.
         """
         async with self._waits.until_stop():
             message = await self._incoming.next(
@@ -129,7 +132,7 @@ class GrpcProduce:
     async def _take(
         self, call: ProduceRequestView, message: IncomingMessage, produce: ProduceRequest, *, forwarded: bool
     ) -> list[Taken]:
-        """Appends what the message carries. Raises what refuses it as a whole: there is no room for it, or no session."""
+        """Appends the entries of a message. Raises Throttled, TooLarge, NoLeader or Stopping if the log refuses it as a whole."""
         deadline = produce.deadline
         bytes_held = memory_bytes(len(message.body), batches=len(call.appends))
         message.hold(bytes_held)
@@ -169,7 +172,7 @@ class GrpcProduce:
 
 
 def _destinations(call: ProduceRequestView) -> set[TopicPartition]:
-    """Returns the partitions of a forwarded message, which names each of them, and topics by their ids."""
+    """Returns the partitions of a forwarded message, which names topics by their ids."""
     return {
         TopicPartition(TopicId(append.topic_id), Partition(append.partition))
         for append in call.appends
@@ -190,7 +193,7 @@ def _encode_result(result: log_pb2.AppendResult, taken: Taken, found: list[Outco
 
 
 def _placements(records: Iterable[tuple[int, Outcome, int]]) -> Iterable[log_pb2.Placement]:
-    """Runs of records that lie one after the other, in the order of the request."""
+    """Yields a placement for each run of records with consecutive offsets, in the order of the request."""
     run: tuple[int, Outcome, int] | None = None
     length = 0
     for partition, outcome, place in records:

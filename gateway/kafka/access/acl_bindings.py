@@ -1,4 +1,4 @@
-"""ACLs in Kafka's terms, and the bindings of this cluster that they stand for. Pure.
+"""Translates ACLs between Kafka's terms and the bindings of this cluster. Pure.
 
     Kafka     User:billing · host * · Read · Allow · Topic · Literal · orders
     Tidelog   billing · read · allow · topic · literal · orders
@@ -40,7 +40,7 @@ USER: Final = "User:"
 
 _KINDS: Final[Mapping[int, ResourceKind]] = {TOPIC: "topic", GROUP: "group", CLUSTER: "cluster"}
 _TYPES: Final[Mapping[str, int]] = {kind: number for number, kind in _KINDS.items()}
-# Who administrates the cluster makes no topics: that is a right to their names.
+# An administrator of the cluster may create no topics, which is a right to their names.
 _CLUSTER_OPERATIONS: Final[Mapping[Operation, Sequence[int]]] = {
     "describe": (DESCRIBE, DESCRIBE_CONFIGS),
     "write": (IDEMPOTENT_WRITE,),
@@ -66,7 +66,7 @@ class KafkaAcl(NamedTuple):
 
 
 class KafkaAclFilter(NamedTuple):
-    """Which ACLs are meant. None, and ANY, mean all."""
+    """A filter of ACLs, as Kafka's protocol has it. None, and ANY, match all."""
 
     resource_type: int
     resource_name: str | None
@@ -99,7 +99,7 @@ class KafkaAclFilter(NamedTuple):
 
 
 def binding_of(acl: KafkaAcl) -> Acl:
-    """Returns the binding that the ACL stands for. Raises KafkaRejected where there is none."""
+    """Returns the binding that the ACL stands for. Raises KafkaRejected if there is none."""
     kind = _KINDS.get(acl.resource_type)
     if acl.resource_type == TRANSACTIONAL_ID:
         raise KafkaRejected("transactional ids have no ACLs: transactions are not supported yet")
@@ -141,7 +141,7 @@ def _operation_of(kind: ResourceKind, number: int) -> Operation:
 
 
 def described(acl: Acl) -> list[KafkaAcl]:
-    """Returns all of Kafka's ACLs that the binding stands for; none where it has no effect."""
+    """Returns all of Kafka's ACLs that the binding stands for; none if it has no effect."""
     operations = _OPERATIONS[acl.resource]
     if acl.operation == "all":
         numbers: Sequence[int] = (ALL,)

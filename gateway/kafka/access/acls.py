@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: the cluster's bindings (metadata/access/acl.py) in Kafka's terms.
+"""Answers DescribeAcls, CreateAcls and DeleteAcls: the cluster's bindings (metadata/access/acl.py) in Kafka's terms.
 
 Invariant: an error of one ACL or one filter stands in its place, and refuses no other.
 """
@@ -81,7 +81,7 @@ class KafkaAcls:
         )
 
     async def create(self, call: KafkaCall, request: CreateAclsRequest) -> CreateAclsResponse:
-        """Adds each ACL; one that is there already stays."""
+        """Adds each ACL; an existing one stays."""
         return CreateAclsResponse(results=[await self._created(call, each) for each in request.creations])
 
     async def _created(self, call: KafkaCall, asked: AclCreation) -> AclCreationResult:
@@ -106,7 +106,7 @@ class KafkaAcls:
         return AclCreationResult(error_message=None)
 
     async def delete(self, call: KafkaCall, request: DeleteAclsRequest) -> DeleteAclsResponse:
-        """Deletes what each filter matches, and tells what is gone: also the other ACLs that stood for the same right."""
+        """Deletes the ACLs that each filter matches, and answers with all that are gone, including others for the same right."""
         return DeleteAclsResponse(filter_results=[await self._deleted(call, each) for each in request.filters])
 
     async def _deleted(self, call: KafkaCall, asked: DeleteAclsFilter) -> DeleteAclsFilterResult:
@@ -156,7 +156,7 @@ class KafkaAcls:
         ]
 
     async def _bindings(self) -> list[Acl]:
-        """Returns all. Raises Corrupt where one can't be read: it may be a denial."""
+        """Returns all bindings. Raises Corrupt if one cannot be read, since it may be a denial."""
         found: list[Acl] = []
         token = ""
         while True:
@@ -174,5 +174,5 @@ class KafkaAcls:
 
 
 def _told(error: TidelogError) -> str:
-    """Returns the message with what helps: Kafka's tools print it."""
+    """Returns the message with its hint, since Kafka's tools print it."""
     return f"{error.message}. {error.hint}" if error.hint else error.message

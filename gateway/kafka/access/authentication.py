@@ -1,4 +1,4 @@
-"""Authenticates Kafka clients: by the certificate that they show, or by SASL.
+"""Authenticates Kafka clients by their certificate or by SASL.
 
     connection ─▶ certificate? ─▶ its principal
                       └ none ─▶ ApiVersions and SASL only ─▶ SaslHandshake ─▶ tokens ─▶ the principal that they prove
@@ -9,8 +9,8 @@
 A connection is not read while one of its SASL messages is handled, so the next request meets the state that the message leaves.
 A client that has authenticated may do so again on the same connection (KIP-368). Where its session has an end, it must.
 
-Invariants: a failed exchange receives one text, whatever failed, after FAILURE_DELAY_S, and ends the connection; the reason is in
-the log and the audit log. A connection keeps the principal that it has first proved by SASL.
+Invariants: a failed exchange receives the same text for every cause, after FAILURE_DELAY_S, and ends the connection; the cause is
+in the log and the audit log. A connection keeps the principal that it has first proved by SASL.
 
 Sources: KIP-12, KIP-43, KIP-152, KIP-368, https://kafka.apache.org/protocol#sasl_handshake
 """
@@ -63,11 +63,11 @@ log = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """What one token of a client leads to."""
+    """The result of one token of a client: the answer, and the principal once it is proved."""
 
-    # What the client receives.
+    # The token for the client.
     answer: bytes = b""
-    # Who has authenticated; None: the exchange goes on.
+    # The authenticated client; None: the exchange continues.
     principal: Principal | None = None
 
 
@@ -83,7 +83,7 @@ class KafkaAuthentication:
     """Authenticates the connections of all Kafka listeners of a broker."""
 
     def __init__(self, guard: AccessGuard | None, *, session_s_max: float = 0.0) -> None:
-        """`session_s_max`: how long a client may go on before it authenticates again; 0: as long as its credentials count."""
+        """`session_s_max` is the time after which a client must authenticate again; 0: when its credentials expire."""
         self._guard = guard
         self._session_s_max = session_s_max
         self.mechanisms: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class KafkaAuthentication:
         raise error
 
     def takes_bare_tokens(self, connection: KafkaConnection) -> bool:
-        """Whether the next frame is a token without a header: after SaslHandshake of version 0. Stops reading if so."""
+        """Returns whether the next frame is a token without a header, as after SaslHandshake of version 0. Stops reading if so."""
         session: SaslSession | None = connection.sasl
         if session is None or not (session.is_bare and session.mechanism):
             return False
@@ -148,7 +148,7 @@ class KafkaAuthentication:
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def authenticate(self, call: KafkaCall, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
-        """Takes the next token of the exchange that is under way."""
+        """Takes the next token of the present exchange."""
         connection = call.connection
         session = _session(connection)
         if self._guard is None or not session.mechanism or session.is_bare:
@@ -180,7 +180,10 @@ class KafkaAuthentication:
         _read_again(connection)
 
     async def _step(self, session: SaslSession, token: bytes) -> Step:
-        """Raises Unauthenticated; Unavailable where this broker cannot tell who the client is."""
+        """Takes a token of any mechanism.
+
+        Raises Unauthenticated, or Unavailable if this broker cannot check the credentials now.
+        """
         if session.mechanism in SCRAM_MECHANISMS:
             step = self._scram(session, token)
         else:
@@ -231,7 +234,7 @@ class KafkaAuthentication:
     # ── the ends of an exchange ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, connection: KafkaConnection, session: SaslSession, principal: Principal) -> int:
-        """Notes who has authenticated. Returns for how long, in milliseconds; 0: without an end."""
+        """Notes the authenticated client. Returns the milliseconds until its session ends; 0: without an end."""
         assert self._guard is not None
         session.mechanism, session.exchange, session.is_bare = "", None, False
         session.proven = connection.authenticated = principal
@@ -263,7 +266,7 @@ def _session(connection: KafkaConnection) -> SaslSession:
 
 
 def _read_again(connection: KafkaConnection) -> None:
-    """Reads the connection again, once the answer to its SASL message was decided."""
+    """Reads the connection again once the answer to its SASL message is decided."""
     asyncio.get_running_loop().call_soon(connection.go_on, Hold.AUTHENTICATION)
 
 

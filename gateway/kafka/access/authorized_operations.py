@@ -1,4 +1,4 @@
-"""The operations that a caller may do, as the bit field of Kafka's answers (KIP-430). Pure.
+"""Encodes the operations that a caller may do as the bit field of Kafka's answers (KIP-430). Pure.
 
 Source: org.apache.kafka.common.acl.AclOperation
 """
@@ -11,7 +11,7 @@ from typing import Final
 from gateway.access.authorization import AuthorizedCall
 from metadata.access.acl import CLUSTER_NAME, Operation
 
-# Where a client has not asked.
+# The value for a client that has not asked.
 NOT_ASKED: Final = -(2**31)
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = range(3, 13)
 
@@ -29,17 +29,17 @@ CLUSTER_OPERATIONS: Final[Mapping[Operation, Sequence[int]]] = {
 
 
 def authorized_topic_operations(call: AuthorizedCall | None, name: str) -> int:
-    """Returns what the caller may do to a topic."""
+    """Returns the operations that the caller may do to a topic."""
     return _bits(call, "topic", name, TOPIC_OPERATIONS)
 
 
 def authorized_group_operations(call: AuthorizedCall | None, name: str) -> int:
-    """Returns what the caller may do to a consumer group."""
+    """Returns the operations that the caller may do to a consumer group."""
     return _bits(call, "group", name, GROUP_OPERATIONS)
 
 
 def authorized_cluster_operations(call: AuthorizedCall | None) -> int:
-    """Returns what the caller may do to the cluster. Every client may write idempotently."""
+    """Returns the operations that the caller may do to the cluster. Every client may write idempotently."""
     return _bits(call, "cluster", CLUSTER_NAME, CLUSTER_OPERATIONS) | 1 << IDEMPOTENT_WRITE
 
 

@@ -1,6 +1,6 @@
-"""DescribeClientQuotas and AlterClientQuotas: the quotas of principals (metadata/access/quota.py) in Kafka's terms.
+"""Answers DescribeClientQuotas and AlterClientQuotas: the quotas of principals (metadata/access/quota.py) in Kafka's terms.
 
-    user NAME        the principal NAME            user <default> (null)   *: everybody without a quota of his own
+    user NAME        the principal NAME            user <default> (null)   *: all principals without a quota of their own
     producer_byte_rate   bytes_in_per_second       consumer_byte_rate      bytes_out_per_second
 
 Limits on requests per second have no name in Kafka, and stay as they are. Entities of other kinds are refused: a client id is
@@ -75,7 +75,7 @@ class KafkaClientQuotas:
         )
 
     async def alter(self, call: KafkaCall, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-        """Changes the quota of each entity, or says why not."""
+        """Changes the quota of each entity, or answers with its error."""
         return AlterClientQuotasResponse(
             entries=[await self._altered(call, each, validate_only=request.validate_only) for each in request.entries]
         )
@@ -129,7 +129,7 @@ def _values(quota: Quota) -> list[ValueData]:
 
 
 def _matches(quota: Quota, components: Sequence[ComponentData], *, is_strict: bool) -> bool:
-    """Whether the quota's entity, which is of a user alone, matches. Raises KafkaRejected."""
+    """Returns whether the quota's entity, which is always a user, matches the components. Raises KafkaRejected."""
     types = [each.entity_type for each in components]
     if len(set(types)) < len(types):
         raise KafkaRejected("a type of entities is named twice")

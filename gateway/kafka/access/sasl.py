@@ -1,4 +1,4 @@
-"""The messages of SASL PLAIN and OAUTHBEARER, and the state of one SASL exchange. Pure.
+"""Parses the messages of SASL PLAIN and OAUTHBEARER, and keeps the SASL state of a connection. Pure.
 
 PLAIN          [authzid] NUL authcid NUL passwd                              RFC 4616
 OAUTHBEARER    n,[a=authzid],^Aauth=Bearer token^A[name=value^A …]^A         RFC 7628, KIP-255
@@ -27,17 +27,17 @@ _BEARER: Final = re.compile(rb"(?i:bearer) +([\x21-\x7e]+) *")
 
 
 class PlainCredentials(NamedTuple):
-    """What a PLAIN message holds."""
+    """The user and password of a PLAIN message."""
 
     username: str
     password: str
 
 
 class OAuthCredentials(NamedTuple):
-    """What an OAUTHBEARER message holds."""
+    """The token of an OAUTHBEARER message, and the principal that the client names."""
 
     token: str
-    # The principal that the client wants to be; empty: that of the token.
+    # The principal that the client names; empty: that of the token.
     authorization_id: str
 
 
@@ -45,13 +45,14 @@ class OAuthCredentials(NamedTuple):
 class SaslSession:
     """The SASL state of one connection."""
 
-    # The mechanism of the exchange that is under way; empty: none is.
+    # The mechanism of the present exchange; empty without one.
     mechanism: str = ""
     # Whether tokens come without headers: after SaslHandshake of version 0.
     is_bare: bool = False
     # The exchange of a mechanism that takes more than one message.
     exchange: object | None = None
-    # Who has authenticated by SASL on this connection. A later exchange must prove the same principal (KIP-368).
+    # The principal that was first authenticated by SASL on this connection. A later exchange must prove the same principal
+    # (KIP-368).
     proven: Principal | None = None
     # When requests are refused until the client has authenticated again, by the loop's clock; None: never.
     ends_s: float | None = None

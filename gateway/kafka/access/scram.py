@@ -1,4 +1,4 @@
-"""The broker's half of a SCRAM exchange. Pure: the caller brings the nonce, and the credential of the user.
+"""Implements the broker's half of a SCRAM exchange. Pure: the caller brings the nonce, and the credential of the user.
 
     client                                              broker
     n,,n=user,r=nonce                              ─▶   first() ─▶ the user's name
@@ -26,7 +26,7 @@ from metadata.access.scram import ITERATIONS_MIN, SALT_BYTES, ScramCredential, S
 from metadata.errors import Unauthenticated
 
 NONCE_BYTES: Final = 24
-# A client's nonce is 24 to 44 characters with the clients that there are.
+# Longest nonce of a client; known clients send 24 to 44 characters.
 CLIENT_NONCE_CHARACTERS_MAX: Final = 256
 NAME_CHARACTERS_MAX: Final = 1_024
 _FIRST: Final = re.compile(
@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"(?:[^=]|=2C|=3D)+")
 
 
 class ScramExchange:
-    """One exchange, which is used once."""
+    """The state of one SCRAM exchange: `first`, then `challenge`, then `final`; it is used once."""
 
     __slots__ = ("_auth_message", "_bare", "_binding", "_client_nonce", "_credential", "_is_known", "_nonce", "mechanism")
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: users with passwords of their own choice, for SCRAM.
+"""Answers DescribeUserScramCredentials and AlterUserScramCredentials: users with passwords of their own choice, for SCRAM.
 
 The client salts the password, so the broker never sees it. A user is the principal of the same name.
 
@@ -41,7 +41,7 @@ from metadata.access.scram import (
 from metadata.errors import InvalidArgument, TidelogError
 
 _Change = ScramCredentialDeletion | ScramCredentialUpsertion
-# Of one request.
+# Most users of one request.
 CHANGES_MAX: Final = 1_000
 
 
@@ -80,7 +80,7 @@ class KafkaScramUsers:
         self._access = broker.access
 
     async def describe(self, call: KafkaCall, request: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
-        """Returns the mechanisms and iterations of users; of all where the request names none."""
+        """Answers with the mechanisms and iterations of users; of all users if the request names none."""
         try:
             _check(call.authorized)
             users = {user.user: user for user in await self._access.scram_users()}

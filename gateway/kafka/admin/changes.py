@@ -33,7 +33,7 @@ async def change_each(
 ) -> list[_Changed | TidelogError]:
     """Returns what each change returned, or its error. `timeout_ms`: how long the client waits for each; 0 or less: no limit.
 
-    A change that takes longer stands as OutcomeUnknown.
+    A change that takes longer has OutcomeUnknown in its place.
     """
     free = asyncio.Semaphore(CHANGES_MAX)
 

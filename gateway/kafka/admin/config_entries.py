@@ -1,8 +1,8 @@
-"""The configs of topics and brokers as Kafka's clients see them: values, sources, types, synonyms, documentation. Pure.
+"""Lists the configs of topics and brokers as Kafka's clients see them: values, sources, types, synonyms, documentation. Pure.
 
 A topic's config has a value of its own, or the default, which Kafka calls by the name of a broker config (its synonym). Configs of
-brokers are those that Kafka's tools look for, with what holds here; they are read only, since a broker reads its settings when it
-starts.
+brokers are those that Kafka's tools look for, with the values in force here; they are read only, since a broker reads its settings
+when it starts.
 
 Source: org.apache.kafka.common.requests.DescribeConfigsResponse, org.apache.kafka.server.config.ServerTopicConfigSynonyms
 """
@@ -21,7 +21,7 @@ from metadata.topics.settings import SETTINGS, SettingType, describe_settings
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from."""
+    """Kafka's numbers of the sources that a value may come from."""
 
     DYNAMIC_TOPIC = 1
     STATIC_BROKER = 4
@@ -83,7 +83,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class Synonym(NamedTuple):
-    """One of the places that a value may come from."""
+    """A config that a value may come from, with its value and source."""
 
     name: str
     value: str
@@ -94,12 +94,12 @@ class ConfigEntry(NamedTuple):
     """One config of a topic or a broker."""
 
     name: str
-    # None where it is not set and has no default.
+    # None if it is not set and has no default.
     value: str | None
     source: ConfigSource
     type: SettingType
     documentation: str
-    # From the one that holds to the default.
+    # In the order from the source in force to the default.
     synonyms: Sequence[Synonym]
     read_only: bool = False
 

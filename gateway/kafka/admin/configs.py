@@ -1,10 +1,10 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, of topics and of brokers.
+"""Answers DescribeConfigs, AlterConfigs and IncrementalAlterConfigs for topics and brokers.
 
     topic    its settings: described, and altered
     broker   its settings, by Kafka's names: described. A broker reads them when it starts, so they are never altered here
 
-AlterConfigs puts every config that it does not name back to its default, as in Kafka. IncrementalAlterConfigs changes only what it
-names.
+AlterConfigs resets every config that it does not name to its default, as in Kafka. IncrementalAlterConfigs changes only the configs
+that it names.
 
 Invariant: an error of one resource stands in its place, and refuses no other.
 """
@@ -59,7 +59,7 @@ class ResourceType(enum.IntEnum):
 
 
 class ConfigOperation(enum.IntEnum):
-    """What becomes of a config in IncrementalAlterConfigs."""
+    """Kafka's numbers of the operations of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -118,7 +118,7 @@ class KafkaConfigs:
         if resource.resource_type == ResourceType.BROKER:
             check_cluster()
             if not resource.resource_name:
-                return []  # what all brokers are given at run time, which is nothing
+                return []  # the defaults that all brokers receive at run time; there are none
             return broker_configs(
                 self._described_broker(call, resource.resource_name),
                 self._broker.settings,
@@ -141,7 +141,7 @@ class KafkaConfigs:
     # ── alter ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def alter(self, call: KafkaCall, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        """Replaces the configs of topics: what is not named goes back to its default."""
+        """Replaces the configs of topics; configs that are not named get their defaults."""
         counts = _counts(request.resources)
 
         async def replace(resource: AlterConfigsRequestAlterConfigsResource) -> None:
@@ -193,7 +193,7 @@ class KafkaConfigs:
         )
 
     def _check_altered(self, resource: _Resource, counts: Counter[tuple[int, str]]) -> None:
-        """Raises NotAuthorized; KafkaRejected of a resource other than a topic, or one that the request names twice."""
+        """Raises NotAuthorized, or KafkaRejected for a resource other than a topic, or one that the request names twice."""
         if resource.resource_type == ResourceType.BROKER:
             check_cluster()
             raise KafkaRejected(

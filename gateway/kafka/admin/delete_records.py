@@ -1,6 +1,6 @@
-"""DeleteRecords: raises where logs start. The leader of a partition answers; on a listener that forwards, any broker does.
+"""Answers DeleteRecords: raises log start offsets. The leader of a partition answers; on a listener that forwards, any broker does.
 
-Streams deletes with it what it has read of its repartition topics.
+Kafka Streams calls it to delete the records that it has read from its repartition topics.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gateway.topics.names import NamedPartition, resolve_partitions
 from metadata.errors import NotLeader, OutOfRange, TidelogError
 from metadata.model import TopicPartition
 
-# In place of an offset: all that is committed.
+# Stands for the high watermark in a request.
 HIGH_WATERMARK: Final = -1
-# In place of a log start where there is an error.
+# Stands for the log start in an answer with an error.
 NO_LOW_WATERMARK: Final = -1
 # Partitions of one topic whose log start is raised at the same time.
 RAISED_MAX: Final = 16
 
 
 class _SomeFailed(TidelogError):
-    """Partitions of a topic have errors. It carries the answers of all of them; the audit log has the code of the first error."""
+    """Some partitions of a topic have errors. It carries the answers of all; the audit log has the code of the first error."""
 
     def __init__(self, first: TidelogError, results: Sequence[DeleteRecordsPartitionResult]) -> None:
         super().__init__(first.message, hint=first.hint)
@@ -56,7 +56,7 @@ class KafkaDeleteRecords:
         self._leaders = leaders
 
     async def delete_records(self, call: KafkaCall, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Deletes the records before an offset of each partition. Answers with where their logs start."""
+        """Deletes the records before an offset of each partition. Answers with their log starts."""
 
         async def raise_starts(topic: DeleteRecordsTopic) -> Sequence[DeleteRecordsPartitionResult]:
             return await self._raise_starts(call, topic)
@@ -70,7 +70,7 @@ class KafkaDeleteRecords:
         )
 
     async def _raise_starts(self, call: KafkaCall, topic: DeleteRecordsTopic) -> Sequence[DeleteRecordsPartitionResult]:
-        """Raises _SomeFailed where a partition has an error."""
+        """Raises the log starts of one topic. Raises _SomeFailed if a partition has an error."""
         names = [NamedPartition(topic.name, each.partition_index) for each in topic.partitions]
         places = await resolve_partitions(self._broker, names)
         free = asyncio.Semaphore(RAISED_MAX)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, ElectLeaders and ListPartitionReassignments: what Kafka's tools ask about where partitions lie.
+"""Answers DescribeLogDirs, ElectLeaders and ListPartitionReassignments, Kafka's calls about the placement of partitions.
 
 All records lie on the bucket, which stands for the one log directory of each broker. Its size is not known. Leaders are placed by
 the cluster itself, so an election is never needed, and no replica ever moves.
@@ -38,7 +38,7 @@ _NOT_NEEDED: Final = "Leader election not needed for topic partition."
 
 
 class KafkaPlacement:
-    """Answers where partitions lie, for all Kafka listeners of a broker."""
+    """Answers calls about the placement of partitions for all Kafka listeners of a broker."""
 
     def __init__(self, broker: BrokerApi) -> None:
         self._broker = broker
@@ -65,7 +65,7 @@ class KafkaPlacement:
         for at in sorted(led):
             try:
                 name = self._broker.topic_cache.by_id(at.topic_id).name
-            except TidelogError:  # it was deleted, and this broker still lets it go
+            except TidelogError:  # it was deleted, and this broker is still releasing it
                 continue
             if asked is None or (name, at.partition) in asked:
                 size_bytes = sum(stored_bytes(led[at]))
@@ -77,7 +77,7 @@ class KafkaPlacement:
     # ── leaders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def elect_leaders(self, call: KafkaCall, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Answers that no election is needed: of the partitions that are named, or of none where all are meant."""
+        """Answers that no election is needed, for each named partition; with none if the request means all."""
         named = request.topic_partitions or ()
         try:
             check_cluster()
@@ -91,7 +91,7 @@ class KafkaPlacement:
         )
 
     async def _why_not_elected(self, topic: ElectLeadersRequestTopicPartitions) -> list[TidelogError | None]:
-        """Returns the error of each partition; None where it is there."""
+        """Returns the error of each partition; None if it exists."""
         found = await resolve_partitions(self._broker, [NamedPartition(topic.topic, number) for number in topic.partitions])
         return [each if isinstance(each, TidelogError) else None for each in found]
 

@@ -1,4 +1,4 @@
-"""One of several changes that a request asks for: each is refused, and audited, on its own."""
+"""Runs one of several changes of a request, which is authorized and audited by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metadata.errors import TidelogError
 
 @contextmanager
 def one_change(guard: AccessGuard | None, call: KafkaCall) -> Iterator[None]:
-    """Holds the body to what the caller may do, and tells the audit log how this change ended.
+    """Runs the body with the caller's rights for one change, and writes the outcome of that change to the audit log.
 
     The audit log then has no line for the whole request: its changes may end differently.
     """

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: changes of topics, which are answered when they are served.
+"""Answers CreateTopics, DeleteTopics and CreatePartitions, each when its change is in force.
 
 A replication factor is remembered for tools that compare it, and changes nothing: the bucket replicates. Replicas that a client
 assigns by hand count the partitions, and the brokers in them mean nothing.
@@ -39,11 +39,11 @@ from metadata.errors import Denied, InvalidArgument, TidelogError
 from metadata.model import TopicId
 from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 
-# In place of a count of partitions: the default of the broker.
+# Stands for the broker's default in place of a count of partitions.
 DEFAULT_PARTITIONS: Final = -1
-# From here on topics may be named by their ids.
+# From this version on topics may be named by their ids.
 DELETE_BY_ID: Final = 6
-# From here on an answer has the settings of the topic.
+# From this version on an answer has the settings of the topic.
 CONFIGS_SINCE: Final = 5
 
 
@@ -146,7 +146,7 @@ class KafkaTopics:
         return self._broker.topic_cache.by_id(TopicId(topic.topic_id.hex())).name
 
     def _not_deleted(self, topic: DeleteTopicState, error: TidelogError) -> DeletableTopicResult:
-        """A client that may not delete a topic does not learn the name that belongs to an id."""
+        """Returns the answer for a topic that was not deleted, without the name of an id if the client may not delete the topic."""
         by_id = topic.topic_id != ZERO_UUID
         text = None if by_id and isinstance(error, Denied) else error_text(error)
         return DeletableTopicResult(

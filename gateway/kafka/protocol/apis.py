@@ -1,9 +1,9 @@
-"""The APIs that can be decoded, by key, and the header before each request. Pure.
+"""Maps API keys to decoders and encoders, and decodes the header before each request. Pure.
 
     request header v1   api_key int16 | api_version int16 | correlation_id int32 | client_id legacy nullable string
-                   v2   the same, then tagged fields: where the API's version is flexible
+                   v2   the same, then tagged fields, if the API's version is flexible
 
-Which of these the broker advertises is decided elsewhere. Source: https://kafka.apache.org/protocol#protocol_messages
+gateway/kafka/handlers.py decides which of these the broker advertises. Source: https://kafka.apache.org/protocol#protocol_messages
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Api(NamedTuple):
-    """`min_version` to `max_version` can be decoded. `flexible_from` is above `max_version` where no version is flexible."""
+    """An API whose versions `min_version` to `max_version` can be decoded, with its decoder and encoder.
+
+    `flexible_from` is above `max_version` if no version is flexible."""
 
     key: int
     name: str
@@ -34,11 +36,12 @@ class Api(NamedTuple):
 
 
 class RequestHeader(NamedTuple):
+    """The header of a request. `body_offset` is the position of the body in the frame."""
+
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
-    # Where the request's body starts in the frame.
     body_offset: int
 
 
@@ -54,10 +57,10 @@ APIS: Final[dict[int, Api]] = {row[0]: _api(*row) for row in API_RANGES}
 
 
 def decode_header(frame: Buffer, offset: int = 0) -> RequestHeader:
-    """Reads the header of a request whose length prefix is already taken off.
+    """Decodes the header of a request, behind its length prefix.
 
-    A version that is too new is read as the flexible one that it would be: ApiVersions has to be answered then (KIP-511). Of an
-    unknown API only the key can be relied on. MalformedFrame where the bytes end early, or are no header.
+    A version above the known ones is read as a flexible version, since ApiVersions must be answered even then (KIP-511). For an
+    unknown API only the key is reliable. Raises MalformedFrame if the bytes end early or are no header.
     """
     reader = Reader(frame, offset)
     api_key, api_version, correlation_id = reader.int16(), reader.int16(), reader.int32()

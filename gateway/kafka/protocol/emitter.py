@@ -1,7 +1,7 @@
-"""Turns definitions into Python source, and into the C types that Cython compiles it with. Pure.
+"""Emits Python source for definitions, and the C types with which Cython compiles it. Pure.
 
-Of each struct: a class with slots; `_read_NAME(reader, version)` and `_write_NAME(writer, message, version)` where asked for.
-Of each request `decode_NAME`, of each response `encode_NAME`; a client's direction is the other one.
+Each struct becomes a class with slots, and `_read_NAME(reader, version)` or `_write_NAME(writer, message, version)` as needed.
+Each request becomes `decode_NAME`, each response `encode_NAME`. A client, as in tests, needs the other direction.
 
 The .py is Python that needs no compiler. The .pxd beside it makes classes and functions those of C, and changes no behaviour.
 """
@@ -42,7 +42,7 @@ _ZEROS: Final = {
 
 
 class Emitter:
-    """The source of one message's structs. `structs` by Kafka's names."""
+    """Emits the source of the structs of one message, line by line."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -131,7 +131,7 @@ class Emitter:
         return self.message.structs[struct].class_name
 
     def _may_be_none(self, each: Field) -> bool:
-        """A tagged struct is None where it is absent."""
+        """Returns whether the attribute may be None. An absent tagged struct is None."""
         request_records = each.type == "records" and not self.is_response
         return each.nullable is not None or each.default == "null" or self._is_absent_as_none(each) or request_records
 
@@ -139,11 +139,14 @@ class Emitter:
         return each.is_struct and not each.is_array and each.tag is not None
 
     def _is_made(self, each: Field) -> bool:
-        """A struct that is neither null nor tagged is made with its defaults."""
+        """Returns whether the constructor creates the struct with its defaults: if it is neither nullable nor tagged."""
         return each.is_struct and not each.is_array and not self._may_be_none(each)
 
     def _has_size(self, each: Field) -> bool:
-        """Records of a response are a list of buffers with their total size; those of a request are one slice of its frame."""
+        """Returns whether the field has a size attribute, as records of a response do: a list of buffers and their total size.
+
+        Records of a request are one slice of its frame.
+        """
         return each.type == "records" and self.is_response
 
     def _constructor_default(self, each: Field) -> str:
@@ -162,7 +165,7 @@ class Emitter:
         return {"true": "True", "false": "False"}.get(each.default, each.default)
 
     def _absent(self, each: Field) -> str:
-        """What a decoder sets where the version has no such field."""
+        """Returns the value that a decoder sets if the version has no such field."""
         return f"{self._class_name(each.type)}()" if self._is_made(each) else self._constructor_default(each)
 
     # Reading
@@ -290,7 +293,7 @@ class Emitter:
             yield "    writer.end_tag(start)"
 
     def _differs(self, each: Field) -> str:
-        """The condition under which a tagged field is written."""
+        """Returns the condition under which a tagged field is written."""
         condition = within(each.versions, self.message.versions)
         default = self._constructor_default(each)
         value = f"message.{each.attribute}"
@@ -367,7 +370,7 @@ class Emitter:
         return any(each.tag is None and (each.is_array or each.type in ("string", "bytes", "records")) for each in struct.fields)
 
     def _bytes_min(self, each: Field) -> int:
-        """The least that a field takes where it is present."""
+        """Returns the least bytes that a present field takes."""
         some_compact = self.message.flexible is not None
         if each.is_array:
             return 1 if some_compact else 4
@@ -387,12 +390,12 @@ class Emitter:
 
 
 def replace_array(each: Field) -> Field:
-    """The element of an array, as a field."""
+    """Returns the element of an array as a field."""
     return Field(each.name, each.type, False, each.versions, None, None, None, None)
 
 
 def within(versions: Versions, known: Versions) -> str:
-    """The condition that `version`, which is one of `known`, is one of `versions`."""
+    """Returns the condition that `version`, which is one of `known`, is one of `versions`."""
     if known.within(versions):
         return "True"
     if versions.first <= known.first:

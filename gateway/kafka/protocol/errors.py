@@ -1,4 +1,4 @@
-"""The one error of decoding. Pure."""
+"""Declares the one error of decoding. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from metadata.errors import InvalidArgument
 
 
 class MalformedFrame(InvalidArgument):
-    """A request that does not follow its API's definition. The listener closes the connection, as Kafka does."""
+    """The bytes of a request do not follow its API's definition. The listener closes the connection, as Kafka does."""
 
     code = "MALFORMED_FRAME"
     default_hint = "Use a client that speaks Kafka's protocol; see docs/kafka.md."

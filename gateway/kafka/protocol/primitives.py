@@ -16,8 +16,8 @@ Source: https://kafka.apache.org/protocol#protocol_types
 Cython compiles this file with the C types of primitives.pxd; uncompiled, the same file runs as Python.
 
 Invariants:
-- Compiled code checks no index, so each place and length is checked before it is used.
-- A count of elements is checked before a list is made: against the bytes that are left, and the elements that the request may have.
+- Compiled code checks no index, so this module checks each position and length before it uses them.
+- It checks a count of elements against the bytes left and the elements allowed for the request before it makes a list.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ZERO_UUID: Final = bytes(16)
 
 
 class Reader:
-    """Reads the fields of one request, in order. Each method raises MalformedFrame where the bytes are not of its type."""
+    """Reads the fields of one request, in order. Each method raises MalformedFrame if the bytes are not of its type."""
 
     __slots__ = ("at", "data", "elements_left", "end", "view")
 
@@ -248,7 +248,7 @@ class Reader:
     def finish(self) -> bool:
         """Returns whether all bytes were read. Bytes behind the last field are no error, as in Kafka.
 
-        librdkafka sends three of them where it asks Metadata for brokers alone.
+        librdkafka sends three of them if it asks Metadata only for brokers.
         """
         return self.at == self.end
 
@@ -256,7 +256,7 @@ class Reader:
 class Writer:
     """Writes the fields of one frame, in order, and cuts its buffer where records go: those are not copied.
 
-    OverflowError, TypeError or ValueError where a value does not fit its field: that is a fault of the caller.
+    Raises OverflowError, TypeError or ValueError if a value does not fit its field, which is a fault of the caller.
     """
 
     __slots__ = ("at", "buffer", "capacity", "cut_bytes", "parts")
@@ -369,7 +369,7 @@ class Writer:
         return True
 
     def records(self, buffers: Sequence[Buffer], size_bytes: int, compact: bool) -> bool:
-        """Takes `buffers` over as they are. `size_bytes` is their total, -1 where the caller has not added it up."""
+        """Adds `buffers` to the frame without a copy. `size_bytes` is their total, -1 where the caller has not added it up."""
         if size_bytes < 0:
             size_bytes = sum(map(len, buffers))
         self.array_length(size_bytes, compact)
@@ -414,7 +414,7 @@ class Writer:
         return True
 
     def finish(self) -> list[Buffer]:
-        """The parts of the frame, with the int32 length of what follows written over the first four bytes."""
+        """Returns the buffers of the frame, and writes the int32 length of the rest into the first four bytes."""
         total = self.cut_bytes + self.at - 4
         if self.at > 0:
             self.parts.append(self.buffer[: self.at])

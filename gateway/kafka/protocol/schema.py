@@ -1,12 +1,12 @@
-"""Reads the tables of the protocol: which fields each request and response has in which version. Pure but for the files.
+"""Parses the tables of the protocol: the fields of each request and response in each version. Pure except for reading the files.
 
-    api NAME KEY versions FIRST-LAST flexible FIRST+      what can be decoded; `flexible none` where no version is
+    api NAME KEY versions FIRST-LAST flexible FIRST+      the versions that can be decoded; `flexible none` if no version is
       request                                             then `response`
-        struct NAME                                       named where two fields have it; its fields follow, indented
+        struct NAME                                       a name for a struct of two fields; its fields follow, indented
         NAME  TYPE  [VERSIONS] [null [VERSIONS]] [tag N [VERSIONS]] [= DEFAULT]
 
-VERSIONS is `3`, `3-5` or `3+`, and is left out where it is that of what surrounds it: the API's for a field, the field's own for
-`null` and `tag`. A type that starts with a capital is a struct, whose fields follow, indented by two more. Without a default,
+VERSIONS is `3`, `3-5` or `3+`, and may be left out if it equals the API's versions for a field, or the field's own for `null` and
+`tag`. A type that starts with a capital is a struct, whose fields follow, indented by two more. Without a default,
 numbers are 0, strings and arrays empty, and structs that may be null absent.
 """
 
@@ -26,7 +26,7 @@ SCALARS: Final = {**INTEGERS, "bool": 1, "float64": 8, "uuid": 16, "string": 0, 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions `first` to `last`, both included."""
+    """A range of versions, from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -37,6 +37,8 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A field of a struct, with the versions in which it exists, may be null, and is tagged."""
+
     name: str
     # A key of SCALARS, or the name of a struct.
     type: str
@@ -46,7 +48,7 @@ class Field:
     nullable: Versions | None
     tag: int | None
     tagged: Versions | None
-    # As in the table; None where it has none, "null" for null.
+    # The text of the table; None without a default, "null" for null.
     default: str | None
 
     @property
@@ -60,7 +62,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """`class_name` is Kafka's name, with the message's before it where another message has the same."""
+    """A struct of a message. `class_name` is Kafka's name, prefixed by the message's name if another message has the same."""
 
     name: str
     fields: tuple[Field, ...]
@@ -69,7 +71,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request or a response. `structs` by Kafka's names, those that others hold first."""
+    """A request or a response. `structs` are by Kafka's names, each before the structs that hold it."""
 
     name: str
     versions: Versions
@@ -80,7 +82,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One API."""
+    """The definition of one API: its key, versions, request and response."""
 
     name: str
     key: int
@@ -95,7 +97,7 @@ def snake_case(name: str) -> str:
 
 
 def definitions() -> list[Definition]:
-    """All APIs of all tables, by key. ValueError where a table is wrong, with the file and the line."""
+    """Returns all APIs of all tables, in the order of their keys. Raises ValueError, with file and line, for a wrong table."""
     found = [
         definition for path in sorted(TABLES.glob("*.txt")) for definition in _parse(path.name, path.read_text(encoding="utf-8"))
     ]

@@ -113,7 +113,7 @@ def test_a_check_without_a_thread_leaves_what_takes_long_to_the_caller(codec: Co
     assert check(short) == parse_header(short)
     assert check(opens_to_much) is None
     assert check(short, thread_bytes=len(short) - 1) is None
-    with pytest.raises(InvalidRecord, match="stand for an Idempotency-Key"):
+    with pytest.raises(InvalidRecord, match="reserved for Idempotency-Keys"):
         check(batch_of(b"a", producer_id=ONE_SHOT, producer_epoch=1, base_sequence=0))
 
 

@@ -99,7 +99,7 @@ def test_a_producers_fields_stand_in_its_batch() -> None:
 
 def test_a_producers_sequence_is_of_one_partition() -> None:
     routes = route_records([record(None), record(None)], [0, 1], routing(2, 0))
-    with pytest.raises(InvalidArgument, match="2 partitions, but base_sequence is of one"):
+    with pytest.raises(InvalidArgument, match="2 partitions, but base_sequence applies to one"):
         plan_batches(routes, routing(COUNT, batch_bytes_max=1000, producer=ProducerFields(ProducerId(9), 0, 0)), request_bytes=0)
 
 
@@ -135,5 +135,5 @@ def test_outcomes_come_back_in_the_order_of_the_request() -> None:
 
 def test_what_needs_one_partition_gets_it() -> None:
     check_single_partition([4], because="expected_offset")
-    with pytest.raises(InvalidArgument, match="expected_offset is of one"):
+    with pytest.raises(InvalidArgument, match="expected_offset applies to one"):
         check_single_partition([1, 4], because="expected_offset")

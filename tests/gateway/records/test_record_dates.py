@@ -43,7 +43,7 @@ def test_one_record_too_far_ahead_refuses_all_and_says_what_holds() -> None:
         check_dates([dated(5), dated(5, far_ms, 7)], target())
     assert f"orders/0 is dated {far_ms} ms, " in told.value.message
     assert told.value.details["timestamp_ms"] == far_ms
-    assert "orders takes what is dated at most 3600000 ms ahead of the broker's clock" in told.value.hint
+    assert "orders takes records dated at most 3600000 ms ahead of the broker's clock" in told.value.hint
     assert "tidelog topic alter orders --set message.timestamp.after.max.ms=" in told.value.hint
 
 

@@ -401,7 +401,7 @@ def test_epochs_of_which_only_a_manifest_tells_are_not_given_out_again() -> None
 
 def test_what_is_missing_between_a_manifest_and_the_segments_is_damage_unless_it_was_deleted() -> None:
     evidence = found(footer(9, 0, (0, 3, 12)), mirrors=[mirrored(topic())])
-    assert "don't follow 9 without a gap" in with_history(evidence, compacted(10)).findings[0].what
+    assert "do not follow 9 without a gap" in with_history(evidence, compacted(10)).findings[0].what
     assert with_history(evidence, compacted(10, log_start_offset=12)).findings == []
 
 

@@ -77,8 +77,8 @@ def test_behind_a_refused_append_nothing_of_the_message_goes_to_its_partition(
         )
         assert reasons(response) == ["", told, "UNAVAILABLE", "", "UNAVAILABLE", ""]
         behind = response.results[2].error
-        assert behind.message.startswith("append 2 was not looked at, since append 1, which comes before it in the same partition")
-        assert hint(behind) == "Send it again, behind what becomes of append 1."
+        assert behind.message.startswith("append 2 was not checked, since append 1, which comes before it in the same partition")
+        assert hint(behind) == "Send it again after append 1 is resolved."
         assert await values(stub, 0) == [b"before"]
         assert reasons(await stub.Produce(request(ready(batch_of(b"the next message"))))) == [""]
         assert await values(stub, 0) == [b"before", b"the next message"]

@@ -270,7 +270,7 @@ def test_a_broker_that_may_lead_no_more_calls_a_sequence_wrong_only_after_a_look
         assert reasons(told) == ["UNKNOWN_PRODUCER", "UNAVAILABLE"]
         elsewhere = [ready(sequenced_batch(producer_id, 5, b"c"), partition=number) for number in range(3)]
         assert reasons(await stub.Produce(request(*elsewhere))) == ["UNKNOWN_PRODUCER"] * 3
-        assert "was not looked at" in told.results[1].error.message
+        assert "was not checked" in told.results[1].error.message
         session = broker.log.session.id
         await broker.store.create(segment_key(session, SegmentSeq(0)), [seal_of(session, 0)])
         assert reasons(await stub.Produce(gap)) == ["SESSION_FENCED", "UNAVAILABLE"]

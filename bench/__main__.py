@@ -105,6 +105,7 @@ SPARK_BENCHMARKS: dict[str, Benchmark] = {
 KAFKA_BENCHMARKS: dict[str, Benchmark] = {
     "kafka": kafka.measure,
     "kafka-alone": kafka.measure_kafka_alone,
+    "kafka-tidelog": kafka.measure_tidelog_alone,
 }
 # Names that stand for several: brokers with an etcd, or an S3 server, at one to four minutes each; Spark, which takes as long.
 GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
@@ -139,6 +140,7 @@ def main() -> int:
                 arguments.rows,
                 arguments.history,
                 arguments.kafka_warm_up,
+                arguments.kafka_records,
             )
             results[name] = ALL_BENCHMARKS[name](run)
             signal.alarm(0)
@@ -171,6 +173,9 @@ def _arguments() -> argparse.Namespace:
         "--kafka-warm-up", type=int, default=15_000_000, metavar="RECORDS", help="that each broker of kafka takes first (15000000)"
     )
     parser.add_argument(
+        "--kafka-records", type=int, default=2_000_000, metavar="RECORDS", help="of each measurement of kafka (2000000)"
+    )
+    parser.add_argument(
         "--ends-after",
         type=int,
         default=ENDS_AFTER_S,
@@ -185,11 +190,10 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
     if not arguments.seconds > 0:
         parser.error("--seconds must be above 0")
-    if (
-        min(arguments.groups, arguments.ends_after, arguments.rows, arguments.history, arguments.kafka_warm_up) < 1
-        or not arguments.heartbeat_every > 0
-    ):
-        parser.error("--groups, --heartbeat-every, --rows, --history, --kafka-warm-up and --ends-after must be above 0")
+    counts = (arguments.groups, arguments.ends_after, arguments.rows, arguments.history)
+    if min(*counts, arguments.kafka_warm_up, arguments.kafka_records) < 1 or not arguments.heartbeat_every > 0:
+        named = "--groups, --heartbeat-every, --rows, --history, --kafka-warm-up, --kafka-records"
+        parser.error(f"{named} and --ends-after must be above 0")
     needed_gib = (1 + ROUNDS) * arguments.seconds * WRITTEN_GIB_PER_SECOND
     free_gib = shutil.disk_usage(arguments.directory).free / 2**30
     if free_gib < needed_gib:

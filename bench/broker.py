@@ -20,6 +20,7 @@ class Served:
         """`bucket`: where its objects lie as files, also those of an S3 server that keeps them so."""
         self.http_url = process.http_url
         self.grpc_address = process.grpc_address
+        self.kafka_address = process.kafka_address
         self.bucket = bucket
         self._broker = process
         self._process = psutil.Process(process.pid)

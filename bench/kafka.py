@@ -4,6 +4,7 @@
 
 Brokers and clients share the machine, so elapsed time says what all of them do together. The CPU time of the broker is compared.
 Apache Kafka compiles as it runs, so both brokers are warmed first: by default with 15 million records (`--kafka-warm-up`).
+Each measurement moves `--kafka-records`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,7 @@ from bench.figures import Figure, median, spread
 from bench.run import Run
 from tests.kafka_suites.java import tool
 from tests.kafka_suites.reference_broker import reference_broker
-from tests.kafka_suites.tidelog_cluster import tidelog_flags
-from tests.kit.servers import free_port
 
-RECORDS = 2_000_000
 RECORD_BYTES = 100
 PARTITIONS = 6
 BATCH_BYTES = (64 << 10, 16 << 10)
@@ -63,6 +61,12 @@ def measure(run: Run) -> list[Figure]:
         return _measure(run, [kafka, tidelog])
 
 
+def measure_tidelog_alone(run: Run) -> list[Figure]:
+    """Tidelog's figures on this machine."""
+    with _tidelog(run) as tidelog:
+        return _measure(run, [tidelog])
+
+
 def measure_kafka_alone(run: Run) -> list[Figure]:
     """Apache Kafka's figures on this machine."""
     with _kafka(run) as kafka:
@@ -75,10 +79,11 @@ def _measure(run: Run, brokers: Sequence[Measured]) -> list[Figure]:
     written: dict[tuple[Case, str], list[float]] = {}
     read: dict[tuple[Case, str], list[float]] = {}
     cases = [Case(*values) for values in product(BATCH_BYTES, CODECS)]
+    records = run.kafka_records
     for case, _, each in product(cases, range(ROUNDS), brokers):
         topic = _new_topic(each)
-        written.setdefault((case, each.name), []).append(_rate(each, partial(_write, each, case, topic, RECORDS)))
-        read.setdefault((case, each.name), []).append(_rate(each, partial(_read, each, topic)))
+        written.setdefault((case, each.name), []).append(_rate(each, records, partial(_write, each, case, topic, records)))
+        read.setdefault((case, each.name), []).append(_rate(each, records, partial(_read, each, topic, records)))
     return [figure for act, rates in (("produce", written), ("consume", read)) for figure in figures(act, cases, rates)]
 
 
@@ -91,7 +96,7 @@ def figures(act: str, cases: Sequence[Case], rates: dict[tuple[Case, str], list[
                 yield Figure(
                     f"{act}, {case}: {name}", round(median(found)), "records/CPU-s", note=spread([round(each) for each in found])
                 )
-        if (case, TIDELOG) in rates:
+        if (case, TIDELOG) in rates and (case, KAFKA) in rates:
             ratio = median(rates[case, TIDELOG]) / median(rates[case, KAFKA])
             yield Figure(f"{act}, {case}: {TIDELOG} to {KAFKA}", ratio, "×")
 
@@ -106,12 +111,10 @@ def _kafka(run: Run) -> Iterator[Measured]:
 
 @contextmanager
 def _tidelog(run: Run) -> Iterator[Measured]:
-    port = free_port()
-    flags = [word for name, value in tidelog_flags(port).items() for word in (f"--{name}", value)]
     with ExitStack() as ending:
-        served = ending.enter_context(broker(run, "tidelog", flags=flags))
+        served = ending.enter_context(broker(run, "tidelog"))
         directory = ending.enter_context(run.new_directory("tidelog-clients"))
-        yield Measured(TIDELOG, f"127.0.0.1:{port}", psutil.Process(served.pid), directory)
+        yield Measured(TIDELOG, served.kafka_address, psutil.Process(served.pid), directory)
 
 
 def _new_topic(measured: Measured) -> str:
@@ -121,11 +124,11 @@ def _new_topic(measured: Measured) -> str:
     return topic
 
 
-def _rate(measured: Measured, work: Callable[[], None]) -> float:
-    """Records per second of the broker's CPU while `work` moves RECORDS."""
+def _rate(measured: Measured, records: int, work: Callable[[], None]) -> float:
+    """Records per second of the broker's CPU while `work` moves so many."""
     begun_s = measured.cpu_seconds()
     work()
-    return RECORDS / (measured.cpu_seconds() - begun_s)
+    return records / (measured.cpu_seconds() - begun_s)
 
 
 def _write(measured: Measured, case: Case, topic: str, records: int) -> None:
@@ -147,10 +150,10 @@ def _write(measured: Measured, case: Case, topic: str, records: int) -> None:
     )
 
 
-def _read(measured: Measured, topic: str) -> None:
+def _read(measured: Measured, topic: str, records: int) -> None:
     tool(
         "org.apache.kafka.tools.ConsumerPerformance",
-        *("--bootstrap-server", measured.bootstrap, "--topic", topic, "--num-records", str(RECORDS), "--timeout", "60000"),
+        *("--bootstrap-server", measured.bootstrap, "--topic", topic, "--num-records", str(records), "--timeout", "60000"),
         timeout_s=CLIENT_TIMEOUT_S,
         warm=True,
     )

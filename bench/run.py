@@ -34,6 +34,8 @@ class Run:
     history_megabytes: int = 200
     # That each broker of the benchmark `kafka` takes before it is measured.
     kafka_warm_up: int = 15_000_000
+    # Of each of its measurements.
+    kafka_records: int = 2_000_000
 
     @contextmanager
     def new_directory(self, name: str) -> Iterator[Path]:

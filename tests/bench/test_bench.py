@@ -270,5 +270,5 @@ def test_tidelog_is_compared_with_kafka_where_both_were_measured() -> None:
         ("produce, batches of 16 KiB, lz4: Tidelog", 50),
         ("produce, batches of 16 KiB, lz4: Tidelog to Apache Kafka", 0.25),
     ]
-    alone = {(case, kafka.KAFKA): [100.0]}
-    assert [figure.value for figure in kafka.figures("consume", [case], alone)] == [100]
+    for name in (kafka.KAFKA, kafka.TIDELOG):
+        assert [figure.value for figure in kafka.figures("consume", [case], {(case, name): [100.0]})] == [100]

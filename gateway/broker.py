@@ -140,7 +140,7 @@ class Broker:
         self.topics = TopicRegistry(
             metadata, layout, max_message_bytes=settings.gateway.message_bytes_max, may_suggest=may_suggest_topic
         )
-        self.producer_ids = ProducerIds(metadata, layout)
+        self.producer_ids = ProducerIds(lambda: self.session)
         self.stopping = asyncio.Event()
         self._leadership = SessionManager(
             bucket,
@@ -348,7 +348,6 @@ class Broker:
         async with asyncio.TaskGroup() as background:
             following = background.create_task(self.view.run(), name="view of the cluster")
             forwarding = background.create_task(self._forwarding.run(), name="forwarding")
-            ahead = background.create_task(self.producer_ids.run(), name="producer ids")
             lagging = background.create_task(self._lag.run(), name="event loop lag")
             grouping = background.create_task(self._groups.run(), name="groups")
             certified = background.create_task(self._follow_certificates(), name="certificates")
@@ -381,7 +380,6 @@ class Broker:
                 grouping.cancel()
                 forwarding.cancel()
                 following.cancel()
-                ahead.cancel()
                 lagging.cancel()
                 certified.cancel()
                 staying.cancel()

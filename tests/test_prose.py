@@ -77,7 +77,10 @@ def test_every_public_class_says_its_role_in_a_sentence() -> None:
 
 def test_no_docstring_begins_as_a_fragment() -> None:
     found = [
-        f"{path}: {name}: {text}" for path in product_modules() for name, text in docstrings(parsed(path)) if text and FRAGMENT.match(text)
+        f"{path}: {name}: {text}"
+        for path in product_modules()
+        for name, text in docstrings(parsed(path))
+        if text and FRAGMENT.match(text)
     ]
     assert found == []
 

@@ -77,6 +77,13 @@ class AccessAdmin:
         await self._seen(revision)
         return set_
 
+    async def alter_quota(self, principal: str, change: Callable[[Quota], Quota], *, validate_only: bool) -> Quota:
+        """Changes the quota of a principal. Raises as AccessRegistry.alter_quota."""
+        note_validate_only(validate_only)
+        altered, revision = await self._records.alter_quota(principal, change, validate_only=validate_only)
+        await self._seen(revision)
+        return altered
+
     async def remove_quota(self, principal: str, *, validate_only: bool) -> Quota:
         note_validate_only(validate_only)
         removed, revision = await self._records.remove_quota(principal, validate_only=validate_only)

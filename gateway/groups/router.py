@@ -25,7 +25,7 @@ from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
 from gateway.routing.peer_channels import PeerChannels, Unreachable
 from gateway.telemetry.request_context import remaining_s
-from gateway.topics.names import partition_of
+from gateway.topics.names import LOOK_UP_S, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
@@ -152,6 +152,7 @@ class GroupRouter:
     ) -> dict[TopicPartition, TidelogError]:
         """Commits offsets. Returns the refused ones, each with its error. Raises what refuses all, and OutcomeUnknown if the
         outcome is unknown. `only_forward`: as in GroupCoordinator.commit."""
+        await self._topics.hear_of(offsets, timeout_s=LOOK_UP_S)
         coordinator = self._coordinators.elsewhere(name)
         refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None}
         sound = {at: offset for at, offset in offsets.items() if at not in refused}
@@ -168,8 +169,8 @@ class GroupRouter:
         return refused | {at: error for at, error in zip(sound, errors, strict=True) if error is not None}
 
     async def offsets(self, name: str) -> StoredOffsets:
-        """Returns all that the group has committed, except for topics missing from this broker's own view. The coordinator's view
-        may be behind, and offsets it left out would pass for never committed."""
+        """Returns all that the group has committed, except for deleted topics. Raises Unavailable where this broker's view lacks
+        some topic and does not catch up: an offset that is left out would pass for never committed."""
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             stored = await self._here.offsets(name)
@@ -177,6 +178,7 @@ class GroupRouter:
             asked = groups_pb2.OffsetFetchRequest(group=name, of_unknown_topics=True)
             answer = await self._asked(coordinator, name, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, ANSWER_S)
             stored = wire.fetched_offsets(answer.offsets)
+        await self._topics.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOK_UP_S)
         return StoredOffsets(
             {at: offset for at, offset in stored.committed.items() if self._is_there(at.topic_id)},
             {at: error for at, error in stored.damaged.items() if self._is_there(at.topic_id)},

@@ -57,7 +57,7 @@ from gateway.kafka.protocol.client_messages import (
 from gateway.kafka.protocol.primitives import ZERO_UUID
 from gateway.telemetry.request_context import note_deadline
 from gateway.topics.names import NamedPartition, resolve_partitions
-from metadata.errors import NoCoordinator, TidelogError, UnknownTopic
+from metadata.errors import NoCoordinator, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId, Protocol, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicId, TopicPartition
@@ -312,7 +312,11 @@ class KafkaGroups:
                 for topic in asked.topics
                 for number in topic.partition_indexes
             ]
-            places = iter(await self._places(named))
+            found = await self._places(named)
+            for place in found:
+                if isinstance(place, Unavailable):
+                    raise place  # clients repeat the request for an error of the group, and end for one of a partition
+            places = iter(found)
         except TidelogError as error:
             return OffsetFetchResponseGroup(
                 group_id=asked.group_id, error_code=group_code(error), topics=self._unknown(call, asked, error)

@@ -24,6 +24,6 @@ class KafkaProducerIds:
         if request.transactional_id is not None:
             return InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         try:
-            return InitProducerIdResponse(producer_id=await self._broker.producer_ids.next(), producer_epoch=0)
+            return InitProducerIdResponse(producer_id=self._broker.producer_ids.next(), producer_epoch=0)
         except TidelogError as error:
             return InitProducerIdResponse(error_code=group_code(error), producer_epoch=-1)

@@ -27,7 +27,7 @@ BOUNDS_WAIT_S: Final = 1.0
 # Wait for a topic that is not known here: another broker may have created it a moment ago.
 LOOK_UP_S: Final = 1.0
 
-# Topics of one request that are looked up in the metadata store; further ones that are not known here are called unknown.
+# Topics of one request that are looked up in the metadata store each. For further ones, this broker's view catches up.
 LOOK_UPS_MAX: Final = 16
 
 
@@ -156,8 +156,16 @@ def _partition(broker: TopicLookup, named: NamedPartition, fresh: _Fresh | None 
 
 
 async def _looked_up(broker: TopicLookup, names: Iterable[str]) -> _Fresh:
-    some = list(dict.fromkeys(names))[:LOOK_UPS_MAX]
-    return dict(zip(some, await asyncio.gather(*(_fresh(broker, name) for name in some)), strict=True))
+    """Returns topics from the metadata store. Those that are left out are in this broker's view by now, or do not exist."""
+    missing = list(dict.fromkeys(names))
+    some, others = missing[:LOOK_UPS_MAX], missing[LOOK_UPS_MAX:]
+    fresh: _Fresh = dict(zip(some, await asyncio.gather(*(_fresh(broker, name) for name in some)), strict=True))
+    if others:
+        try:
+            await broker.topic_cache.catch_up_with_all(timeout_s=LOOK_UP_S)
+        except TidelogError as error:
+            fresh |= dict.fromkeys(others, error.with_traceback(None))
+    return fresh
 
 
 async def _fresh(broker: TopicLookup, name: str) -> Topic | TidelogError:

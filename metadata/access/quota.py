@@ -43,6 +43,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_second: int = 0
     format_version: int = FORMAT_VERSION
 
+    @property
+    def has_limits(self) -> bool:
+        return any((self.bytes_in_per_second, self.bytes_out_per_second, self.requests_per_second))
+
 
 def check_quota(quota: Quota) -> Quota:
     if quota.principal != EVERYONE:
@@ -50,7 +54,7 @@ def check_quota(quota: Quota) -> Quota:
     limits = (quota.bytes_in_per_second, quota.bytes_out_per_second, quota.requests_per_second)
     if any(not 0 <= limit <= RATE_MAX for limit in limits):
         raise InvalidArgument(f"a limit is a whole number from 0, which is none, to {RATE_MAX}")
-    if not any(limits):
+    if not quota.has_limits:
         raise InvalidArgument(
             "the quota limits nothing", hint="Give bytes_in_per_second, bytes_out_per_second or requests_per_second."
         )

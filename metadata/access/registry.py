@@ -207,9 +207,7 @@ class AccessRegistry:
         for _ in range(ATTEMPTS_MAX):
             kept = await self._store.get(place)
             if kept is None:
-                _check_room(
-                    len(await self._all(self._layout.quotas)), QUOTAS_MAX, "quotas", "Set one for *, which applies to all others."
-                )
+                await self._check_room_for_quota()
             if validate_only:
                 return quota, Revision(0)
             compare = Compare(place, kept.mod_revision if kept else 0)
@@ -217,6 +215,33 @@ class AccessRegistry:
             if result.succeeded:
                 return quota, result.revision
         raise _lost("the quota was not set")
+
+    async def alter_quota(
+        self, principal: str, change: Callable[[Quota], Quota], *, validate_only: bool = False
+    ) -> tuple[Quota, Revision]:
+        """Puts what `change` makes of the principal's quota; one without limits is removed. `change` gets a quota without limits
+        where there is none, and runs again where another client was faster. Raises as set_quota."""
+        place = self._layout.quota(principal)
+        for _ in range(ATTEMPTS_MAX):
+            kept = await self._store.get(place)
+            changed = change(decode_quota(kept) if kept is not None else Quota(principal=principal))
+            if not changed.has_limits and kept is None:
+                return changed, Revision(0)
+            if changed.has_limits:
+                check_quota(changed)
+            if kept is None:
+                await self._check_room_for_quota()
+            if validate_only:
+                return changed, Revision(0)
+            put = Put(place, encode_quota(changed)) if changed.has_limits else Delete(place)
+            result = await self._store.transact([Compare(place, kept.mod_revision if kept else 0)], [put])
+            if result.succeeded:
+                return changed, result.revision
+        raise _lost("the quota was not changed")
+
+    async def _check_room_for_quota(self) -> None:
+        hint = "Set one for *, which applies to all others."
+        _check_room(len(await self._all(self._layout.quotas)), QUOTAS_MAX, "quotas", hint)
 
     async def remove_quota(self, principal: str, *, validate_only: bool = False) -> tuple[Quota, Revision]:
         """Removes a quota and returns it. Raises NotFound."""

@@ -1,78 +1,57 @@
-"""Allocates numbers that are handed out once: sessions, and producer ids from blocks of the cluster's counter.
+"""Allocates numbers that are handed out once: sessions by a counter of the cluster, and producer ids from sessions.
 
-    1 … 2^61 - 1         handed out here
-    2^61 … 2^62 - 1      derived from what is written (by Spark: spark/sink/staged_files.py), never handed out
-    2^62 … 2^63 - 1      made from idempotency keys, never handed out
+    a producer id, 63 bits:   00 │ session, 29 bits │ count in the session, 32 bits     handed out here
+                              01 │ …    derived from what is written (by Spark: spark/sink/staged_files.py), never handed out
+                              1  │ …    made from idempotency keys, never handed out
 
-While `run()` is a task, half a block is kept in hand, so that producers can begin while the metadata store is unavailable.
+A producer id must not depend on a counter of the metadata: these may exist twice, or be set back to a backup. A second producer
+with the id of a first one would have its records taken for repeats, which are acknowledged and not written. A session is claimed
+on the bucket, once over all copies of the metadata (segments/wal/session.py).
 
-Invariant: no number is taken twice, over restarts, lost answers and concurrent brokers. Some are never used.
+Invariant: no number is taken twice, over restarts, lost answers, concurrent brokers and copies of the metadata. Some are never
+used.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
-from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.errors import OutcomeUnknown, Rejected, Unavailable
 from metadata.model import ProducerId, SessionId
 from metadata.store.interface import Compare, MetadataStore, Operation, Put
 from metadata.store.keys import KeyLayout, parse_number
 
-# Ids taken at once, by one write to the store.
-BLOCK = 1000
 # The first of the producer ids that producers derive themselves, to be the same after a crash.
-DERIVED_IDS = 1 << 61
+DERIVED_IDS: Final = 1 << 61
 # The first producer id that stands for an idempotency key.
-IDEMPOTENCY_KEY_IDS = 1 << 62
-# Pause before a failed block is requested again.
-PAUSE_S = 1.0
-
-log = logging.getLogger(__name__)
+IDEMPOTENCY_KEY_IDS: Final = 1 << 62
+# Producer ids of one session.
+IDS_PER_SESSION: Final = 1 << 32
 
 
 class ProducerIds:
-    """Hands out producer ids from blocks, which `run()` takes in advance."""
+    """Hands out producer ids of the present session, or of the last one between two sessions. It asks no store."""
 
-    def __init__(self, store: MetadataStore, layout: KeyLayout | None = None) -> None:
-        self._store = store
-        self._layout = layout or KeyLayout()
-        self._ids: deque[int] = deque()
-        self._taking = asyncio.Lock()
-        self._used = asyncio.Event()
+    def __init__(self, session: Callable[[], int | None]) -> None:
+        """`session` returns the present session of this broker; None without one."""
+        self._present_session = session
+        self._session: int | None = None
+        self._count = 0
 
-    @property
-    def in_hand(self) -> int:
-        """Counts the ids that can be given without asking the store."""
-        return len(self._ids)
-
-    async def next(self) -> ProducerId:
-        """Returns an id that was never handed out before. Raises Unavailable, Corrupt, and Rejected when all are used up."""
-        if not self._ids:
-            async with self._taking:
-                if not self._ids:
-                    await self._take()
-        self._used.set()
-        return ProducerId(self._ids.popleft())
-
-    async def run(self) -> None:
-        """Takes blocks in advance, until cancelled."""
-        while True:
-            self._used.clear()
-            try:
-                async with self._taking:
-                    if len(self._ids) < BLOCK // 2:
-                        await self._take()
-            except TidelogError as error:
-                log.warning("taking producer ids in advance failed: %s; retrying in %s s", error, PAUSE_S)
-                await asyncio.sleep(PAUSE_S)
-                continue
-            await self._used.wait()
-
-    async def _take(self) -> None:
-        self._ids.extend(await take_numbers(self._store, self._layout.next_producer_id, BLOCK, end=DERIVED_IDS))
+    def next(self) -> ProducerId:
+        """Returns an id that was never handed out before. Raises Unavailable before the first session; Rejected when all are used
+        up."""
+        session = self._present_session()
+        if session is not None and session != self._session:
+            self._session, self._count = session, 0
+        if self._session is None:
+            raise Unavailable("this broker has no session yet, and so no producer ids", hint="Retry with back-off.")
+        producer_id = self._session * IDS_PER_SESSION + self._count
+        if self._count == IDS_PER_SESSION or producer_id >= DERIVED_IDS:
+            raise Rejected(f"the producer ids of session {self._session} are used up", hint="Start the broker again.")
+        self._count += 1
+        return ProducerId(producer_id)
 
 
 # Each lost attempt was won by another broker, so only many brokers that start at once come near.

@@ -2,7 +2,6 @@
 
     /{cluster}/cluster_id                     text; created once
     /{cluster}/next_session                   decimal; the first session number that was never taken
-    /{cluster}/next_producer_id               decimal; likewise, taken in blocks
     /{cluster}/next_kafka_node_id             decimal; the first node id that no broker has (cluster/node_ids.py); absent is 0
     /{cluster}/kafka_node_ids/{broker_id}     decimal; the number of a broker in Kafka's protocol, created once
     /{cluster}/beginning/{session:016x}       text: the nonce of the broker that took this session number and has yet to begin it
@@ -95,10 +94,6 @@ class KeyLayout:
         if match is None:
             raise Corrupt(f"{key} is not the key of a session", hint="Delete it: nothing of Tidelog wrote it.", key=key)
         return SessionId(int(match[0], 16))
-
-    @property
-    def next_producer_id(self) -> str:
-        return f"/{self.cluster}/next_producer_id"
 
     @property
     def next_kafka_node_id(self) -> str:

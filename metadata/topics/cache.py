@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from metadata.errors import KNOWN_MAX, Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic, did_you_mean
-from metadata.model import Revision, TopicId, check_topic_name
+from metadata.model import Revision, TopicId, TopicPartition, check_topic_name
 from metadata.store.interface import Event, KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.store.range_watch import RangeWatch
@@ -123,6 +123,28 @@ class TopicCache:
             reading.waiting -= 1
             if not reading.waiting:
                 del self._catching_up[name]
+
+    async def hear_of(self, partitions: Iterable[TopicPartition], *, timeout_s: float) -> None:
+        """Returns when this cache knows each of these partitions that existed at the time of the call. It reads the store once,
+        and only where one is unknown here. Raises Unavailable where the store, or the watch, does not answer in time.
+        """
+        if any(not self._knows(partition) for partition in partitions):
+            await self.catch_up_with_all(timeout_s=timeout_s)
+
+    async def catch_up_with_all(self, *, timeout_s: float) -> None:
+        """Returns when this cache holds each change of a topic from before the call. Raises Unavailable as `catch_up` does."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._reads:
+                    # Each change of a topic writes this key in the same transaction (registry.py).
+                    counted = await self._store.get(self._layout.partition_count)
+                await self.wait_for(counted.mod_revision if counted is not None else ABSENT, timeout_s=None)
+        except TimeoutError:
+            raise Unavailable("whether topics have changed is unknown: no answer of the metadata store in time") from None
+
+    def _knows(self, partition: TopicPartition) -> bool:
+        topic = self._by_id.get(partition.topic_id)
+        return topic is not None and partition.partition < topic.partition_count
 
     def settings(self, topic_id: TopicId) -> TopicSettings:
         """Returns the settings of the topic, defaults filled in. Raises as `by_id` does."""

@@ -84,9 +84,7 @@ async def restore_cluster(
     restoration = await last_restoration(bucket) if dry_run else await _begun(bucket, record.cluster_id, now_ms=now_ms)
     found = await read_evidence(bucket, record.cluster_id, layout, now_ms=now_ms, dry_run=dry_run, advance=advance)
     found.evidence.restoration = restoration
-    counters = {
-        item.key: parse_number(item, absent=1) for item in held if item.key in (layout.next_session, layout.next_producer_id)
-    }
+    counters = {item.key: parse_number(item, absent=1) for item in held if item.key == layout.next_session}
     plan = plan_restore(found.evidence, layout, counters)
     findings = [*found.damaged, *plan.findings]
     written = not dry_run and (despite_damage or not found.damaged)
@@ -157,8 +155,7 @@ def _check_empty(held: Sequence[KeyValue], layout: KeyLayout, cluster_id: str) -
                 hint="Name the bucket that it was begun with, or another --cluster.",
             )
         return
-    counters = layout.next_session, layout.next_producer_id
-    others = [item.key for item in held if item.key not in counters and not item.key.startswith(layout.beginning)]
+    others = [item.key for item in held if item.key != layout.next_session and not item.key.startswith(layout.beginning)]
     if others:
         kinds = Counter(key.removeprefix(layout.root).partition("/")[0] for key in others)
         shown = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))

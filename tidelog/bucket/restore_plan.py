@@ -10,9 +10,9 @@ Footers say where records are and how far they reach; manifests say so for compa
 of mirror and snapshot. Everything else is as in the snapshot. After a restore no partition has a leader: the last leader of each is
 a sealed session without a broker, so the controller appoints new leaders, as after a failure.
 
-Invariants: a session that holds records of a partition is in its list; epochs, session numbers and producer ids that were ever used
-are not assigned again; the same bucket gives the same keys, so an interrupted restore can continue. Only the number of the restore
-and that of its batch of appointments are new each time.
+Invariants: a session that holds records of a partition is in its list; epochs and session numbers that were ever used are not
+assigned again, and so no producer ids either; the same bucket gives the same keys, so an interrupted restore can continue. Only the
+number of the restore and that of its batch of appointments are new each time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from metadata.backup.snapshot import Snapshot
-from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
 from metadata.cluster.node_ids import NODE_IDS_END, parse_node_id
 from metadata.errors import Corrupt
@@ -41,8 +40,6 @@ from segments.wal.segment_file import SegmentFooter
 # lasts twelve days; and a partition can be restored two thousand times before 31 bits are used up.
 EPOCHS_AHEAD: Final = 1 << 20
 EPOCH_MAX: Final = 2**31 - 1
-# Added to the highest known producer id, since a producer may have an id and not have written yet. There are 2^62 ids.
-PRODUCER_IDS_AHEAD: Final = 1 << 40
 # Added to the highest known node id, since brokers may have first started after the snapshot. There are 2^30, to be kept small.
 NODE_IDS_AHEAD: Final = 1 << 10
 TRANSACTION_BYTES_MAX: Final = 1 << 20
@@ -74,7 +71,6 @@ class FooterTally:
     """The sum of the footers of any number of sessions. The footers of one session must be added in order."""
 
     stretches: dict[TopicPartition, Stretches] = field(default_factory=dict)
-    producer_id_max: int = 0
     segments: int = 0
 
     def take_in(self, footer: SegmentFooter) -> None:
@@ -88,16 +84,11 @@ class FooterTally:
             else:
                 stretch.whole &= run.base_offset == stretch.end
                 stretch.end = run.last_offset + 1
-        ids = footer.batch_table["producer_id"]
-        handed_out = ids[ids < DERIVED_IDS]
-        if len(handed_out):
-            self.producer_id_max = max(self.producer_id_max, int(handed_out.max()))
 
     def merge(self, other: FooterTally) -> None:
         """Adds the tally of other sessions."""
         for partition, stretches in other.stretches.items():
             self.stretches.setdefault(partition, {}).update(stretches)
-        self.producer_id_max = max(self.producer_id_max, other.producer_id_max)
         self.segments += other.segments
 
 
@@ -151,7 +142,6 @@ class RestorePlan:
     # Keys that are copied from the snapshot unchanged: groups, offsets, ACLs.
     copied: int = 0
     next_session: int = 1
-    next_producer_id: int = 1
     leader_epoch_max: int = 0
     findings: list[RestoreFinding] = field(default_factory=list)
 
@@ -200,14 +190,8 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     plan.copied = len(told.others)
     claimed = found.sessions[-1] + 1 if found.sessions else 1
     plan.next_session = max(claimed, told.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
-    remembered = (producer.producer_id for manifest in found.manifests.values() for producer in manifest.producers)
-    handed_out = max((id_ for id_ in remembered if id_ < DERIVED_IDS), default=0)
-    seen = max(found.footers.producer_id_max, handed_out, told.numbers.get(layout.next_producer_id, 1))
-    ahead = min(seen + PRODUCER_IDS_AHEAD, (seen + DERIVED_IDS) // 2)
-    plan.next_producer_id = max(ahead, held.get(layout.next_producer_id, 1))
     for key, number in (
         (layout.next_session, plan.next_session),
-        (layout.next_producer_id, plan.next_producer_id),
         (layout.next_kafka_node_id, min(told.next_node_id + NODE_IDS_AHEAD, (told.next_node_id + NODE_IDS_END) // 2)),
         (layout.partition_count, plan.partitions),
         (layout.first_leader_epoch, _first_leader_epoch(found, told, layout)),
@@ -276,7 +260,6 @@ class _Told:
         anew = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller, layout.appointments}
         counters = {
             layout.next_session,
-            layout.next_producer_id,
             layout.next_kafka_node_id,
             layout.partition_count,
             layout.first_leader_epoch,

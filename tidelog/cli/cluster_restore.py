@@ -145,7 +145,6 @@ def _summary(restored: Restored, *, dry_run: bool) -> dict[str, Any]:
         "keys_from_snapshot": plan.copied,
         "leader_epoch_max": plan.leader_epoch_max,
         "next_session": plan.next_session,
-        "next_producer_id": plan.next_producer_id,
     }
 
 

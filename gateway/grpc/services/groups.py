@@ -25,7 +25,7 @@ from gateway.grpc.calls import Context, MethodHandler, client_host, is_forwarded
 from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
 from gateway.proto.status import to_status
-from gateway.topics.names import NamedPartition, NamedTopic, resolve_partitions, topics_named
+from gateway.topics.names import LOOK_UP_S, NamedPartition, NamedTopic, resolve_partitions, topics_named
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
 from metadata.groups.model import Generation, InstanceId, MemberId, shown
 from metadata.groups.offsets import CommittedOffset
@@ -149,6 +149,8 @@ class GroupsService:
 
         async def here() -> groups_pb2.OffsetFetchResponse:
             stored = await self._broker.coordinated_groups.offsets(asked.group)
+            if not asked.topics and not asked.of_unknown_topics:
+                await self._broker.topic_cache.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOK_UP_S)
             told: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
             found = (
                 await self._asked_for(asked.topics, told)

@@ -55,7 +55,7 @@ class GrpcLogService:
         }
 
     async def init_producer(self, _: log_pb2.InitProducerRequest) -> log_pb2.InitProducerResponse:
-        return log_pb2.InitProducerResponse(producer_id=await self._broker.producer_ids.next(), producer_epoch=0)
+        return log_pb2.InitProducerResponse(producer_id=self._broker.producer_ids.next(), producer_epoch=0)
 
     async def list_offsets(self, request: log_pb2.ListOffsetsRequest, forwarded: bool) -> log_pb2.ListOffsetsResponse:
         _check_count(len(request.queries))

@@ -328,7 +328,7 @@ def _cluster_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.post("/v1/producers", tags=["records"], status_code=201)
     async def init_producer() -> ProducerAnswer:
         """Returns a producer id for idempotent produce; sequences begin at 0 in each partition."""
-        return ProducerAnswer(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+        return ProducerAnswer(producer_id=broker.producer_ids.next(), producer_epoch=0)
 
 
 def _topic(topic: Topic) -> TopicAnswer:

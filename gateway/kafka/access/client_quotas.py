@@ -12,7 +12,6 @@ Source: KIP-546
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -39,7 +38,7 @@ from gateway.kafka.protocol.admin_messages import (
 )
 from metadata.access.acl import EVERYONE
 from metadata.access.quota import Quota
-from metadata.errors import NotFound, TidelogError
+from metadata.errors import TidelogError
 from metadata.page_token import PAGE_SIZE_MAX
 
 USER: Final = "user"
@@ -99,13 +98,10 @@ class KafkaClientQuotas:
         return answer
 
     async def _alter(self, principal: str, changes: dict[str, int], *, validate_only: bool) -> None:
-        held = next((each for each in await self._quotas() if each.principal == principal), None)
-        quota = msgspec.structs.replace(held or Quota(principal=principal), **changes)
-        if quota.bytes_in_per_second or quota.bytes_out_per_second or quota.requests_per_second:
-            await self._broker.access.set_quota(quota, validate_only=validate_only)
-        elif held is not None:
-            with suppress(NotFound):  # another client was faster
-                await self._broker.access.remove_quota(principal, validate_only=validate_only)
+        def changed(held: Quota) -> Quota:
+            return msgspec.structs.replace(held, **changes)
+
+        await self._broker.access.alter_quota(principal, changed, validate_only=validate_only)
 
     async def _quotas(self) -> list[Quota]:
         found: list[Quota] = []

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from gateway.broker import Broker
+from metadata.errors import Unavailable
 from metadata.model import Partition, TopicPartition
+from metadata.topics.topic import Topic
 from tests.gateway.kafka.test_group_admin import (
     ORDERS,
     committed,
@@ -330,5 +335,59 @@ def test_a_commit_of_many_partitions_is_written_as_a_whole_where_its_connection_
                     await asyncio.sleep(0)
             await until(lambda: len(known["billing"]) == 300)
             assert set((await offsets_of(client, "billing")).values()) == {9}
+
+    with_brokers(tmp_path, scenario)
+
+
+# ── topics that a broker has not heard of yet ───────────────────────────────────────────────────────────────────────────
+
+
+def fall_behind(broker: Broker, topics: Sequence[Topic], patched: pytest.MonkeyPatch) -> None:
+    """Takes topics out of the broker's view. It has them again once it catches up with the store."""
+    cache = broker.topic_cache
+    for topic in topics:
+        del cache._by_name[topic.name], cache._by_id[topic.id]
+
+    async def catch_up(*, timeout_s: float) -> None:
+        for topic in topics:
+            cache._by_name[topic.name] = cache._by_id[topic.id] = topic
+
+    patched.setattr(cache, "catch_up_with_all", catch_up)
+
+
+def test_offsets_of_topics_that_the_coordinator_has_not_heard_of_are_not_taken_for_missing(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        [broker] = cluster.brokers
+        topics = [await broker.create_topic(f"t{number}", 1) for number in range(18)]  # more than are looked up one by one
+        async with kafka_caller(broker) as client:
+            for topic in topics:
+                await committed(client, "billing", topic.name, 5)
+            asked = {"group_id": "billing", "topics": [{"name": topic.name, "partition_indexes": [0]} for topic in topics]}
+            for groups in (asked, {"group_id": "billing", "topics": None}):
+                with pytest.MonkeyPatch.context() as patched:
+                    fall_behind(broker, topics, patched)
+                    [found] = (await client.ask("OffsetFetch", 8, groups=[groups])).groups
+                offsets = {topic.name: each.committed_offset for topic in found.topics for each in topic.partitions}
+                assert offsets == {topic.name: 5 for topic in topics}
+            with pytest.MonkeyPatch.context() as patched:
+                fall_behind(broker, topics, patched)
+                await committed(client, "billing", topics[0].name, 6)
+
+    with_brokers(tmp_path, scenario)
+
+
+def test_a_coordinator_that_cannot_catch_up_refuses_the_group_and_names_no_offset(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        [broker] = cluster.brokers
+        topic = await broker.create_topic("orders", 1)
+        async with kafka_caller(broker) as client:
+            await committed(client, "billing", "orders", 5)
+            for groups in ({"name": "orders", "partition_indexes": [0]},), None:
+                with pytest.MonkeyPatch.context() as patched:
+                    fall_behind(broker, [topic], patched)
+                    patched.setattr(broker.topic_cache, "catch_up_with_all", AsyncMock(side_effect=Unavailable("behind")))
+                    [found] = (await client.ask("OffsetFetch", 8, groups=[{"group_id": "billing", "topics": groups}])).groups
+                    broker.topic_cache._by_name["orders"] = broker.topic_cache._by_id[topic.id] = topic
+                assert (found.error_code, list(found.topics)) == (15, [])
 
     with_brokers(tmp_path, scenario)

@@ -125,7 +125,7 @@ class SmallBroker:
         self.metadata_age_ms = 0
         self.topics = TopicRegistry(metadata, max_message_bytes=settings.message_bytes_max)
         self.topic_cache = TopicCache(metadata)
-        self.producer_ids = ProducerIds(metadata)
+        self.producer_ids = ProducerIds(lambda: self.session)
         self.budget = ByteBudget(segments.buffer_bytes_max)
         self.present_log: SessionLog | None = SessionLog(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
         self.local_log = LocalLog(lambda: self.log)

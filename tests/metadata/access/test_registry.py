@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from metadata.access.acl import Acl
@@ -121,6 +122,38 @@ def test_a_binding_that_cannot_be_read_denies_everybody_until_it_is_gone(tmp_pat
         assert world.cache.rights("billing").allow("read", "topic", "orders")
 
     serve(tmp_path, scenario)
+
+
+def test_changes_of_one_quota_at_the_same_time_are_all_made(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        other = AccessRegistry(world.store, LAYOUT)
+        limits = {"bytes_in_per_second": 3, "bytes_out_per_second": 4, "requests_per_second": 5}
+        await asyncio.gather(
+            *(
+                records.alter_quota("billing", lambda held, name=name: msgspec.structs.replace(held, **{name: limits[name]}))  # type: ignore[misc]
+                for records, name in zip((world.records, other, world.records), limits, strict=True)
+            )
+        )
+        assert (await other.list_quotas()).records == (Quota(principal="billing", **limits),)
+
+    serve(tmp_path, scenario, follow=False)
+
+
+def test_a_quota_that_is_altered_to_no_limits_is_removed(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        def unlimited(held: Quota) -> Quota:
+            return Quota(principal=held.principal)
+
+        assert (await world.records.alter_quota("billing", unlimited))[1] == 0
+        await world.records.set_quota(Quota(principal="billing", requests_per_second=7))
+        await world.records.alter_quota("billing", unlimited, validate_only=True)
+        assert len((await world.records.list_quotas()).records) == 1
+        await world.records.alter_quota("billing", unlimited)
+        assert (await world.records.list_quotas()).records == ()
+        with pytest.raises(InvalidArgument):
+            await world.records.alter_quota("billing", lambda held: Quota(principal=held.principal, requests_per_second=-1))
+
+    serve(tmp_path, scenario, follow=False)
 
 
 def test_a_quota_is_its_principals_own_or_that_of_everybody(tmp_path: Path) -> None:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from metadata.cluster.id_allocation import ATTEMPTS_MAX, BLOCK, DERIVED_IDS, NUMBER_MAX, ProducerIds, next_session, take_numbers
+from metadata.cluster import id_allocation
+from metadata.cluster.id_allocation import (
+    ATTEMPTS_MAX,
+    DERIVED_IDS,
+    IDS_PER_SESSION,
+    NUMBER_MAX,
+    ProducerIds,
+    next_session,
+    take_numbers,
+)
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Unavailable
 from metadata.store.interface import Put
@@ -119,56 +127,36 @@ def test_numbers_end_where_they_end(tmp_path: Path) -> None:
 # Producer ids
 
 
-def test_a_thousand_producers_cost_one_write(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with opened(tmp_path) as store:
-            ids = ProducerIds(store)
-            assert [await ids.next() for _ in range(BLOCK)] == list(range(1, BLOCK + 1))
-            assert len(store.transactions) == 1
-            assert await ids.next() == BLOCK + 1
-            assert len(store.transactions) == 2
-
-    run(test())
+def test_a_session_counts_its_producer_ids_and_the_next_one_begins_elsewhere() -> None:
+    session = 7
+    ids = ProducerIds(lambda: session)
+    first = [ids.next() for _ in range(3)]
+    session = 9
+    assert [*first, ids.next()] == [7 * IDS_PER_SESSION + count for count in range(3)] + [9 * IDS_PER_SESSION]
 
 
-def test_no_producer_id_is_given_twice_over_brokers_and_restarts(tmp_path: Path) -> None:
-    async def test() -> None:
-        taken: list[int] = []
-        for _ in range(2):
-            async with opened(tmp_path) as store:
-                brokers = [ProducerIds(store) for _ in range(4)]
-                taken += await asyncio.gather(*chain.from_iterable((broker.next() for _ in range(5)) for broker in brokers))
-                store.lose_answers = 1
-                taken.append(await ProducerIds(store).next())
-        assert len(taken) == 42
-        assert len(set(taken)) == 42
-
-    run(test())
+def test_between_two_sessions_producer_ids_are_of_the_last_one_and_before_the_first_there_are_none() -> None:
+    session: int | None = None
+    ids = ProducerIds(lambda: session)
+    with pytest.raises(Unavailable, match="no session yet"):
+        ids.next()
+    session = 7
+    first = ids.next()
+    session = None
+    assert ids.next() == first + 1
 
 
-def test_one_who_hangs_up_while_a_block_is_taken_does_not_stop_the_others(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with opened(tmp_path) as store:
-            ids = ProducerIds(store)
-            leaving, *staying = [asyncio.ensure_future(ids.next()) for _ in range(4)]
-            await asyncio.sleep(0)
-            leaving.cancel()
-            assert len(set(await asyncio.gather(*staying))) == 3
-            assert leaving.cancelled()
-
-    run(test())
-
-
-def test_producer_ids_stay_below_those_of_idempotency_keys(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with opened(tmp_path) as store:
-            await put(store, LAYOUT.next_producer_id, str(DERIVED_IDS - BLOCK).encode())
-            ids = ProducerIds(store)
-            assert [await ids.next() for _ in range(BLOCK)][-1] == DERIVED_IDS - 1
-            with pytest.raises(Rejected, match="used up"):
-                await ids.next()
-
-    run(test())
+def test_producer_ids_stay_within_their_session_and_below_those_that_producers_derive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = ProducerIds(lambda: DERIVED_IDS // IDS_PER_SESSION)
+    with pytest.raises(Rejected, match="used up"):
+        ids.next()
+    monkeypatch.setattr(id_allocation, "IDS_PER_SESSION", 2)
+    ids = ProducerIds(lambda: 3)
+    assert [ids.next(), ids.next()] == [6, 7]
+    with pytest.raises(Rejected, match="used up"):
+        ids.next()
 
 
 # The cluster's id
@@ -221,25 +209,5 @@ def test_a_stored_id_that_is_none_is_corrupt(tmp_path: Path) -> None:
             await put(store, LAYOUT.cluster_id, b"\xff\xff")
             with pytest.raises(Corrupt, match="no cluster id"):
                 await cluster_id(store, "first")
-
-    run(test())
-
-
-def test_producers_can_begin_while_the_store_is_away_as_long_as_half_a_block_lasts(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with opened(tmp_path) as store:
-            ids = ProducerIds(store)
-            async with asyncio.TaskGroup() as tasks:
-                ahead = tasks.create_task(ids.run())
-                while not ids.in_hand:  # noqa: ASYNC110  # the store has no event for what only a test looks at
-                    await asyncio.sleep(0)
-                first = [await ids.next() for _ in range(BLOCK // 2 + 1)]
-                while ids.in_hand < BLOCK:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                ahead.cancel()
-            with pytest.MonkeyPatch.context() as broken:
-                broken.setattr(store, "transact", lambda *_: pytest.fail("the store is away"))
-                more = [await ids.next() for _ in range(BLOCK // 2)]
-            assert first + more == list(range(1, len(first + more) + 1))
 
     run(test())

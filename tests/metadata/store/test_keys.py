@@ -18,7 +18,6 @@ def test_every_key_is_where_the_documentation_says() -> None:
     assert layout.cluster_id == "/tidelog/cluster_id"
     assert layout.next_session == "/tidelog/next_session"
     assert layout.beginning_session(SessionId(26)) == "/tidelog/beginning/000000000000001a"
-    assert layout.next_producer_id == "/tidelog/next_producer_id"
     assert layout.next_kafka_node_id == "/tidelog/next_kafka_node_id"
     assert layout.kafka_node_id("b-1") == "/tidelog/kafka_node_ids/b-1"
     assert layout.partition_count == "/tidelog/partition_count"

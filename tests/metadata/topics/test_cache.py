@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import Corrupt, InvalidName, Unavailable, UnknownTopic
-from metadata.model import Revision, TopicId
+from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store import range_watch
 from metadata.store.interface import KeyValue, MetadataStore, Put
 from metadata.store.keys import KeyLayout
@@ -454,3 +454,43 @@ def test_who_can_t_catch_up_is_to_ask_again() -> None:
         assert not cache._catching_up, "nothing is kept of those who asked"
 
     catching_up(test)
+
+
+# Partitions that a caller knows of, and this cache may not
+
+
+def test_a_partition_that_was_created_before_the_call_is_known_after_it(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            assert await b.cache.wait_for(Revision(1), PATIENCE_S)
+            created = await b.topics.create("orders", 1)
+            await b.cache.hear_of([TopicPartition(created.id, Partition(0))], timeout_s=PATIENCE_S)
+            assert b.cache.by_id(created.id) == created
+            grown = await b.topics.alter("orders", partition_count=2)
+            await b.cache.hear_of([TopicPartition(created.id, Partition(1))], timeout_s=PATIENCE_S)
+            assert b.cache.by_id(created.id) == grown
+
+    on_broker(test)
+
+
+def test_a_partition_that_is_known_is_not_asked_for_and_one_that_never_existed_is_not_waited_for(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            created = await b.seen(await b.topics.create("orders", 1))
+            b.store.down = unavailable()
+            await b.cache.hear_of([TopicPartition(created.id, Partition(0))], timeout_s=PATIENCE_S)
+            with pytest.raises(Unavailable):
+                await b.cache.hear_of([TopicPartition(TopicId("0" * 32), Partition(0))], timeout_s=PATIENCE_S)
+            b.store.down = None
+            await b.cache.hear_of([TopicPartition(TopicId("0" * 32), Partition(0))], timeout_s=PATIENCE_S)
+
+    on_broker(test)
+
+
+def test_a_cache_whose_watch_does_not_follow_says_so(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        created = await b.topics.create("orders", 1)
+        with pytest.raises(Unavailable, match="no answer of the metadata store in time"):
+            await b.cache.hear_of([TopicPartition(created.id, Partition(0))], timeout_s=0.01)
+
+    on_broker(test)

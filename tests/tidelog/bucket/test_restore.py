@@ -18,7 +18,7 @@ from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import partitions_of
 from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.backup.restore_state import RestoreState, encode_restoring
-from metadata.cluster.id_allocation import ProducerIds, next_session
+from metadata.cluster.id_allocation import IDS_PER_SESSION, next_session
 from metadata.controller.appointments import Progress, decode_batch, decode_progress, encode_progress
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
@@ -84,7 +84,7 @@ def test_a_cluster_whose_metadata_were_wiped_goes_on_where_it_was(new_metadata: 
         told = Acknowledged()
         async with new_metadata(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1", "b2"], killed=True) as cluster:
             orders, gone = await cluster.create("orders", 4), await cluster.create("gone", 2)
-            ids = [await ProducerIds(lost, LAYOUT).next() for _ in range(2)]
+            ids = [broker.session * IDS_PER_SESSION for broker in cluster.brokers]
             await told.produce(cluster, [orders, gone], producer_ids=ids, rounds=3)
             await lost.transact([], [Put(GROUP, b"generation 7")])
             await take_snapshot(bucket, lost, LAYOUT, now_ms=now_ms)
@@ -121,7 +121,7 @@ def test_a_cluster_whose_metadata_were_wiped_goes_on_where_it_was(new_metadata: 
                         repeated = await cluster.produce(partition, producer_id, next_sequence - 1)
                         assert told.records[partition][repeated] == f"p{producer_id}-s{next_sequence - 1}".encode()
                 await told.produce(cluster, topics.values(), producer_ids=ids, rounds=2)
-                new_id = await ProducerIds(empty, LAYOUT).next()
+                new_id = cluster.brokers[0].session * IDS_PER_SESSION
                 assert new_id > max(ids)
                 await told.produce(cluster, topics.values(), producer_ids=[new_id], rounds=1)
                 await told.check(cluster)
@@ -564,7 +564,7 @@ def test_what_was_compacted_and_trimmed_is_known_after_a_restore_and_goes_on(tmp
         bucket = MemoryObjectStore()
         async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
             orders = await cluster.create("orders", 3)
-            [producer_id] = [await ProducerIds(lost, LAYOUT).next()]
+            producer_id = cluster.brokers[0].session * IDS_PER_SESSION
             partitions = partitions_of(orders)
             for sequence in range(8):
                 for partition in partitions:

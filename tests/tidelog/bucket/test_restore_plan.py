@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.backup.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
-from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
 from metadata.cluster.node_ids import NODE_IDS_END
-from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
 from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic, decode_topic, encode_topic
-from segments.history.manifest import Manifest, RememberedProducer
+from segments.history.manifest import Manifest
 from segments.wal.segment_file import SegmentFooter, encode_segment
 from tests.kit.segments.batches import sequenced_batch, stamped_run
 from tests.kit.segments.manifests import compacted_to
@@ -24,7 +23,6 @@ from tidelog.bucket.restore_plan import (
     EPOCH_MAX,
     EPOCHS_AHEAD,
     NODE_IDS_AHEAD,
-    PRODUCER_IDS_AHEAD,
     Evidence,
     FooterTally,
     MirroredTopic,
@@ -54,7 +52,7 @@ def registration(registered: Topic) -> tuple[str, bytes, int]:
     return f"topics/{registered.name}", encode_topic(registered), registered.revision
 
 
-def footer(session: int, seq: int, *runs: tuple[int, int, int], topic_id: TopicId = ORDERS, producer_id: int = 1) -> SegmentFooter:
+def footer(session: int, seq: int, *runs: tuple[int, int, int], topic_id: TopicId = ORDERS) -> SegmentFooter:
     """`runs`: partition, leader epoch, base offset; each of two records."""
     return encode_segment(
         session=SessionId(session),
@@ -66,7 +64,7 @@ def footer(session: int, seq: int, *runs: tuple[int, int, int], topic_id: TopicI
             (
                 TopicPartition(topic_id, Partition(partition)),
                 LeaderEpoch(epoch),
-                stamped_run(base, sequenced_batch(producer_id, base, b"x", b"y"), leader_epoch=epoch),
+                stamped_run(base, sequenced_batch(1, base, b"x", b"y"), leader_epoch=epoch),
             )
             for partition, epoch, base in runs
         ],
@@ -248,21 +246,6 @@ def test_sessions_begin_above_every_claim_and_above_the_snapshots_counter() -> N
     assert planned(found()).next_session == 1
 
 
-def test_producer_ids_begin_far_above_any_that_wrote_and_idempotency_keys_do_not_count() -> None:
-    plain = planned(found(footer(1, 0, (0, 0, 0), producer_id=700), mirrors=[mirrored(topic())]))
-    keyed = planned(found(footer(1, 0, (0, 0, 0), producer_id=DERIVED_IDS + 5), mirrors=[mirrored(topic())]))
-    counted = planned(found(of=snapshot(("next_producer_id", b"5001", 1))))
-    assert plain.next_producer_id == 700 + PRODUCER_IDS_AHEAD
-    assert keyed.next_producer_id == 1 + PRODUCER_IDS_AHEAD
-    assert counted.next_producer_id == 5001 + PRODUCER_IDS_AHEAD
-
-
-def test_producer_ids_never_reach_those_of_idempotency_keys() -> None:
-    last = DERIVED_IDS - 10
-    plan = planned(found(footer(1, 0, (0, 0, 0), producer_id=last), mirrors=[mirrored(topic())]))
-    assert last < plan.next_producer_id < DERIVED_IDS
-
-
 def test_brokers_keep_their_node_ids_and_new_ones_begin_far_above_any_that_the_snapshot_tells_of() -> None:
     def next_node_id(*entries: tuple[str, bytes, int]) -> int:
         return int(value(planned(found(of=snapshot(*entries))), LAYOUT.next_kafka_node_id))
@@ -323,7 +306,6 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
     plan = planned(evidence)
     assert {put.key.removeprefix(LAYOUT.root): put.value for put in plan.puts} == others | {
         "next_session": b"1",
-        "next_producer_id": str(1 + PRODUCER_IDS_AHEAD).encode(),
         "next_kafka_node_id": str(1 + NODE_IDS_AHEAD).encode(),
         "partition_count": b"0",
         "first_leader_epoch": str(EPOCHS_AHEAD).encode(),
@@ -366,10 +348,9 @@ def test_puts_leave_in_order_in_transactions_that_every_store_takes(sizes: list[
 # ── what was compacted ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def compacted(offset: int, *, epochs: Iterable[tuple[int, int]] = (), log_start_offset: int = 0, producer_id: int = 0) -> Manifest:
+def compacted(offset: int, *, epochs: Iterable[tuple[int, int]] = (), log_start_offset: int = 0) -> Manifest:
     history = compacted_to(offset, partition=TopicPartition(ORDERS, Partition(0)), epochs=tuple(epochs))
-    remembered = (RememberedProducer(ProducerId(producer_id), 0, 0, ()),) if producer_id else ()
-    return msgspec.structs.replace(history, log_start_offset=Offset(log_start_offset), producers=remembered)
+    return msgspec.structs.replace(history, log_start_offset=Offset(log_start_offset))
 
 
 def with_history(evidence: Evidence, manifest: Manifest) -> RestorePlan:
@@ -379,11 +360,10 @@ def with_history(evidence: Evidence, manifest: Manifest) -> RestorePlan:
 
 def test_segments_that_were_trimmed_leave_no_gap_where_a_manifest_tells_of_them() -> None:
     evidence = found(footer(9, 0, (0, 3, 10)), mirrors=[mirrored(topic())], sessions=[4])
-    plan = with_history(evidence, compacted(10, epochs=[(1, 0), (2, 5)], producer_id=77))
+    plan = with_history(evidence, compacted(10, epochs=[(1, 0), (2, 5)]))
     assert plan.findings == []
     assert [(span.leader_epoch, span.session) for span in state(plan).sessions[:-1]] == [(3, 9)]
     assert plan.topics[0].records == 12
-    assert plan.next_producer_id == 77 + PRODUCER_IDS_AHEAD
 
 
 def test_what_was_compacted_and_not_trimmed_yet_counts_once() -> None:

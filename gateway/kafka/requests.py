@@ -197,9 +197,7 @@ class KafkaRequests:
         answer.is_last = call.is_last
         connection.decide(answer, buffers, call.release)
 
-    def _encoded(
-        self, call: KafkaCall, api: Api, header: RequestHeader, response: Any, *, request_bytes: int
-    ) -> Sequence[Buffer]:
+    def _encoded(self, call: KafkaCall, api: Api, header: RequestHeader, response: Any, *, request_bytes: int) -> Sequence[Buffer]:
         """Returns the answer as it is sent, with the time that its client must wait for its quota."""
         buffers = api.encode(response, header.api_version, header.correlation_id)
         wait_s = self.charge(call.authorized, bytes_in=request_bytes, bytes_out=sum(map(len, buffers)))
@@ -261,7 +259,7 @@ class KafkaRequests:
     # ── idle connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close_idle(self, *, idle_s: float, receive_s: float) -> None:
-        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s` or comes too slowly."""
+        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s` or is slow."""
         now_s = asyncio.get_running_loop().time()
         for connection in tuple(self.open):
             silent_s = now_s - connection.last_used_s

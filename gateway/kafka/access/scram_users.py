@@ -7,6 +7,7 @@ Source: KIP-554
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -88,8 +89,8 @@ class KafkaScramUsers:
             return DescribeUserScramCredentialsResponse(
                 error_code=admin_code(error), error_message=cut_text(error.message), results=[]
             )
-        names = [each.name for each in request.users] if request.users else list(users)
-        results = [_described(name, users.get(name), is_twice=names.count(name) > 1) for name in dict.fromkeys(names)]
+        counts = Counter(each.name for each in request.users) if request.users else Counter(users.keys())
+        results = [_described(name, users.get(name), is_twice=count > 1) for name, count in counts.items()]
         return DescribeUserScramCredentialsResponse(error_code=ErrorCode.NONE, error_message=None, results=results)
 
     async def alter(self, call: KafkaCall, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:

@@ -48,7 +48,7 @@ UNSENT_BYTES_MAX: Final = 64 << 10
 # A client that receives less than this in WRITE_STALL_S is disconnected, as over HTTP.
 WRITE_STALL_S: Final = 30.0
 WRITE_BYTES_PER_SECOND_MIN: Final = 64 << 10
-# A request that takes longer than this, and as long as its bytes take at that rate, ends its connection: it holds memory that others
+# A request that takes longer than this, and what its bytes take at that rate, ends its connection: it holds memory that others
 # wait for.
 RECEIVE_STALL_S: Final = 30.0
 RECEIVE_BYTES_PER_SECOND_MIN: Final = 64 << 10
@@ -292,8 +292,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except TidelogError as error:
             self.refuse(error)
             return
-        except Exception:  # a timer calls this as well: an error that went on from here would leave the connection unread
-            self._fail()
+        except Exception as error:  # noqa: BLE001  # a timer calls this: the connection would stay unread
+            self._fail(error)
             return
         if not self._holds and not self._is_ending:
             self._bound_receipt()  # the client could send nothing meanwhile
@@ -444,12 +444,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             await work()
         except TidelogError as error:
             self.refuse(error)
-        except Exception:
-            self._fail()
+        except Exception as error:  # noqa: BLE001  # it is logged
+            self._fail(error)
 
-    def _fail(self) -> None:
+    def _fail(self, error: Exception) -> None:
         """Closes the connection after an error of the broker itself."""
-        log.exception("request failed client=%s listener=%s; the connection is closed", self.client_host, self.listener.name)
+        log.error(
+            "request failed client=%s listener=%s; the connection is closed", self.client_host, self.listener.name, exc_info=error
+        )
         self._abort()
 
     def _end_throttle(self) -> None:

@@ -9,10 +9,13 @@ Source: https://kafka.apache.org/protocol#protocol_error_codes
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from gateway.error_codes import kafka_code
 from metadata.errors import Denied, NotFound, OutcomeUnknown, Rejected, TidelogError, UnknownTopic
+
+# Characters of the text of an error in an answer.
+TEXT_CHARACTERS_MAX: Final = 2_000
 
 
 class ErrorCode(enum.IntEnum):
@@ -25,6 +28,7 @@ class ErrorCode(enum.IntEnum):
     LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
+    COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
@@ -148,7 +152,12 @@ def delete_records_code(error: TidelogError) -> int:
 
 def error_text(error: TidelogError) -> str:
     """Returns what happened and what to do, for the text of an answer."""
-    return f"{error.message}. {error.hint}" if error.hint else error.message
+    return cut_text(f"{error.message}. {error.hint}" if error.hint else error.message)
+
+
+def cut_text(text: str) -> str:
+    """Returns the beginning of the text: errors may name what a client has sent, and the protocol bounds strings."""
+    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 1]}…"
 
 
 def group_topic_code(error: TidelogError, *, by_id: bool = False) -> int:

@@ -18,7 +18,7 @@ from gateway.concurrency.offload import LoopYielder
 from gateway.kafka.access.authorized_operations import authorized_group_operations
 from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import ErrorCode, group_code, group_topic_code
+from gateway.kafka.errors import ErrorCode, cut_text, group_code, group_topic_code
 from gateway.kafka.listener import Route
 from gateway.kafka.protocol.admin_messages import (
     DeletableGroupResult,
@@ -79,9 +79,9 @@ class KafkaGroupAdmin:
         except UnknownGroup as error:
             answer.group_state = DEAD
             if call.version >= UNKNOWN_IS_ERROR_SINCE:
-                answer.error_code, answer.error_message = ErrorCode.GROUP_ID_NOT_FOUND, error.message
+                answer.error_code, answer.error_message = ErrorCode.GROUP_ID_NOT_FOUND, cut_text(error.message)
         except TidelogError as error:
-            answer.error_code, answer.error_message = group_code(error), error.message
+            answer.error_code, answer.error_message = group_code(error), cut_text(error.message)
         else:
             answer.group_state, answer.protocol_type, answer.protocol_data = found.state, found.protocol_type, found.protocol
             # Before the assignment, the members' assignments belong to an earlier generation.

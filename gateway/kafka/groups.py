@@ -21,7 +21,7 @@ from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.groups.router import wait_timeout_s
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import ErrorCode, KafkaRejected, TransactionsUnsupported, group_code, group_topic_code
+from gateway.kafka.errors import ErrorCode, KafkaRejected, TransactionsUnsupported, cut_text, group_code, group_topic_code
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.listener import Route
 from gateway.kafka.protocol.admin_messages import (
@@ -120,7 +120,7 @@ class KafkaGroups:
                 raise NoCoordinator(f"broker {broker_id}, which coordinates group {key}, has no listener of this name")
             answer.node_id, answer.host, answer.port = node.node_id, node.host, node.port
         except TidelogError as error:
-            answer.error_code, answer.error_message = group_code(error), error.message
+            answer.error_code, answer.error_message = group_code(error), cut_text(error.message)
         return answer
 
     async def join(self, call: KafkaCall, request: JoinGroupRequest) -> JoinGroupResponse:

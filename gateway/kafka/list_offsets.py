@@ -10,10 +10,11 @@ A timestamp of ListOffsets is a time in milliseconds since 1970, for the first r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.api import BrokerApi
+from gateway.concurrency.bounded_map import map_bounded
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import list_offsets_code
 from gateway.kafka.leaders import KafkaLeaders
@@ -46,6 +47,8 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 _EARLIEST: Final = frozenset({EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD})
+# Partitions of one request that are answered at the same time: another broker may have to be asked for each.
+OFFSETS_MAX: Final = 256
 # Look-ups by time of one request that run at the same time: each may read a segment.
 LOOKUPS_MAX: Final = 16
 
@@ -62,10 +65,8 @@ class KafkaOffsets:
         """Answers each partition with an offset, or with its error."""
         names = [NamedPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
         found = iter(await self._resolved(call, names))
-        lookups: list[Awaitable[ListOffsetsPartitionResponse]] = []
-        for topic in request.topics:
-            lookups += [self._offset(each, next(found)) for each in topic.partitions]
-        answers = iter(await asyncio.gather(*lookups))
+        asked = [(each, next(found)) for topic in request.topics for each in topic.partitions]
+        answers = iter(await map_bounded(lambda each: self._offset(*each), asked, at_once=OFFSETS_MAX))
         return ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(name=topic.name, partitions=[next(answers) for _ in topic.partitions])

@@ -9,12 +9,12 @@ Invariant: the brokers of an answer are all that its partitions name.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from gateway.access.authorization import may_see_topic
 from gateway.api import BrokerApi
+from gateway.concurrency.bounded_map import map_bounded
 from gateway.concurrency.offload import LoopYielder
 from gateway.kafka.access.authorized_operations import NOT_ASKED, authorized_cluster_operations, authorized_topic_operations
 from gateway.kafka.call import KafkaCall
@@ -50,6 +50,8 @@ DESCRIBE_TOPIC_PARTITIONS: Final = 75
 NONE_SINCE: Final = 1
 # Partitions of one answer to DescribeTopicPartitions.
 PARTITIONS_MAX: Final = 2_000
+# Topics of one request that are created at the same time.
+CREATED_MAX: Final = 16
 _NO_NODE: Final = -1
 
 
@@ -123,7 +125,7 @@ class KafkaMetadata:
         response = DescribeTopicPartitionsResponse(topics=[])
         topics: list[DescribeTopicPartitionsResponseTopic] = []
         for name in names:
-            first = start.partition_index if start is not None and name == start.topic_name else 0
+            first = max(0, start.partition_index) if start is not None and name == start.topic_name else 0
             if left <= 0:
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=first)
                 break
@@ -159,9 +161,14 @@ class KafkaMetadata:
     ) -> list[Topic | TidelogError]:
         """Creates the topics that are missing, where the client asks for it and may do so."""
 
-        async def create(name: str, missing: TidelogError) -> Topic | TidelogError:
+        missing: dict[str, UnknownTopic] = {}
+        for (name, topic_id), topic in zip(asked, found, strict=True):
+            if isinstance(topic, UnknownTopic) and topic_id == ZERO_UUID:
+                missing.setdefault(name or "", topic)
+
+        async def create(name: str) -> Topic | TidelogError:
             if call.authorized is not None and not call.authorized.may("admin", "topic", name):
-                return missing
+                return missing[name]
             try:
                 return await self._broker.create_topic(name, self._broker.settings.kafka_auto_create_partitions)
             except AlreadyExists:
@@ -169,10 +176,12 @@ class KafkaMetadata:
             except TidelogError as error:
                 return error.with_traceback(None)
 
-        places = [at for at, topic in enumerate(found) if isinstance(topic, UnknownTopic) and asked[at][1] == ZERO_UUID]
-        created = await asyncio.gather(*(create(asked[at][0] or "", found[at]) for at in places))  # type: ignore[arg-type]
-        by_place = dict(zip(places, created, strict=True))
-        return [by_place.get(at, topic) for at, topic in enumerate(found)]
+        names = list(missing)
+        created = dict(zip(names, await map_bounded(create, names, at_once=CREATED_MAX), strict=True))
+        return [
+            created[asked[at][0] or ""] if asked[at][1] == ZERO_UUID and isinstance(topic, UnknownTopic) else topic
+            for at, topic in enumerate(found)
+        ]
 
     def _topic(
         self,

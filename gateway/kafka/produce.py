@@ -23,7 +23,14 @@ from gateway.access.authorization import AuthorizedCall, acting
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import BoundedExecutor
 from gateway.kafka.connection import Answer, Hold, KafkaConnection
-from gateway.kafka.errors import ErrorCode, InvalidRequiredAcks, TransactionsUnsupported, UnsupportedCompression, produce_code
+from gateway.kafka.errors import (
+    ErrorCode,
+    InvalidRequiredAcks,
+    TransactionsUnsupported,
+    UnsupportedCompression,
+    cut_text,
+    produce_code,
+)
 from gateway.kafka.frame_reader import Frame
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.listener import Route
@@ -376,7 +383,7 @@ class KafkaProduce:
     ) -> None:
         """Puts the error of a batch into its place in the response."""
         result.error_code = produce_code(error, request.header.api_version, by_id=by_id)
-        result.error_message = error.message
+        result.error_message = cut_text(error.message)
         if isinstance(error, KeylessRecords):  # the client may send the other records again (KIP-467)
             result.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=row, batch_index_error_message="the record has no key") for row in error.rows

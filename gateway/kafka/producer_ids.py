@@ -26,4 +26,11 @@ class KafkaProducerIds:
         try:
             return InitProducerIdResponse(producer_id=self._broker.producer_ids.next(), producer_epoch=0)
         except TidelogError as error:
-            return InitProducerIdResponse(error_code=group_code(error), producer_epoch=-1)
+            return InitProducerIdResponse(error_code=_code(error), producer_epoch=-1)
+
+
+def _code(error: TidelogError) -> int:
+    """Returns the code of the error: none of a coordinator, which Java's producer looks up by the transactional id that it lacks."""
+    code = group_code(error)
+    is_of_coordinator = code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_of_coordinator else code

@@ -259,7 +259,7 @@ class KafkaRequests:
     # ── idle connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close_idle(self, *, idle_s: float, receive_s: float) -> None:
-        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s` or comes too slowly."""
+        """Closes connections that sent nothing for `idle_s`, and those whose request has paused for `receive_s` or is slow."""
         now_s = asyncio.get_running_loop().time()
         for connection in tuple(self.open):
             silent_s = now_s - connection.last_used_s

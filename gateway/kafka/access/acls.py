@@ -12,7 +12,7 @@ from gateway.api import BrokerApi
 from gateway.kafka.access.acl_bindings import KafkaAcl, KafkaAclFilter, binding_of, described
 from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import ErrorCode, KafkaRejected, admin_code
+from gateway.kafka.errors import ErrorCode, KafkaRejected, admin_code, cut_text, error_text
 from gateway.kafka.protocol.admin_messages import (
     AclCreation,
     AclCreationResult,
@@ -66,7 +66,7 @@ class KafkaAcls:
             check_cluster()
             acls = [acl for binding in await self._bindings() for acl in described(binding) if wanted.matches(acl)]
         except TidelogError as error:
-            return DescribeAclsResponse(error_code=admin_code(error), error_message=error.message)
+            return DescribeAclsResponse(error_code=admin_code(error), error_message=cut_text(error.message))
         by_resource: dict[tuple[int, str, int], list[AclDescription]] = {}
         for acl in acls:
             by_resource.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(
@@ -102,7 +102,7 @@ class KafkaAcls:
                 )
                 await self._broker.access.add_acl(binding, validate_only=False)
         except TidelogError as error:
-            return AclCreationResult(error_code=admin_code(error), error_message=_told(error))
+            return AclCreationResult(error_code=admin_code(error), error_message=error_text(error))
         return AclCreationResult(error_message=None)
 
     async def delete(self, call: KafkaCall, request: DeleteAclsRequest) -> DeleteAclsResponse:
@@ -129,7 +129,7 @@ class KafkaAcls:
                     if any(map(wanted.matches, acls)):
                         gone += await self._removed(binding, acls)
         except TidelogError as error:
-            return DeleteAclsFilterResult(error_code=admin_code(error), error_message=_told(error), matching_acls=gone)
+            return DeleteAclsFilterResult(error_code=admin_code(error), error_message=error_text(error), matching_acls=gone)
         return DeleteAclsFilterResult(error_message=None, matching_acls=gone)
 
     async def _removed(self, binding: Acl, acls: list[KafkaAcl]) -> list[DeleteAclsMatchingAcl]:
@@ -139,7 +139,7 @@ class KafkaAcls:
         except NotFound:
             return []  # another client was faster
         except TidelogError as error:
-            code, message = admin_code(error), _told(error)
+            code, message = admin_code(error), error_text(error)
         return [
             DeleteAclsMatchingAcl(
                 error_code=code,
@@ -171,8 +171,3 @@ class KafkaAcls:
     def _check_enabled(self) -> None:
         if self._broker.guard is None:
             raise SecurityDisabled(_DISABLED)
-
-
-def _told(error: TidelogError) -> str:
-    """Returns the message with its hint, since Kafka's tools print it."""
-    return f"{error.message}. {error.hint}" if error.hint else error.message

@@ -20,7 +20,7 @@ from gateway.access.authorization import check_cluster
 from gateway.api import BrokerApi
 from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import KafkaRejected, admin_code
+from gateway.kafka.errors import KafkaRejected, admin_code, cut_text
 from gateway.kafka.protocol.admin_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,
@@ -60,7 +60,7 @@ class KafkaClientQuotas:
             check_cluster()
             found = [each for each in await self._quotas() if _matches(each, request.components, is_strict=request.strict)]
         except TidelogError as error:
-            return DescribeClientQuotasResponse(error_code=admin_code(error), error_message=error.message, entries=None)
+            return DescribeClientQuotasResponse(error_code=admin_code(error), error_message=cut_text(error.message), entries=None)
         return DescribeClientQuotasResponse(
             error_message=None,
             entries=[
@@ -94,7 +94,7 @@ class KafkaClientQuotas:
                 check_cluster()
                 await self._alter(_principal(asked.entity), _changes(asked.ops), validate_only=validate_only)
         except TidelogError as error:
-            answer.error_code, answer.error_message = admin_code(error), error.message
+            answer.error_code, answer.error_message = admin_code(error), cut_text(error.message)
         return answer
 
     async def _alter(self, principal: str, changes: dict[str, int], *, validate_only: bool) -> None:

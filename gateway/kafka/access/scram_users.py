@@ -7,13 +7,14 @@ Source: KIP-554
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 from gateway.access.authorization import AuthorizedCall
 from gateway.api import BrokerApi
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import ErrorCode, KafkaRejected, admin_code
+from gateway.kafka.errors import ErrorCode, KafkaRejected, admin_code, cut_text
 from gateway.kafka.protocol.admin_messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -85,9 +86,11 @@ class KafkaScramUsers:
             _check(call.authorized)
             users = {user.user: user for user in await self._access.scram_users()}
         except TidelogError as error:
-            return DescribeUserScramCredentialsResponse(error_code=admin_code(error), error_message=error.message, results=[])
-        names = [each.name for each in request.users] if request.users else list(users)
-        results = [_described(name, users.get(name), is_twice=names.count(name) > 1) for name in dict.fromkeys(names)]
+            return DescribeUserScramCredentialsResponse(
+                error_code=admin_code(error), error_message=cut_text(error.message), results=[]
+            )
+        counts = Counter(each.name for each in request.users) if request.users else Counter(users.keys())
+        results = [_described(name, users.get(name), is_twice=count > 1) for name, count in counts.items()]
         return DescribeUserScramCredentialsResponse(error_code=ErrorCode.NONE, error_message=None, results=results)
 
     async def alter(self, call: KafkaCall, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
@@ -116,7 +119,7 @@ class KafkaScramUsers:
                 raise DuplicateScramUser("a mechanism of the user is changed twice")
             await self._access.alter_scram_user(name, lambda held: _changed(held, changes))
         except TidelogError as error:
-            return AlterUserScramCredentialsResult(user=name, error_code=admin_code(error), error_message=error.message)
+            return AlterUserScramCredentialsResult(user=name, error_code=admin_code(error), error_message=cut_text(error.message))
         return AlterUserScramCredentialsResult(user=name, error_code=ErrorCode.NONE, error_message=None)
 
 
@@ -169,7 +172,7 @@ def _described(name: str, user: ScramUser | None, *, is_twice: bool) -> Describe
     if error is not None or user is None:
         assert error is not None
         return DescribeUserScramCredentialsResult(
-            user=name, error_code=error.kafka_code, error_message=error.message, credential_infos=[]
+            user=name, error_code=error.kafka_code, error_message=cut_text(error.message), credential_infos=[]
         )
     found = [
         CredentialInfo(mechanism=mechanism.number, iterations=credential.iterations)

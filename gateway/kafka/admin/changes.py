@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from gateway.access.authorization import acting
 from gateway.access.guard import AccessGuard
+from gateway.concurrency.bounded_map import map_bounded
+from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
 from metadata.errors import OutcomeUnknown, TidelogError
 
@@ -35,39 +36,17 @@ async def change_each(
 
     A change that takes longer has OutcomeUnknown in its place.
     """
-    free = asyncio.Semaphore(CHANGES_MAX)
 
     async def run(item: _Item) -> _Changed | TidelogError:
-        async with free:
-            return await _audited(guard, call, lambda: _in_time(change(item), timeout_ms), validate_only=validate_only)
-
-    if call.authorized is not None:
-        call.authorized.note_logged()  # each change is a call of its own in the audit log
-    return await asyncio.gather(*(run(item) for item in items))
-
-
-async def _audited(
-    guard: AccessGuard | None, call: KafkaCall, change: Callable[[], Awaitable[_Changed]], *, validate_only: bool
-) -> _Changed | TidelogError:
-    asked = call.authorized
-    if guard is None or asked is None:
         try:
-            return await change()
+            with one_change(guard, call, validate_only=validate_only):
+                return await _in_time(change(item), timeout_ms)
         except TidelogError as error:
             return error.with_traceback(None)
-    part = asked.part()
-    part.validate_only = validate_only
-    failure = "INTERNAL"
-    try:
-        with acting(part):
-            changed = await change()
-        failure = ""
-    except TidelogError as error:
-        failure = error.code
-        return error.with_traceback(None)
-    finally:
-        guard.ended(part, failure)
-    return changed
+
+    if call.authorized is not None:
+        call.authorized.note_logged()  # also where there are no items
+    return await map_bounded(run, items, at_once=CHANGES_MAX)
 
 
 async def _in_time(changing: Awaitable[_Changed], timeout_ms: int) -> _Changed:

@@ -11,7 +11,6 @@ Invariant: an error of one resource stands in its place, and refuses no other.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 from gateway.access.authorization import check_cluster, check_topic
 from gateway.api import BrokerApi
+from gateway.concurrency.bounded_map import map_bounded
 from gateway.kafka.admin.changes import change_each
 from gateway.kafka.admin.config_entries import TYPES, ConfigEntry, broker_configs, topic_configs
 from gateway.kafka.call import KafkaCall
@@ -93,15 +93,13 @@ class KafkaConfigs:
 
     async def describe(self, call: KafkaCall, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Answers with the configs of each resource: those that are named, or all."""
-        free = asyncio.Semaphore(DESCRIBED_MAX)
 
         async def describe(resource: DescribeConfigsResource) -> DescribeConfigsResult:
             answer = DescribeConfigsResult(
                 error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
             )
             try:
-                async with free:
-                    entries = await self._entries(call, resource)
+                entries = await self._entries(call, resource)
             except TidelogError as error:
                 answer.error_code, answer.error_message = admin_code(error), error_text(error)
                 return answer
@@ -109,7 +107,7 @@ class KafkaConfigs:
             answer.configs = [_described(entry, request) for entry in entries if not names or entry.name in names]
             return answer
 
-        return DescribeConfigsResponse(results=await asyncio.gather(*(describe(resource) for resource in request.resources)))
+        return DescribeConfigsResponse(results=await map_bounded(describe, request.resources, at_once=DESCRIBED_MAX))
 
     async def _entries(self, call: KafkaCall, resource: DescribeConfigsResource) -> list[ConfigEntry]:
         if resource.resource_type == ResourceType.TOPIC:

@@ -5,11 +5,11 @@ Kafka Streams calls it to delete the records that it has read from its repartiti
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gateway.api import BrokerApi
+from gateway.concurrency.bounded_map import map_bounded
 from gateway.kafka.admin.changes import change_each
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import delete_records_code
@@ -73,13 +73,8 @@ class KafkaDeleteRecords:
         """Raises the log starts of one topic. Raises _SomeFailed if a partition has an error."""
         names = [NamedPartition(topic.name, each.partition_index) for each in topic.partitions]
         places = await resolve_partitions(self._broker, names)
-        free = asyncio.Semaphore(RAISED_MAX)
-
-        async def raise_one(asked: DeleteRecordsPartition, at: TopicPartition | TidelogError) -> _Raised:
-            async with free:
-                return await self._raised(call, asked, at)
-
-        found = await asyncio.gather(*(raise_one(asked, at) for asked, at in zip(topic.partitions, places, strict=True)))
+        asked = list(zip(topic.partitions, places, strict=True))
+        found = await map_bounded(lambda each: self._raised(call, *each), asked, at_once=RAISED_MAX)
         results = [each.result for each in found]
         first = next((each.error for each in found if each.error is not None), None)
         if first is not None:

@@ -12,7 +12,7 @@ from metadata.errors import TidelogError
 
 
 @contextmanager
-def one_change(guard: AccessGuard | None, call: KafkaCall) -> Iterator[None]:
+def one_change(guard: AccessGuard | None, call: KafkaCall, *, validate_only: bool = False) -> Iterator[None]:
     """Runs the body with the caller's rights for one change, and writes the outcome of that change to the audit log.
 
     The audit log then has no line for the whole request: its changes may end differently.
@@ -23,6 +23,7 @@ def one_change(guard: AccessGuard | None, call: KafkaCall) -> Iterator[None]:
         return
     whole.note_logged()
     part = whole.part()
+    part.validate_only = validate_only
     failure = "INTERNAL"
     try:
         with acting(part):

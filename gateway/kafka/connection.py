@@ -267,7 +267,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._reader.is_torn and not self._holds
 
     def is_too_slow(self, now_s: float) -> bool:
-        """Whether a request has been coming for longer than it may."""
+        """Returns whether a request has been arriving for longer than it may."""
         return self._reader.bytes_missing > 0 and not self._holds and now_s > self._receive_ends_s
 
     def hold(self, why: Hold) -> None:
@@ -432,7 +432,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_behind(self) -> bool:
-        """Whether answers take so much memory that no further one is made, until the client has received them."""
+        """Returns whether waiting answers take so much memory that no further one is made until the client has received some."""
         return bool(self._holds & Hold.UNSENT) or self._decided_bytes > UNSENT_BYTES_MAX
 
     def _wake_worker(self) -> None:

@@ -69,7 +69,7 @@ _Key = tuple[str | bytes, int]
 
 
 class _CachedPartition:
-    """What the client asks for of a partition, and what it was last answered."""
+    """Holds what the client asks for of a partition, and what it was last answered."""
 
     __slots__ = ("asked", "high_watermark", "log_start_offset")
 
@@ -78,7 +78,7 @@ class _CachedPartition:
         self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
 
     def must_answer(self, data: PartitionData) -> bool:
-        """Whether an incremental answer names this partition. Notes what the client is then answered."""
+        """Returns whether an incremental answer names this partition. Notes what the client is then answered."""
         changed = data.high_watermark != self.high_watermark or data.log_start_offset != self.log_start_offset
         self.high_watermark, self.log_start_offset = data.high_watermark, data.log_start_offset
         if data.error_code != ErrorCode.NONE or data.diverging_epoch is not None:
@@ -118,7 +118,7 @@ class FetchSession:
 
 
 class FetchPlan:
-    """What one fetch reads, and how it is answered."""
+    """Says what one fetch reads, and how it is answered."""
 
     __slots__ = ("_by_id", "_owner", "_request", "_session", "_sessions", "partitions")
 
@@ -164,7 +164,7 @@ class FetchPlan:
 
 @dataclass(slots=True)
 class FetchSessionFigures:
-    """What operators see of the sessions of one broker."""
+    """Counts the sessions of one broker for its metrics."""
 
     sessions: int = gauge("tidelog_kafka_fetch_sessions", "Fetch sessions of Kafka clients that this broker keeps.")
     partitions: int = gauge("tidelog_kafka_fetch_session_partitions", "Partitions in the fetch sessions that this broker keeps.")

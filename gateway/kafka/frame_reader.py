@@ -140,5 +140,5 @@ class FrameReader:
 
 
 def _is_most_of(size_bytes: int, data: memoryview) -> bool:
-    """Whether a view of so many bytes keeps less than the same again alive: all of `data` stays while one of its views does."""
+    """Returns whether a view of so many bytes keeps less than the same again alive: all of `data` stays while one of its views does."""
     return 2 * size_bytes > len(data)

@@ -27,7 +27,7 @@ TIMEOUT_S: Final = 60.0
 
 
 class KafkaRead(NamedTuple):
-    """What the Kafka client read: the number of rows, and the time from its start to the last of them."""
+    """Holds what the Kafka client read: the number of rows, and the time from its start to the last of them."""
 
     client: str
     rows: int

@@ -13,7 +13,7 @@ from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.producer_ids import KafkaProducerIds
 from gateway.kafka.protocol.admin_messages import DescribeUserScramCredentialsRequest, UserName
-from gateway.kafka.protocol.hot_messages import InitProducerIdRequest
+from gateway.kafka.protocol.client_messages import InitProducerIdRequest
 from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
 
 

@@ -168,7 +168,7 @@ def test_elements_are_counted_over_all_arrays(codec: KafkaCodec) -> None:
 
 @CODEC
 def test_a_hostile_frame_costs_bounded_memory(codec: KafkaCodec) -> None:
-    """The dearest elements are structs of two bytes. Memory grows with their count: a twentieth of the usual bound shows its cost."""
+    """The dearest elements are structs of two bytes. Memory grows with their count, so a twentieth of the bound shows its cost."""
     count, usual = 12_500, codec.primitives.ELEMENTS_MAX
     body = bytes([(count + 1) & 0x7F | 0x80, (count + 1) >> 7 & 0x7F]) + b"\1\0" * count
     longer = (usual + 1).to_bytes(4, "big") + bytes(2 * (usual + 1))

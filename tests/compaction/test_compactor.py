@@ -29,6 +29,7 @@ from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import commit_manifest
 from tests.kit.compaction.blows import StruckStore
 from tests.kit.compaction.compacting import AT_ONCE, LAYOUT, Scene, expected, on_a_bucket, plain, values
+from tests.kit.seeds import seeds
 from tests.kit.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, partition_of, sequenced_batch
 
 
@@ -390,7 +391,7 @@ def test_a_topic_counts_as_deleted_by_a_marker_alone_and_not_by_an_object_of_a_s
 # ── several at once ──
 
 
-@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seed", seeds(range(1, 13), quick=3))
 def test_of_compactors_that_race_for_the_same_runs_each_run_becomes_history_once(seed: int) -> None:
     async def work(scene: Scene) -> None:
         for n in range(6):

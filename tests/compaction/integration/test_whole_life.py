@@ -10,6 +10,7 @@ from compaction.settings import CompactionSettings
 from segments.bucket.layout import parse_wal_key
 from tests.kit.compaction.compacting import Record, Scene, on_a_bucket, plain
 from tests.kit.compaction.kept import GRACE_MS, Crash, Guarded
+from tests.kit.seeds import seeds
 from tests.kit.segments.batches import ORDERS, PAYMENTS, batch_of
 
 SETTINGS = CompactionSettings(
@@ -23,7 +24,7 @@ SETTINGS = CompactionSettings(
 )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(range(10), quick=3))
 def test_what_was_written_is_read_whatever_dies_when(seed: int) -> None:
     async def work(scene: Scene) -> None:
         chance = random.Random(seed)

@@ -15,9 +15,9 @@ from metadata.errors import InconsistentProtocol, OutcomeUnknown, Unavailable
 from metadata.groups.model import NO_MEMBER
 from tests.kit.metadata.faulty_store import unavailable
 from tests.kit.metadata.group_members import Reader, Team, with_team
+from tests.kit.seeds import seeds
 from tests.simulation.virtual_loop import virtual_loop
 
-SEEDS = 20
 BLOWS = 60
 # Of the longest: a member that crashed while it waited to join holds up one rebalance, and another one its assignment.
 REST_S = 120.0
@@ -190,7 +190,7 @@ def play(seed: int, *, shows: bool = False) -> None:
     with_team(scenario, seed=seed, shuffled=True)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(range(20), quick=5))
 def test_no_two_read_the_same_at_any_instant_and_soon_after_the_last_blow_everything_is_read(seed: int) -> None:
     play(seed)
 

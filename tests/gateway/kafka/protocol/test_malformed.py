@@ -168,18 +168,23 @@ def test_elements_are_counted_over_all_arrays(codec: KafkaCodec) -> None:
 
 @CODEC
 def test_a_hostile_frame_costs_bounded_memory(codec: KafkaCodec) -> None:
-    """The dearest that a frame can hold: structs of two bytes each, up to the bound, and one more claim of 2^31 - 1."""
-    count = 250_000
-    body = bytes([(count + 1) & 0x7F | 0x80, (count + 1) >> 7 & 0x7F | 0x80, (count + 1) >> 14]) + b"\1\0" * count
+    """The dearest elements are structs of two bytes. Memory grows with their count, so a twentieth of the bound shows its cost."""
+    count, usual = 12_500, codec.primitives.ELEMENTS_MAX
+    body = bytes([(count + 1) & 0x7F | 0x80, (count + 1) >> 7 & 0x7F]) + b"\1\0" * count
+    longer = (usual + 1).to_bytes(4, "big") + bytes(2 * (usual + 1))
     tracemalloc.start()
     try:
         with pytest.raises(MalformedFrame):
-            codec.decode_request(3, body, 0, 9)
+            codec.decode_request(3, body, 0, 9, elements_max=count)
         peak = tracemalloc.get_traced_memory()[1]
-        assert peak < 40_000_000
+        assert peak * usual // count < 40_000_000
         tracemalloc.reset_peak()
+        with pytest.raises(MalformedFrame, match=f"an array of {count} elements .* may have {count - 1} more"):
+            codec.decode_request(3, body, 0, 9, elements_max=count - 1)
+        with pytest.raises(MalformedFrame, match=f"may have {usual} more"):
+            codec.decode_request(3, longer, 0, 1)
         with pytest.raises(MalformedFrame):
             codec.decode_request(3, b"\x7f\xff\xff\xff" + bytes(1_000), 0, 1)
-        assert tracemalloc.get_traced_memory()[1] < 2 * peak
+        assert tracemalloc.get_traced_memory()[1] < peak // 2
     finally:
         tracemalloc.stop()

@@ -15,15 +15,20 @@ import logging
 import random
 import struct
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 from gateway.kafka.connection import KafkaConnection
-from gateway.kafka.frame_reader import SHARED_BYTES
+from gateway.kafka.frame_reader import SHARED_BYTES, FrameReader
+from gateway.kafka.produce import KafkaProduce
 from gateway.kafka.protocol.schema import INTEGERS, Definition, Field, Message, Struct
+from gateway.kafka.requests import KafkaRequests
 from tests.kit.gateway.kafka_codec import DEFINITIONS, INSTALLED
 from tests.kit.gateway.kafka_connection import HeldTransport, connected, deliver
 from tests.kit.gateway.kafka_listener_alone import REQUEST_BYTES_MAX, TOPIC, OneTopicLog, requests_alone
@@ -269,20 +274,24 @@ async def fuzz(frames: int, seed: int, *, samples: int = 1) -> Listener:
     return listener
 
 
-def _fuzz_by_coverage(seconds: int) -> None:
+def _fuzz_by_coverage(seconds: int, seed: int) -> None:
     import atheris  # of Linux alone
 
-    listener = Listener()
-    loop = asyncio.new_event_loop()
+    for owner in (FrameReader, KafkaConnection, KafkaRequests, KafkaProduce):  # the codec is compiled: it guides nothing
+        for function in vars(owner).values():
+            if isinstance(function, FunctionType):
+                atheris.instrument_func(function)
+    made, listener, loop = Frames(seed), Listener(), asyncio.new_event_loop()
 
-    def one_input(body: bytes) -> None:
-        data = struct.pack(">i", len(body)) + body
+    def one_input(data: bytes) -> None:
         with _errors_of_connections() as errors:
             loop.run_until_complete(_judge(listener, errors, data, iter([data]), is_measured=False))
 
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], f"-max_total_time={seconds}", "-max_len=4096"], one_input)
-    atheris.Fuzz()
+    with tempfile.TemporaryDirectory() as corpus:
+        for number in range(1_000):
+            Path(corpus, f"{number:04d}").write_bytes(made.mutated())
+        atheris.Setup([sys.argv[0], corpus, f"-max_total_time={seconds}", "-max_len=4096", "-timeout=30"], one_input)
+        atheris.Fuzz()
 
 
 def main() -> int:
@@ -292,7 +301,7 @@ def main() -> int:
     parser.add_argument("--atheris", type=int, metavar="SECONDS", default=0, help="search by coverage for so long instead")
     given = parser.parse_args()
     if given.atheris:
-        _fuzz_by_coverage(given.atheris)
+        _fuzz_by_coverage(given.atheris, given.seed)
         return 0
     began_s = time.monotonic()
     try:

@@ -19,15 +19,13 @@ from gateway.kafka.protocol.admin_messages import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
-from gateway.kafka.protocol.hot_messages import (
+from gateway.kafka.protocol.client_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
     InitProducerIdRequest,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
 )
+from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
 from tests.kit.gateway.kafka_client import KEYS
 from tests.kit.gateway.kafka_codec import INSTALLED
@@ -50,7 +48,7 @@ def call(version: int) -> KafkaCall:
     ],
 )
 def test_an_idempotent_producer_is_never_sent_to_a_coordinator(error: TidelogError, code: int) -> None:
-    async def fail() -> int:
+    def fail() -> int:
         raise error
 
     broker: Any = SimpleNamespace(producer_ids=SimpleNamespace(next=fail))

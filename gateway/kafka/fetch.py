@@ -134,12 +134,12 @@ class KafkaFetch:
         self, call: KafkaCall, request: FetchRequest, asked: Sequence[_Asked], place: Reservation, log: LogService
     ) -> list[Found]:
         """Returns an answer for each partition, as far as there is memory; `place` then holds the memory of the batches."""
-        sent_on = [each for each in asked if each.preferred is not None and isinstance(each.target, FetchTarget)]
+        sent_on = [each.target for each in asked if each.preferred is not None and isinstance(each.target, FetchTarget)]
         reads = [each.target for each in asked if each.preferred is None and isinstance(each.target, FetchTarget)]
         is_local = call.connection.listener.route is Route.DIRECT and all(each.places_bytes_min is None for each in reads)
         source = self._broker.local_log if is_local else log
         has_news = len(reads) < len(asked)  # an error, or another broker to read from: the client learns it at once
-        bounds = iter(await self._bounds([each.target for each in sent_on], log))
+        bounds = iter(await self._bounds(sent_on, log))
         try:
             found = iter(await self._read(call, request, reads, place, source, has_news=has_news) if reads else ())
         except TidelogError as error:
@@ -189,15 +189,15 @@ class KafkaFetch:
         place.keep(_bytes_in(found))
         return found
 
-    async def _bounds(self, targets: Sequence[FetchTarget | TidelogError], log: LogService) -> list[Found]:
+    async def _bounds(self, targets: Sequence[FetchTarget], log: LogService) -> list[Found]:
         """Returns answers without records, for partitions that the client should read from another broker."""
-        partitions = [target.partition for target in targets if isinstance(target, FetchTarget)]
-        if not partitions:
+        if not targets:
             return []
+        partitions = [target.partition for target in targets]
         found: list[Found] = []
         for target, bounds in zip(targets, await log.bounds_of(partitions, wait_s=BOUNDS_WAIT_S), strict=True):
-            if isinstance(bounds, TidelogError) or isinstance(target, TidelogError):
-                found.append(bounds if isinstance(bounds, TidelogError) else target)  # type: ignore[arg-type]
+            if isinstance(bounds, TidelogError):
+                found.append(bounds)
             else:
                 offset = Offset(target.offset)
                 found.append(FetchResult([], 0, offset, bounds.high_watermark, bounds.log_start_offset, bounds.leader_epoch))
@@ -206,18 +206,17 @@ class KafkaFetch:
     async def _diverging(self, asked: Sequence[_Asked], found: Sequence[Found], log: LogService) -> dict[int, EpochEnd]:
         """Returns, by the index of its partition, where the log of a client's last epoch ends if the client has more of it:
         its log differs from the leader's, as after a restore (KIP-595). NO_EPOCH_END where the log has no epoch to compare."""
-        places = [
-            at
+        questions = {
+            at: EpochQuestion(each.partition, each.request.last_fetched_epoch)
             for at, (each, answer) in enumerate(zip(asked, found, strict=True))
             if isinstance(answer, FetchResult) and 0 <= each.request.last_fetched_epoch != answer.leader_epoch and each.partition
-        ]
-        questions = [EpochQuestion(asked[at].partition, asked[at].request.last_fetched_epoch) for at in places]  # type: ignore[arg-type]
-        ends = await log.ends_of_epochs(questions, wait_s=BOUNDS_WAIT_S) if questions else ()
+        }
+        ends = await log.ends_of_epochs(list(questions.values()), wait_s=BOUNDS_WAIT_S) if questions else ()
         # The leader does not know an epoch above its own either.
         known = [NO_EPOCH_END if isinstance(end, UnknownLeaderEpoch) else end for end in ends]
         return {
             at: end
-            for at, end in zip(places, known, strict=True)
+            for at, end in zip(questions, known, strict=True)
             if isinstance(end, EpochEnd)
             and end.diverges(last_fetched_epoch=asked[at].request.last_fetched_epoch, fetch_offset=asked[at].request.fetch_offset)
         }

@@ -140,5 +140,5 @@ class FrameReader:
 
 
 def _is_most_of(size_bytes: int, data: memoryview) -> bool:
-    """Returns whether a view of so many bytes keeps less than the same again alive: all of `data` stays while one of its views does."""
+    """Returns whether so many bytes are most of `data`, all of which stays in memory while one view of it does."""
     return 2 * size_bytes > len(data)

@@ -30,7 +30,10 @@ class KafkaProducerIds:
 
 
 def _code(error: TidelogError) -> int:
-    """Returns the code of the error, none of a coordinator: Java's producer looks it up by the transactional id that it lacks."""
+    """Returns the code of the error, and never one of a coordinator.
+
+    Java's producer would look the coordinator up by its transactional id, which is null.
+    """
     code = group_code(error)
     is_of_coordinator = code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_of_coordinator else code

@@ -39,7 +39,7 @@ class _SomeFailed(TidelogError):
 
     def __init__(self, first: TidelogError, results: Sequence[DeleteRecordsPartitionResult]) -> None:
         super().__init__(first.message, hint=first.hint)
-        self.code = first.code  # type: ignore[misc]
+        self.code = first.code  # type: ignore[misc]  # a class variable of errors, which this one takes from another error
         self.results = results
 
 

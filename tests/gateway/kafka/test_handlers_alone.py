@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,25 @@ from gateway.kafka.access.scram_users import KafkaScramUsers
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.producer_ids import KafkaProducerIds
-from gateway.kafka.protocol.admin_messages import DescribeUserScramCredentialsRequest, UserName
-from gateway.kafka.protocol.client_messages import InitProducerIdRequest
+from gateway.kafka.protocol.admin_messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from gateway.kafka.protocol.client_messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+)
+from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
+from tests.kit.gateway.kafka_client import KEYS
+from tests.kit.gateway.kafka_codec import INSTALLED
+from tests.kit.gateway.kafka_connection import connected, send
+from tests.kit.gateway.kafka_listener_alone import TOPIC, OneTopicLog, requests_alone
+from tests.kit.segments.batches import batch_of
 
 
 def call(version: int) -> KafkaCall:
@@ -31,7 +48,7 @@ def call(version: int) -> KafkaCall:
     ],
 )
 def test_an_idempotent_producer_is_never_sent_to_a_coordinator(error: TidelogError, code: int) -> None:
-    async def fail() -> int:
+    def fail() -> int:
         raise error
 
     broker: Any = SimpleNamespace(producer_ids=SimpleNamespace(next=fail))
@@ -60,3 +77,70 @@ def test_describing_users_compares_each_name_a_few_times_only() -> None:
     answer = asyncio.run(KafkaScramUsers(broker).describe(call(0), request))
     assert len(answer.results) == 300
     assert _Name.compared < 10 * 300
+
+
+# ── the listener ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def frame(api: str, version: int, message: Any) -> bytes:
+    return INSTALLED.encode_request_frame(KEYS[api], message, version, 1)
+
+
+def test_a_producer_with_acks_0_is_throttled_as_any_other() -> None:
+    async def scenario() -> None:
+        requests = requests_alone(OneTopicLog())
+        requests._produce._charge = lambda *_, **__: 5.0
+        connection, transport = connected(requests)
+        data = PartitionProduceData(index=0, records=memoryview(batch_of(b"value")))
+        topic = TopicProduceData(name=TOPIC.name, partition_data=[data])
+        send(connection, frame("Produce", 9, ProduceRequest(acks=0, timeout_ms=1000, topic_data=[topic])))
+        assert not transport.is_reading()
+        await asyncio.sleep(0)
+        assert not transport.is_ending
+        transport.abort()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_cannot_be_encoded_gives_its_memory_back() -> None:
+    released: list[bool] = []
+
+    async def too_long(call: KafkaCall, request: Any) -> Any:
+        call.release = lambda: released.append(True)
+        return FindCoordinatorResponse(error_message="x" * 40_000)
+
+    async def scenario() -> None:
+        connection, transport = connected(requests_alone(OneTopicLog(), {KEYS["FindCoordinator"]: too_long}))
+        send(connection, frame("FindCoordinator", 3, FindCoordinatorRequest(key="group")))
+        await asyncio.sleep(0.01)
+        assert transport.is_ending
+        assert released == [True]
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_wait_for_others_cost_little_more_than_their_bytes() -> None:
+    names = 10_000
+    data = frame("DescribeConfigs", 4, DescribeConfigsRequest(resources=[DescribeConfigsResource() for _ in range(names)]))
+    assert len(data) < 64 << 10
+
+    async def never(call: KafkaCall, request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def scenario() -> int:
+        connection, transport = connected(requests_alone(OneTopicLog(), {KEYS["Heartbeat"]: never}))
+        send(connection, frame("Heartbeat", 4, HeartbeatRequest()))
+        await asyncio.sleep(0)
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                send(connection, data)
+                await asyncio.sleep(0)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            transport.abort()
+            await asyncio.sleep(0.01)
+
+    assert asyncio.run(scenario()) < 2 * 20 * len(data) + (64 << 10)

@@ -449,7 +449,7 @@ def test_an_error_of_our_own_is_told_without_its_insides(
                 assert (answer.status, answer.json["code"]) == (500, "INTERNAL")
                 assert "division" not in answer.body.decode()
         assert caplog.text.count("ZeroDivisionError") == 2
-        assert "request r-7" in caplog.text
+        assert "request=r-7" in caplog.text
         assert (await client.get("/v1/topics")).status == 200
 
     serve(tmp_path, scenario)

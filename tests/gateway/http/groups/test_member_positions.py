@@ -59,7 +59,7 @@ def test_the_next_answer_begins_behind_the_partition_that_was_read_last() -> Non
 
 
 def test_a_cursor_of_partitions_of_another_member_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="not this member's"):
+    with pytest.raises(InvalidArgument, match="not assigned to this member"):
         MemberPositions([P0], Cursor(Generation(4), {P1: CursorEntry(7, must_stay=True)}))
 
 

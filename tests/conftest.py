@@ -4,7 +4,13 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-from tests.kit.quick_tests import pytest_collection_finish, pytest_collection_modifyitems, pytest_runtest_call, pytest_runtest_setup
+from tests.kit.quick_tests import (
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+    pytest_runtest_call,
+    pytest_runtest_setup,
+)
 from tests.kit.servers import moto, moto_bucket
 from tests.kit.spark.session import java, spark
 from tests.kit.stuck_tests import pytest_runtest_protocol
@@ -17,6 +23,7 @@ __all__ = [
     "pytest_collection",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
+    "pytest_ignore_collect",
     "pytest_runtest_call",
     "pytest_runtest_protocol",
     "pytest_runtest_setup",

@@ -90,7 +90,7 @@ def with_replaced(
 
 
 def with_log_start(manifest: Manifest, offset: Offset, *, cause: Cause = "delete-records", writer: str, now_ms: int) -> Manifest:
-    """Returns the next manifest, without records below `offset`, which may be above `compacted_to`, but not above the high watermark."""
+    """Returns the next manifest, without records below `offset`, which may be between `compacted_to` and the high watermark."""
     if offset <= manifest.log_start_offset:
         raise ValueError(f"the log starts at {manifest.log_start_offset} already, so it can't be raised to {offset}")
     kept = tuple(file for file in manifest.files if file.last_offset >= offset)

@@ -17,7 +17,7 @@ from segments.bucket.layout import (
     topic_mirror_key,
 )
 from segments.history.manifest import EpochStart, HistoryFile, RowGroup, encode_manifest, no_manifest
-from segments.history.manifest_edits import compacted
+from segments.history.manifest_edits import with_compacted
 from segments.history.parquet_file import HistoryWriter, ParquetSettings
 from segments.object_store.interface import Buffer
 from segments.records.batch import parse_whole, stamp
@@ -99,7 +99,7 @@ class MadeBucket:
         return TopicPartition(_TOPIC_ID, Partition(partition))
 
     def _manifest(self, partition: int, files: Sequence[HistoryFile]) -> None:
-        manifest = compacted(
+        manifest = with_compacted(
             no_manifest(self._place(partition)),
             files=files,
             compacted_to=Offset(files[-1].last_offset + 1),

@@ -33,7 +33,7 @@ from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
 from segments.concurrency import gather_all
 from segments.history.manifest import Manifest
-from segments.history.manifest_edits import compacted
+from segments.history.manifest_edits import with_compacted
 
 # Attempts to create the next version of a manifest. Each begins with the newest.
 ATTEMPTS_MAX: Final = 4
@@ -159,7 +159,7 @@ async def commit_history(context: CompactionContext, state: WalState, topic: Top
         for file in made.files:
             await discard(context, topic.name, manifest.place, file.name)
         return False
-    version = compacted(
+    version = with_compacted(
         manifest,
         files=made.files,
         compacted_to=made.compacted_to,

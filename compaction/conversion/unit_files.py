@@ -29,7 +29,7 @@ from metadata.topics.topic import Topic
 from segments.bucket.layout import history_file_name, segment_key
 from segments.concurrency import gather_all
 from segments.history.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer
-from segments.history.manifest_edits import compacted
+from segments.history.manifest_edits import with_compacted
 from segments.history.parquet_file import ParquetSettings
 
 
@@ -134,7 +134,7 @@ async def _make_partition(
             break
         if one.written is not None:
             await upload(context, topic.name, partition.partition, one.written.file.name, one.written.body)
-        version = compacted(
+        version = with_compacted(
             reached,
             files=(),
             compacted_to=one.compacted_to,

@@ -48,7 +48,7 @@ from segments.bucket.layout import (
 from segments.bucket.topic_catalog import read_records
 from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest
-from segments.history.manifest_edits import collected
+from segments.history.manifest_edits import with_collected
 
 # Pages of a listing in one call.
 PAGES_AT_ONCE: Final = 20
@@ -240,7 +240,7 @@ class GarbageCollector:
         context = self._context
         manifest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         if any(fate_of_file(file, manifest) == "wait" for file in files):
-            fence = collected(manifest, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())
+            fence = with_collected(manifest, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())
             await context.manifests.commit(topic, fence)
             manifest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         for file in files:

@@ -23,7 +23,7 @@ from compaction.maintenance.replace_files import ATTEMPTS_MAX, KeyPasses, replac
 from metadata.model import Offset, TopicPartition
 from segments.bucket.layout import history_file_key
 from segments.history.manifest import HistoryFile, Manifest
-from segments.history.manifest_edits import keys_compacted
+from segments.history.manifest_edits import with_key_passes
 from segments.history.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
 from segments.records.checksum import checksum_of_columns
 
@@ -76,7 +76,7 @@ async def _remember(context: CompactionContext, topic: str, partition: TopicPart
         newest = await context.retry(lambda: context.manifests.read_one(topic, partition))
         if newest.key_passes != key_passes.before:
             return False
-        following = keys_compacted(newest, passes=key_passes.after, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())
+        following = with_key_passes(newest, passes=key_passes.after, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())
         if await context.manifests.commit(topic, following):
             return True
     return False

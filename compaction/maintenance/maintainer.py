@@ -32,7 +32,7 @@ from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
 from segments.bucket.layout import history_file_key, manifest_key
 from segments.history.manifest import Manifest
-from segments.history.manifest_edits import collected, log_start_raised
+from segments.history.manifest_edits import with_collected, with_log_start
 
 # Bytes that one call reads to merge and compact keys, about; the rest is due at the next.
 REWRITTEN_AT_ONCE: Final = 1 << 30
@@ -160,7 +160,7 @@ class HistoryMaintainer:
         if plan.log_start_offset is None:
             return False
         stamp_ms = context.clock.stamp_ms()
-        following = log_start_raised(
+        following = with_log_start(
             manifest, plan.log_start_offset, cause="retention", writer=context.new_nonce(16), now_ms=stamp_ms
         )
         if not await context.manifests.commit(topic, following):
@@ -216,7 +216,7 @@ class HistoryMaintainer:
         context.counters.objects_collected += len(gone)
         if not gone:
             return False
-        following = collected(
+        following = with_collected(
             manifest,
             files={name for key, name in keys.items() if key in gone},
             versions={version for key, version in old.items() if key in gone},

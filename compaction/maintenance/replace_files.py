@@ -22,7 +22,7 @@ from compaction.upload import take_back_unnamed, upload
 from metadata.model import TopicPartition
 from segments.bucket.layout import history_file_name
 from segments.history.manifest import Cause, HistoryFile, KeyPass, Manifest
-from segments.history.manifest_edits import replaced
+from segments.history.manifest_edits import with_replaced
 from segments.history.parquet_file import WrittenFile
 
 ATTEMPTS_MAX: Final = 4
@@ -62,7 +62,7 @@ async def replace_files(
             await upload(context, topic, partition, name, written.body)
             appended_ms = appended_by_ms(old, now_ms=context.clock.stamp_ms())
             new = [msgspec.structs.replace(written.file, name=name, appended_by_ms=appended_ms)]
-        following = replaced(
+        following = with_replaced(
             newest,
             old=[file.name for file in old],
             new=new,

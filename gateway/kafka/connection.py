@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # Requests of one connection that are not answered yet.
 REQUESTS_MAX: Final = 64
-# Unsent bytes from which a connection is not read. They are few: an answer that waits here holds memory of the response budget.
+# Unsent bytes above which a connection is not read. The limit is low, since unsent answers hold memory of the response budget.
 UNSENT_BYTES_MAX: Final = 64 << 10
 # A client that receives less than this in WRITE_STALL_S is disconnected, as over HTTP.
 WRITE_STALL_S: Final = 30.0

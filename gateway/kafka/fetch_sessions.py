@@ -1,19 +1,18 @@
-"""Fetch sessions (KIP-227): a client sends its list of partitions once, then only what changes. Pure: the caller brings the time.
+"""Keeps fetch sessions (KIP-227): a client sends its partitions once, then only changes. Pure: the caller brings the time.
 
     session id 0, epoch 0     full fetch, asks for a session     all partitions are answered; the answer names the session, or 0
     session id S, epoch 0     the same; S is closed first
-    any id,       epoch -1    full fetch without a session; S is closed first
+    any id,       epoch -1    full fetch without a session; the named session is closed first
     session id S, epoch n     incremental fetch: partitions of S that changed are answered; the next epoch is n + 1
 
 An incremental answer names a partition if it has records or an error, if its high watermark or log start offset moved, or if the
 client has to read elsewhere. Partitions that had records go to the end of their session, so that the next read begins with others.
 
-Each cached session costs memory for its partitions, so the cache is bounded in both. A full cache gives up a session that was not
-used for EVICTION_S, else one that is as old and has fewer partitions than the new one. A client without a session sends full
-fetches.
+Sessions and their partitions take memory, so the cache bounds both numbers. A full cache closes a session that was not used for
+EVICTION_S, else one of that age with fewer partitions than the new one. A client without a session sends full fetches.
 
-Invariants: a session serves the owner that opened it and no other. A session's epoch is used by one request. What a client with a
-session learns is what it would learn from full fetches.
+Invariants: a session serves the owner that opened it and no other. Each epoch of a session serves one request. A client with a
+session learns the same as from full fetches.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Owner(NamedTuple):
     """The client that a session belongs to, as far as the broker knows it."""
 
     listener: str
-    # Empty where authentication is off.
+    # Empty if authentication is off.
     principal: str
 
 
@@ -97,13 +96,13 @@ class FetchSession:
         self.owner = owner
         # Whether topics are named by their ids.
         self.by_id = by_id
-        # Of the next incremental fetch.
+        # The epoch of the next incremental fetch.
         self.epoch = 1
         self.opened_s = self.used_s = now_s
         self.partitions: dict[_Key, _CachedPartition] = {}
 
     def changed(self, asked: Sequence[AskedPartition], data: Sequence[PartitionData]) -> list[tuple[AskedPartition, PartitionData]]:
-        """Returns the partitions that the client must be answered, in the order of reading."""
+        """Returns the partitions that an incremental answer names, in the order of reading."""
         found = []
         for each, answer in zip(asked, data, strict=True):
             key = _key(each)
@@ -181,12 +180,12 @@ class FetchSessions:
         self._new_id = new_id
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
-        # By session id; the one that was not used for longest is first.
+        # Sessions by id, the least recently used first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.figures = FetchSessionFigures(sessions=0, partitions=0)
 
     def begin(self, request: FetchRequest, *, owner: Owner, by_id: bool, now_s: float) -> FetchPlan | ErrorCode:
-        """Returns what to read, or the error of the whole request. `by_id`: topics are named by their ids."""
+        """Returns the plan of a fetch, or the error of the whole request. `by_id`: topics are named by their ids."""
         asked = [AskedPartition(topic.topic, topic.topic_id, each) for topic in request.topics for each in topic.partitions]
         session = self._sessions.get(request.session_id)
         if session is not None and session.owner != owner:
@@ -215,7 +214,7 @@ class FetchSessions:
     def open(
         self, owner: Owner, asked: Sequence[AskedPartition], data: Sequence[PartitionData], *, by_id: bool, now_s: float
     ) -> int:
-        """Opens a session whose client was answered `data`. Returns its id; 0 where there is no room."""
+        """Opens a session whose first answer was `data`. Returns its id; 0 if the cache has no space."""
         partitions = {_key(each): _CachedPartition(each) for each in asked}
         if not partitions or not self._has_room(len(partitions), now_s=now_s):
             return _NO_SESSION
@@ -229,7 +228,7 @@ class FetchSessions:
         return session_id
 
     def _update(self, session: FetchSession, request: FetchRequest, asked: Sequence[AskedPartition], *, now_s: float) -> bool:
-        """Takes over what the client changed. Returns whether there was room for it."""
+        """Applies the client's changes to the session. Returns False, without a change to it, if they do not fit."""
         added = {key for each in asked if (key := _key(each)) not in session.partitions}
         if not self._fits(partitions=len(added), sessions=0, now_s=now_s):
             return False
@@ -249,7 +248,7 @@ class FetchSessions:
     # ── room ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _has_room(self, partitions: int, *, now_s: float) -> bool:
-        """Makes room for a new session of so many partitions, if it may."""
+        """Closes idle sessions for a new one of this many partitions. Returns whether it fits."""
         if self._fits(partitions=partitions, sessions=1, now_s=now_s):
             return True
         if self.figures.partitions + partitions > self._partitions_max:
@@ -262,7 +261,7 @@ class FetchSessions:
         return True
 
     def _fits(self, *, partitions: int, sessions: int, now_s: float) -> bool:
-        """Returns whether there is room for so many more, once idle sessions in the way are given up."""
+        """Closes idle sessions as needed, and returns whether this many more partitions fit."""
         while not (fits := self._is_below_bounds(partitions, sessions)):
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_s - oldest.used_s <= EVICTION_S:

@@ -1,13 +1,13 @@
-"""The next version of a manifest: what compaction, merges, retention, DeleteRecords and the collector make of the one before. Pure.
+"""Makes the next version of a manifest for compaction, merges, retention, DeleteRecords and the collector. Pure.
 
-    compacted          │ [ file ][ file ]│[ runs … ]     ─▶  [ file ][ file ][ new ]│[ runs … ]      compacted_to rises
-    replaced           │ [ old ][ old ][ file ]│         ─▶  [ new        ][ file ]│                old ones are retired
-    log_start_raised   │ [ file ][ file ]│               ─▶         ▼[ file ]│                     whole files below are retired
-    collected          │ retired, superseded             ─▶  without those that are deleted by now
+    with_compacted    │ [ file ][ file ]│[ runs … ]     ─▶  [ file ][ file ][ new ]│[ runs … ]      compacted_to rises
+    with_replaced     │ [ old ][ old ][ file ]│         ─▶  [ new        ][ file ]│                old files are retired
+    with_log_start    │ [ file ][ file ]│               ─▶         ▼[ file ]│                     whole files below are retired
+    with_collected    │ retired, superseded             ─▶  without the deleted ones
 
-Invariants, from one version to the next: it is one more; neither `log_start_offset` nor `compacted_to` falls; a file that is named
-no more is retired; the version before is superseded, by the name of who wrote it. What contradicts them is our own bug, and
-refused as ValueError before anything is written.
+Invariants of two consecutive versions: the number rises by one; neither `log_start_offset` nor `compacted_to` falls; a file that is
+not named any more is retired; the earlier version is superseded, with the name of its writer. A contradiction is a bug of the
+caller, and raises ValueError before anything is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from segments.history.manifest import (
 )
 
 
-def compacted(
+def with_compacted(
     manifest: Manifest,
     *,
     files: Sequence[HistoryFile],
@@ -64,7 +64,7 @@ def compacted(
     )
 
 
-def replaced(
+def with_replaced(
     manifest: Manifest,
     *,
     old: Collection[str],
@@ -74,7 +74,10 @@ def replaced(
     now_ms: int,
     passes: Sequence[KeyPass] | None = None,
 ) -> Manifest:
-    """`new` hold what there still is of the files named `old`, which stand side by side. `passes`: where a pass is over with it."""
+    """Returns the next manifest, with `new` files in place of the adjacent files named `old`, whose remaining records they hold.
+
+    `passes` are all remembered passes of key compaction, if one ends with this version.
+    """
     at = [at for at, file in enumerate(manifest.files) if file.name in old]
     if len(at) != len(old) or not at or at != list(range(at[0], at[-1] + 1)):
         raise ValueError("the files to replace are not all there, or do not stand side by side")
@@ -86,20 +89,20 @@ def replaced(
     return _next(manifest, cause=cause, writer=writer, now_ms=now_ms, files=files, **over)
 
 
-def log_start_raised(manifest: Manifest, offset: Offset, *, cause: Cause = "delete-records", writer: str, now_ms: int) -> Manifest:
-    """Returns the next manifest, with records below `offset` deleted. It may be above `compacted_to`, not the high watermark."""
+def with_log_start(manifest: Manifest, offset: Offset, *, cause: Cause = "delete-records", writer: str, now_ms: int) -> Manifest:
+    """Returns the next manifest, without records below `offset`, which may be between `compacted_to` and the high watermark."""
     if offset <= manifest.log_start_offset:
         raise ValueError(f"the log starts at {manifest.log_start_offset} already, so it can't be raised to {offset}")
     kept = tuple(file for file in manifest.files if file.last_offset >= offset)
     return _next(manifest, cause=cause, writer=writer, now_ms=now_ms, log_start_offset=offset, files=kept)
 
 
-def collected(
+def with_collected(
     manifest: Manifest, *, files: Collection[str] = (), versions: Collection[int] = (), writer: str, now_ms: int
 ) -> Manifest:
     """Returns the next manifest, without the deleted `files` and `versions`.
 
-    With neither it is unchanged: it fences, as the planner of this version loses, and no manifest can name its files any more.
+    Without both, only the version rises. This fences a planner that works on the earlier version: no manifest can name its files.
     """
     return _next(
         manifest,
@@ -111,8 +114,11 @@ def collected(
     )
 
 
-def keys_compacted(manifest: Manifest, *, passes: Sequence[KeyPass], writer: str, now_ms: int) -> Manifest:
-    """A pass of key compaction is over: every file that it had to change was replaced before. `passes`: all that are remembered."""
+def with_key_passes(manifest: Manifest, *, passes: Sequence[KeyPass], writer: str, now_ms: int) -> Manifest:
+    """Returns the next manifest after a pass of key compaction has replaced every file that it had to change.
+
+    `passes` are all remembered passes.
+    """
     before = manifest.key_passes[-1].end_offset if manifest.key_passes else -1
     if not passes or passes[-1].end_offset < before:
         raise ValueError(f"keys were compacted to {before} already")

@@ -19,7 +19,7 @@ from metadata.errors import InvalidArgument, NoLeader, OutcomeUnknown, OutOfRang
 from metadata.model import Offset, TopicPartition
 from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest, no_manifest
-from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_edits import with_log_start
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.interface import ObjectStore
 from segments.partition.leader_partitions import LeaderPartition, LeaderPartitions
@@ -148,7 +148,7 @@ class ManifestFollower:
             self._partitions.writable(partition)  # before anything is written
             raised = newest
             if newest.log_start_offset < offset:
-                raised = log_start_raised(newest, offset, writer=self._new_writer().hex(), now_ms=self._now_ms())
+                raised = with_log_start(newest, offset, writer=self._new_writer().hex(), now_ms=self._now_ms())
             may_count = True
             try:
                 if raised is not newest and not await commit_manifest(self._store, topic, raised, timeout_s=COMMIT_TIMEOUT_S):

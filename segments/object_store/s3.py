@@ -87,7 +87,7 @@ class S3Store:
             s3={"addressing_style": "path" if path_style else "auto", "payload_signing_enabled": False},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            parameter_validation=False,  # it knows no S3Body
+            parameter_validation=False,  # it knows no VectoredBody
             user_agent_extra="tidelog",
         )
         async with AsyncExitStack() as closing:
@@ -107,7 +107,7 @@ class S3Store:
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         check_key(key)
         checksum = {} if crc32c is None else {"ChecksumCRC32C": b64encode(crc32c.to_bytes(4, "big")).decode()}
-        payload = S3Body(body)
+        payload = VectoredBody(body)
 
         async def put() -> None:
             response = await self._client.put_object(
@@ -286,7 +286,7 @@ def _size_in(error: ClientError) -> int | None:
 WRITE_BYTES_MIN = 1 << 16
 
 
-class S3Body(Payload):
+class VectoredBody(Payload):
     """A request body of aiohttp's type over several buffers, which botocore passes on unchanged.
 
     It has no `read`, so that botocore does not send Expect: 100-continue, which costs one more round trip. It counts as consumed

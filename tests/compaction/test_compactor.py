@@ -25,7 +25,7 @@ from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.bucket.layout import deleted_topic_prefix, history_file_key, manifest_key, segment_key, trimmed_key
 from segments.history.manifest import Manifest, no_manifest
-from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_edits import with_log_start
 from segments.history.manifest_store import commit_manifest
 from tests.kit.compaction.blows import StruckStore
 from tests.kit.compaction.compacting import AT_ONCE, LAYOUT, Scene, expected, on_a_bucket, plain, values
@@ -98,7 +98,7 @@ def test_records_below_the_log_start_are_left_out_and_what_their_producers_sent_
     async def work(scene: Scene) -> None:
         for n in range(4):
             scene.store.segment(7, {ORDERS: [sequenced_batch(5, 2 * n, b"a", b"b")]})
-        raised = log_start_raised(no_manifest(ORDERS), Offset(3), writer="0" * 32, now_ms=0)
+        raised = with_log_start(no_manifest(ORDERS), Offset(3), writer="0" * 32, now_ms=0)
         assert await commit_manifest(plain(scene.store), "orders", raised)
         await scene.compacted()
         assert await scene.history() == [(3, b"b"), (4, b"a"), (5, b"b"), (6, b"a"), (7, b"b")]
@@ -113,7 +113,7 @@ def test_records_below_the_log_start_are_left_out_and_what_their_producers_sent_
 def test_where_all_records_are_below_the_log_start_no_file_is_written() -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [sequenced_batch(5, 0, b"a", b"b")]})
-        raised = log_start_raised(no_manifest(ORDERS), Offset(2), writer="0" * 32, now_ms=0)
+        raised = with_log_start(no_manifest(ORDERS), Offset(2), writer="0" * 32, now_ms=0)
         assert await commit_manifest(plain(scene.store), "orders", raised)
         await scene.compacted(CompactionSettings())  # at once, though it is young
         manifest = await scene.manifest()
@@ -127,7 +127,7 @@ def test_where_all_records_are_below_the_log_start_no_file_is_written() -> None:
 
 async def delete_records(scene: Scene, before_offset: int) -> ManifestNotice:
     """As the leader does. Answers what it tells."""
-    raised = log_start_raised(await scene.manifest(), Offset(before_offset), writer="0" * 32, now_ms=scene.now_ms())
+    raised = with_log_start(await scene.manifest(), Offset(before_offset), writer="0" * 32, now_ms=scene.now_ms())
     assert await commit_manifest(plain(scene.store), "orders", raised)
     return ManifestNotice(*ORDERS, raised.version, is_deletion=True)
 

@@ -178,7 +178,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             names = ("due_for_collection", "collection_due")
             return [(maintainer, name, broken_policies.at_once(getattr(deletion_policy, name))) for name in names]
         case BrokenRule.PRODUCERS_FORGOTTEN:
-            return [(compact_unit, "compacted", broken_policies.without_producers(manifest_edits.compacted))]
+            return [(compact_unit, "with_compacted", broken_policies.without_producers(manifest_edits.with_compacted))]
         case BrokenRule.CLOCK_TRUSTED:
             return [(store_clock, "store_time", lambda date_ms, **_: None)]
 

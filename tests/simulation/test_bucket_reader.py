@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metadata.model import Offset, SegmentSeq, SessionId
 from segments.bucket.layout import claim_key, history_file_key, manifest_key, segment_key, trimmed_key
 from segments.history.manifest import encode_manifest, no_manifest
-from segments.history.manifest_edits import compacted, log_start_raised
+from segments.history.manifest_edits import with_compacted, with_log_start
 from segments.history.parquet_file import write_history
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.compaction.kept import columns_of
@@ -76,12 +76,12 @@ def bucket_with_history(*, differing: bool = False) -> BucketContents:
             await store.create(segment_key(SessionId(1), SegmentSeq(seq)), encoded.body)
         records = [(offset, 0, None, record_value(record)) for offset, record in ((0, A), (1, D if differing else B))]
         file = write_history([columns_of(records)], name="f", topic="orders", partition=0)
-        manifest = compacted(
+        manifest = with_compacted(
             no_manifest(ORDERS), files=[file.file], compacted_to=Offset(2), epochs=(), producers=(), writer="w", now_ms=0
         )
         await store.create(history_file_key("orders", ORDERS, "f"), [memoryview(file.body)])
         await store.create(manifest_key("orders", ORDERS, 1), [encode_manifest(manifest)])
-        raised = log_start_raised(manifest, Offset(1), writer="w", now_ms=0)
+        raised = with_log_start(manifest, Offset(1), writer="w", now_ms=0)
         await store.create(manifest_key("orders", ORDERS, 2), [encode_manifest(raised)])
         return await read_bucket(store)
 

@@ -10,7 +10,7 @@ import pytest
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import UNKNOWN_MS, HistoryFile, KeyPass, Manifest, RowGroup, no_manifest
-from segments.history.manifest_edits import compacted, keys_compacted, log_start_raised, replaced
+from segments.history.manifest_edits import with_compacted, with_key_passes, with_log_start, with_replaced
 from tests.kit.segments.batches import ORDERS
 from tests.simulation.history_checker import Invariant, RecordId
 from tests.simulation.policy_model import CLOCK_SKEW_MS, Asked, Gone, LandedRun, PartitionPast, SentRecord, Version, judge_versions
@@ -60,16 +60,18 @@ class Chain:
 
     def compact(self, *groups: Sequence[int], to: int, at_ms: int = 0) -> None:
         files = [self.file(*offsets) for offsets in groups]
-        self.then(compacted(self.newest, files=files, compacted_to=Offset(to), epochs=(), producers=(), writer="w", now_ms=at_ms))
+        self.then(
+            with_compacted(self.newest, files=files, compacted_to=Offset(to), epochs=(), producers=(), writer="w", now_ms=at_ms)
+        )
 
     def replace(self, *old: str, by: Sequence[int], at_ms: int = 0, end: int | None = None, seen_ms: int = 0) -> None:
         """With `end`, a pass of key compaction is over with it."""
         new = [self.file(*by, name=f"{'-'.join(map(str, by))} at {at_ms}")] if by else []
         passes = None if end is None else (KeyPass(Offset(end), seen_ms, 1),)
-        self.then(replaced(self.newest, old=old, new=new, cause="key-compaction", writer="w", now_ms=at_ms, passes=passes))
+        self.then(with_replaced(self.newest, old=old, new=new, cause="key-compaction", writer="w", now_ms=at_ms, passes=passes))
 
     def expire(self, to: int, at_ms: int, landed_ms: int | None = None) -> None:
-        self.then(log_start_raised(self.newest, Offset(to), cause="retention", writer="w", now_ms=at_ms), landed_ms)
+        self.then(with_log_start(self.newest, Offset(to), cause="retention", writer="w", now_ms=at_ms), landed_ms)
 
     def judged(self) -> tuple[Gone, list[tuple[Invariant, str]]]:
         log = {offset: record(offset) for offset in range(len(self.sent))}
@@ -160,14 +162,14 @@ def test_retention_is_for_topics_that_delete_and_for_whole_committed_files(setti
 def test_a_log_start_rises_to_what_somebody_asked_for_before_and_never_falls() -> None:
     chain = Chain(TopicSettings(), *plain(0, 0, 0))
     chain.compact([0, 1], to=2)
-    chain.then(log_start_raised(chain.newest, Offset(1), writer="w", now_ms=7))
+    chain.then(with_log_start(chain.newest, Offset(1), writer="w", now_ms=7))
     assert "raises the log start to 1, and nobody has asked for it" in chain.evidence()
     chain.asked.append(Asked(P, 1, at_ms=8))
     assert "nobody has asked" in chain.evidence(), "that came later"
     chain.asked.append(Asked(P, 1, at_ms=6))
     assert chain.judged()[1] == []
     first = chain.versions[0].manifest
-    chain.then(keys_compacted(first, passes=[KeyPass(Offset(1), 0, 0)], writer="w", now_ms=9))
+    chain.then(with_key_passes(first, passes=[KeyPass(Offset(1), 0, 0)], writer="w", now_ms=9))
     assert "goes back to log start 0, compacted to 2, from 1 and 2" in chain.evidence()
 
 
@@ -177,11 +179,11 @@ def test_a_log_start_rises_to_what_somebody_asked_for_before_and_never_falls() -
 def test_what_is_compacted_is_all_that_segments_held_from_the_log_start_on() -> None:
     chain = Chain(TopicSettings(), *plain(0, 0, 0, 0))
     chain.asked.append(Asked(P, 1, at_ms=0))
-    chain.then(log_start_raised(no_manifest(ORDERS), Offset(1), writer="w", now_ms=1))
+    chain.then(with_log_start(no_manifest(ORDERS), Offset(1), writer="w", now_ms=1))
     chain.compact([1, 2], to=3)
     assert chain.judged()[1] == []
     chain.compact([3], to=4)
-    chain.versions[-1] = chain.versions[-1]._replace(manifest=compacted(
+    chain.versions[-1] = chain.versions[-1]._replace(manifest=with_compacted(
         chain.versions[-2].manifest, files=[], compacted_to=Offset(4), epochs=(), producers=(), writer="w", now_ms=0
     ))  # fmt: skip
     assert "(compaction) leaves out 1 offsets from 3 on, which segments hold" in chain.evidence()
@@ -227,7 +229,7 @@ def test_a_young_record_stays_by_the_clock_that_was_furthest() -> None:
     assert "it is dated 500, younger than 400" in chain.evidence()
     chain.versions[0] = chain.versions[0]._replace(
         landed_ms=1500,
-        manifest=compacted(
+        manifest=with_compacted(
             no_manifest(ORDERS), files=[chain.file(0, 1)], compacted_to=Offset(2), epochs=(), producers=(), writer="w", now_ms=1500
         ),
     )
@@ -276,7 +278,7 @@ def test_a_tombstone_that_no_pass_has_seen_stays() -> None:
 def test_a_pass_can_not_have_seen_what_was_compacted_later() -> None:
     chain = Chain(TopicSettings(cleanup_policy="compact", delete_retention_ms=3000), *keyed("A", "b"))
     chain.compact([0, 1], to=2, at_ms=5000)
-    chain.then(keys_compacted(chain.newest, passes=[KeyPass(Offset(2), 0, 1)], writer="w", now_ms=5000))
+    chain.then(with_key_passes(chain.newest, passes=[KeyPass(Offset(2), 0, 1)], writer="w", now_ms=5000))
     chain.replace("0-1", by=[1], at_ms=5999)
     assert "stays until 6000, and now is 5999" in chain.evidence()
 
@@ -284,5 +286,5 @@ def test_a_pass_can_not_have_seen_what_was_compacted_later() -> None:
 def test_below_the_end_of_a_pass_no_key_is_there_twice() -> None:
     chain = Chain(COMPACTED, *keyed("a", "a", "b"))
     chain.compact([0, 1, 2], to=3)
-    chain.then(keys_compacted(chain.newest, passes=[KeyPass(Offset(2), 0, 0)], writer="w", now_ms=0))
+    chain.then(with_key_passes(chain.newest, passes=[KeyPass(Offset(2), 0, 0)], writer="w", now_ms=0))
     assert "says that keys are compacted to 2, and keeps key a at offsets 0 and 1" in chain.evidence()

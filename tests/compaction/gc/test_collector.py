@@ -35,7 +35,7 @@ from segments.bucket.layout import (
 )
 from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
-from segments.history.manifest_edits import collected
+from segments.history.manifest_edits import with_collected
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.compaction.compacting import Scene, on_a_bucket, plain
 from tests.kit.compaction.kept import GRACE_MS, SETTINGS, Guarded, Keeper, record, records_in, settle, write_files
@@ -135,7 +135,7 @@ def test_leftover_versions_go_and_superseded_ones_when_they_are_worth_it() -> No
         now = scene.now_ms()
         manifest = await write_files(scene, [record(0, at_ms=now)])
         for n in range(SUPERSEDED_MIN + 2):
-            manifest = collected(manifest, writer=f"{n}", now_ms=now)
+            manifest = with_collected(manifest, writer=f"{n}", now_ms=now)
             await plain(scene.store).create(manifest_key("orders", ORDERS, manifest.version), [encode_manifest(manifest)])
         await settle(scene)
         after = await scene.manifest()
@@ -515,7 +515,7 @@ def test_a_listing_of_many_objects_goes_on_over_several_calls_and_is_never_in_me
         objects: dict[str, bytes] = {}
         for number in range(1000):
             partition = TopicPartition(ORDERS.topic_id, Partition(number))
-            manifest = collected(no_manifest(partition), writer="w", now_ms=0)
+            manifest = with_collected(no_manifest(partition), writer="w", now_ms=0)
             objects[manifest_key("orders", partition, 1)] = encode_manifest(manifest)
             objects |= {history_file_key("orders", partition, name): b"" for name in files}
         store = MemoryObjectStore()
@@ -629,7 +629,7 @@ def test_what_may_go_of_a_manifest_waits_for_its_grace() -> None:
     assert due_for_collection(manifest, grace_ms=50, now_ms=149) == ([], [])
     assert due_for_collection(manifest, grace_ms=50, now_ms=150) == (["a"], [7])
     assert collection_due(manifest, grace_ms=50, now_ms=150)
-    assert not collection_due(collected(manifest, files={"a", "b"}, writer="w", now_ms=0), grace_ms=50, now_ms=10_000)
+    assert not collection_due(with_collected(manifest, files={"a", "b"}, writer="w", now_ms=0), grace_ms=50, now_ms=10_000)
     assert [is_leftover_version(version, manifest) for version in (6, 7, 8, 9, 10)] == [True, False, False, False, False]
 
 

@@ -19,7 +19,7 @@ from metadata.model import Offset, Partition, TopicPartition
 from metadata.topics.settings import TopicSettings
 from segments.bucket.layout import history_file_key, manifest_key
 from segments.history.manifest import HistoryFile, KeyPass, Manifest, encode_manifest
-from segments.history.manifest_edits import keys_compacted, log_start_raised
+from segments.history.manifest_edits import with_key_passes, with_log_start
 from segments.history.manifest_store import commit_manifest
 from segments.history.parquet_file import HistoryWriter
 from tests.kit.compaction.compacting import Scene, on_a_bucket, plain
@@ -262,7 +262,7 @@ def test_a_pass_for_tombstones_alone_leaves_what_is_too_young_though_it_shares_t
         await configure(scene, cleanup_policy="compact", delete_retention_ms="1000", min_compaction_lag_ms="500000")
         young = [record(2, b"c", at_ms=now), record(3, b"c", at_ms=now), record(4, b"a", at_ms=now)]
         manifest = await write_files(scene, [record(0, b"a"), record(1, b"b", None), *young])
-        passed = keys_compacted(manifest, passes=[KeyPass(Offset(2), now - 2000, tombstones=1)], writer="test", now_ms=now)
+        passed = with_key_passes(manifest, passes=[KeyPass(Offset(2), now - 2000, tombstones=1)], writer="test", now_ms=now)
         await commit_manifest(plain(scene.store), "orders", passed)
         keeper = guarded_keeper(scene)
         await keeper.tick()
@@ -337,7 +337,7 @@ def test_a_manifest_that_another_deletes_records_with_stops_nothing() -> None:
         await small_files(scene)
         keeper = Keeper(scene)
         manifest = await keeper.context.manifests.newest("orders", ORDERS)
-        raised = log_start_raised(manifest, Offset(3), writer="test", now_ms=scene.now_ms())
+        raised = with_log_start(manifest, Offset(3), writer="test", now_ms=scene.now_ms())
         assert await keeper.context.manifests.commit("orders", raised)
         await keeper.tick()
         assert [one[0] for one in await records_in(scene)] == [3, 4, 5, 6, 7]
@@ -380,7 +380,7 @@ def test_a_pass_that_another_has_finished_meanwhile_is_not_remembered_in_its_pla
         others = KeyPass(Offset(2), scene.now_ms(), tombstones=7)
 
         async def another_finishes() -> None:
-            passed = keys_compacted(manifest, passes=[others], writer="other", now_ms=scene.now_ms())
+            passed = with_key_passes(manifest, passes=[others], writer="other", now_ms=scene.now_ms())
             await commit_manifest(plain(scene.store), "orders", passed)
 
         context = scene.context(SETTINGS, store=Meanwhile(scene, "get file", another_finishes))

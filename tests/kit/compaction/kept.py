@@ -19,7 +19,7 @@ from metadata.store.interface import Put
 from metadata.topics.topic import Topic, encode_topic
 from segments.bucket.layout import history_file_key, history_file_name, manifest_key, parse_topic_key
 from segments.history.manifest import UNKNOWN_MS, HistoryFile, Manifest, encode_manifest, no_manifest
-from segments.history.manifest_edits import compacted
+from segments.history.manifest_edits import with_compacted
 from segments.history.manifest_store import newest_manifest
 from segments.history.parquet_file import ParquetSettings, read_columns, verify_history, write_history
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
@@ -191,7 +191,7 @@ async def write_files(
         await store.create(history_file_key(topic, partition, name), [memoryview(file.body)])
         written.append(msgspec.structs.replace(file.file, appended_by_ms=appended_by_ms))
     end = cover if cover is not None else files[-1][-1][0] + 1
-    following = compacted(
+    following = with_compacted(
         manifest, files=written, compacted_to=Offset(end), epochs=(), producers=(), writer="test", now_ms=scene.now_ms()
     )
     await store.create(manifest_key(topic, partition, following.version), [encode_manifest(following)])

@@ -8,7 +8,7 @@ from itertools import pairwise
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.bucket.layout import history_file_name, manifest_key
 from segments.history.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer, RowGroup, encode_manifest, no_manifest
-from segments.history.manifest_edits import compacted
+from segments.history.manifest_edits import with_compacted
 from segments.partition.producer_state import ProducerStates, SequencedBatch
 from tests.kit.segments.batches import EPOCH, ORDERS, TIMESTAMP_MS
 from tests.kit.segments.scripted_store import ScriptedStore
@@ -70,7 +70,7 @@ def compacted_to(
     base = max(before.compacted_to, before.log_start_offset)
     files = [file_of(base, offset - 1, version=before.version + 1)] if with_file and base < offset else []
     starts = [EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in epochs]
-    return compacted(
+    return with_compacted(
         before,
         files=files,
         compacted_to=Offset(offset),

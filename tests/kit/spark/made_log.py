@@ -15,7 +15,7 @@ from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq,
 from metadata.topics.topic import Topic, encode_topic
 from segments.bucket.layout import history_file_key, history_file_name, segment_key, topic_mirror_key
 from segments.history.manifest import EpochStart, no_manifest
-from segments.history.manifest_edits import compacted, replaced
+from segments.history.manifest_edits import with_compacted, with_replaced
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.history.parquet_file import ParquetSettings, write_history
 from segments.object_store.directory import DirectoryObjectStore
@@ -83,7 +83,7 @@ class MadeLog:
                 settings=SMALL_GROUPS,
             )
             await store.create(history_file_key(self.topic, where, made.file.name), [memoryview(made.body)])
-            version = compacted(
+            version = with_compacted(
                 held,
                 files=[made.file],
                 compacted_to=Offset(end),
@@ -117,7 +117,7 @@ class MadeLog:
                 settings=SMALL_GROUPS,
             )
             await store.create(history_file_key(self.topic, where, made.file.name), [memoryview(made.body)])
-            version = replaced(held, old=[old.name], new=[made.file], cause="key-compaction", writer="0" * 32, now_ms=NOW_MS)
+            version = with_replaced(held, old=[old.name], new=[made.file], cause="key-compaction", writer="0" * 32, now_ms=NOW_MS)
             assert await commit_manifest(store, self.topic, version)
             await store.delete(history_file_key(self.topic, where, old.name))
 

@@ -12,7 +12,7 @@ from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.topics.topic import Topic, encode_topic
 from segments.bucket.layout import deleted_topic_key, topic_mirror_key
 from segments.history.manifest import no_manifest
-from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_edits import with_log_start
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.directory import DirectoryObjectStore
 from segments.records.batch_kernel import NewRecordTuple
@@ -88,7 +88,7 @@ class Bucket:
         store = await DirectoryObjectStore.open(self.root)
         try:
             held = await newest_manifest(store, "orders", ORDERS) or no_manifest(ORDERS)
-            raised = log_start_raised(held, Offset(before), writer="0" * 32, now_ms=now_ms())
+            raised = with_log_start(held, Offset(before), writer="0" * 32, now_ms=now_ms())
             assert await commit_manifest(store, "orders", raised)
         finally:
             await store.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metadata.model import LeaderEpoch, Offset
 from segments.bucket.layout import manifest_key
 from segments.history.manifest import EpochStart, HistoryFile, Manifest, decode_manifest, encode_manifest, no_manifest
-from segments.history.manifest_edits import collected, compacted, log_start_raised, replaced
+from segments.history.manifest_edits import with_collected, with_compacted, with_log_start, with_replaced
 from tests.kit.segments.batches import ORDERS
 from tests.kit.segments.manifests import TOPIC, compacted_to, file_of, writer_of
 
@@ -24,20 +24,18 @@ def some_step(manifest: Manifest, chance: random.Random, step: int) -> Manifest:
         first = chance.randrange(len(manifest.files))
         old = manifest.files[first : first + chance.randint(1, 3)]
         new = [file_of(old[0].base_offset, old[-1].last_offset, version=version, nonce=step)] if chance.random() < 0.8 else []
-        return replaced(manifest, old={file.name for file in old}, new=new, cause="merge", writer=writer, now_ms=now_ms)
+        return with_replaced(manifest, old={file.name for file in old}, new=new, cause="merge", writer=writer, now_ms=now_ms)
     if kind == "raised":
         offset = Offset(manifest.log_start_offset + chance.randint(1, 20))
-        return log_start_raised(
-            manifest, offset, cause=chance.choice(("retention", "delete-records")), writer=writer, now_ms=now_ms
-        )
+        return with_log_start(manifest, offset, cause=chance.choice(("retention", "delete-records")), writer=writer, now_ms=now_ms)
     if kind == "collected":
         files = [retired.name for retired in manifest.retired if chance.random() < 0.5]
         versions = [old.version for old in manifest.superseded if chance.random() < 0.5]
-        return collected(manifest, files=files, versions=versions, writer=writer, now_ms=now_ms)
+        return with_collected(manifest, files=files, versions=versions, writer=writer, now_ms=now_ms)
     end = manifest.compacted_to + chance.randint(1, 30)
     epoch = (manifest.epochs[-1].leader_epoch if manifest.epochs else 0) + chance.randint(0, 2)
     base = max(manifest.compacted_to, manifest.log_start_offset)
-    return compacted(
+    return with_compacted(
         manifest,
         files=[file_of(base, end - 1, version=version, nonce=step)] if base < end else [],
         compacted_to=Offset(end),
@@ -81,7 +79,7 @@ def test_a_superseded_version_is_told_with_its_writer() -> None:
 
 
 def test_the_log_start_may_lie_above_what_was_compacted_and_compaction_goes_on_from_there() -> None:
-    raised = log_start_raised(compacted_to(10), Offset(25), writer=writer_of(2), now_ms=5)
+    raised = with_log_start(compacted_to(10), Offset(25), writer=writer_of(2), now_ms=5)
     assert (raised.files, raised.compacted_to, raised.log_start_offset) == ((), 10, 25)
     assert [retired.at_ms for retired in raised.retired] == [5]
     beyond = compacted_to(40, before=raised)
@@ -93,7 +91,7 @@ def test_the_log_start_may_lie_above_what_was_compacted_and_compaction_goes_on_f
 def test_an_epoch_is_forgotten_once_its_records_are_gone_but_not_where_the_next_one_begins() -> None:
     manifest = compacted_to(30, epochs=[(1, 0), (4, 10), (6, 20)])
     for log_start_offset, left in ((9, [1, 4, 6]), (10, [4, 6]), (29, [6]), (30, [6]), (99, [6])):
-        raised = log_start_raised(manifest, Offset(log_start_offset), writer=writer_of(1), now_ms=0)
+        raised = with_log_start(manifest, Offset(log_start_offset), writer=writer_of(1), now_ms=0)
         assert [epoch.leader_epoch for epoch in raised.epochs] == left
 
 
@@ -109,7 +107,7 @@ def test_what_would_contradict_the_version_before_is_refused() -> None:
     names = [file.name for file in manifest.files]
 
     def files(*new: HistoryFile, to: int) -> Manifest:
-        return compacted(manifest, files=new, compacted_to=Offset(to), **nothing, **how)  # type: ignore[arg-type]
+        return with_compacted(manifest, files=new, compacted_to=Offset(to), **nothing, **how)  # type: ignore[arg-type]
 
     with pytest.raises(ValueError, match="reached already"):
         files(to=20)
@@ -118,8 +116,8 @@ def test_what_would_contradict_the_version_before_is_refused() -> None:
     with pytest.raises(ValueError, match="contradict itself"):
         files(file_of(20, 30), to=30)
     with pytest.raises(ValueError, match="not all there"):
-        replaced(manifest, old={"another"}, new=(), cause="merge", **how)  # type: ignore[arg-type]
+        with_replaced(manifest, old={"another"}, new=(), cause="merge", **how)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="between 0 and 9"):
-        replaced(manifest, old={names[0]}, new=[file_of(0, 10)], cause="merge", **how)  # type: ignore[arg-type]
+        with_replaced(manifest, old={names[0]}, new=[file_of(0, 10)], cause="merge", **how)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="starts at 0 already"):
-        log_start_raised(manifest, Offset(0), **how)  # type: ignore[arg-type]
+        with_log_start(manifest, Offset(0), **how)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from metadata.errors import Corrupt, Denied, OutcomeUnknown, Unavailable
 from metadata.model import Offset
 from segments.bucket.layout import deleted_topic_key, history_file_key, manifest_key, topic_mirror_key
 from segments.history.manifest import Manifest, Superseded, encode_manifest
-from segments.history.manifest_edits import collected
+from segments.history.manifest_edits import with_collected
 from segments.history.manifest_store import LISTED_TOGETHER, commit_manifest, newest_manifest, newest_manifests
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.faulty_store import STORMY, FaultyStore
@@ -156,7 +156,7 @@ def test_who_wakes_after_its_version_was_made_superseded_and_deleted_is_told_tha
     plant(store, third)  # versions 1 and 2 were deleted, and are still called superseded
     assert not run(commit_manifest(store, TOPIC, compacted_to(15, writer=9)))
     assert not run(commit_manifest(store, TOPIC, compacted_to(15, before=FIRST, writer=9)))
-    forgotten = collected(third, versions=[1, 2], writer=writer_of(4), now_ms=TIMESTAMP_MS)
+    forgotten = with_collected(third, versions=[1, 2], writer=writer_of(4), now_ms=TIMESTAMP_MS)
     plant(store, forgotten)
     store.remove(KEY)
     assert not run(commit_manifest(store, TOPIC, compacted_to(15, writer=9)))

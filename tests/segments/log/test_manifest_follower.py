@@ -13,7 +13,7 @@ from metadata.errors import InvalidArgument, NoLeader, OutcomeUnknown, OutOfRang
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.bucket.layout import manifest_key, segment_key
 from segments.history.manifest import Manifest
-from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_edits import with_log_start
 from segments.history.manifest_store import newest_manifest
 from segments.log.session_log import SessionLog
 from segments.recovery.recover import recover
@@ -54,7 +54,7 @@ def test_a_newer_manifest_raises_the_log_start_and_forgets_the_runs_that_it_has_
         async with leading(store := ScriptedStore()) as log:
             await with_records(log)
             first = compacted_to(2)
-            second = log_start_raised(compacted_to(4, before=first), Offset(1), writer=writer_of(2), now_ms=0)
+            second = with_log_start(compacted_to(4, before=first), Offset(1), writer=writer_of(2), now_ms=0)
             assert log.manifests.version(ORDERS) == 0
             assert log.manifests.adopt(second)
             assert not log.manifests.adopt(first)
@@ -76,7 +76,7 @@ def test_a_manifest_of_records_whose_commit_is_not_known_here_yet_counts_once_it
             store.script("create", segment_key(SESSION.id, log.writer.committed_to), slow(0, 5))
             producing = asyncio.ensure_future(produce(log))
             await asyncio.sleep(1)
-            manifest = log_start_raised(compacted_to(3), Offset(3), writer=writer_of(1), now_ms=0)
+            manifest = with_log_start(compacted_to(3), Offset(3), writer=writer_of(1), now_ms=0)
             assert log.manifests.adopt(manifest)
             assert log.partitions.bounds(ORDERS)[:2] == (2, 2), "the log start never passes the high watermark"
             await producing
@@ -229,7 +229,7 @@ def test_what_was_deleted_before_is_told_only_by_who_leads_still() -> None:
             await with_records(log)
             found = await next_leader(store)
             assert found.log(LeaderEpoch(9)).bounds.log_start_offset == 0
-            assert log.manifests.adopt(log_start_raised(compacted_to(4), Offset(3), writer=writer_of(2), now_ms=0))
+            assert log.manifests.adopt(with_log_start(compacted_to(4), Offset(3), writer=writer_of(2), now_ms=0))
             with pytest.raises(SessionFenced):
                 await log.manifests.delete_records(ORDERS, 2)
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.object_store.s3 import WRITE_BYTES_MIN, S3Body
+from segments.object_store.s3 import WRITE_BYTES_MIN, VectoredBody
 
 sizes = st.one_of(st.integers(0, 100), st.integers(WRITE_BYTES_MIN - 2, WRITE_BYTES_MIN + 2), st.integers(0, 3 * WRITE_BYTES_MIN))
 
@@ -22,7 +22,7 @@ class Writer:
         self.written.append(part)
 
 
-def written(body: S3Body) -> list[Any]:
+def written(body: VectoredBody) -> list[Any]:
     writer = Writer()
     asyncio.run(body.write_with_length(writer, None))  # type: ignore[arg-type]
     return writer.written
@@ -31,7 +31,7 @@ def written(body: S3Body) -> list[Any]:
 @given(st.lists(sizes, max_size=30))
 def test_all_bytes_are_written_in_order_and_small_buffers_together(lengths: list[int]) -> None:
     buffers = [bytes([number % 256]) * length for number, length in enumerate(lengths)]
-    body = S3Body(buffers)
+    body = VectoredBody(buffers)
     parts = written(body)
     assert b"".join(parts) == b"".join(buffers)
     assert body.size == body.bytes_count == sum(lengths)
@@ -40,11 +40,11 @@ def test_all_bytes_are_written_in_order_and_small_buffers_together(lengths: list
 
 def test_large_buffers_are_passed_on_without_a_copy() -> None:
     large = memoryview(bytearray(WRITE_BYTES_MIN))
-    assert any(part is large for part in written(S3Body([b"head", large, b"tail"])))
+    assert any(part is large for part in written(VectoredBody([b"head", large, b"tail"])))
 
 
 def test_a_body_that_was_begun_is_not_sent_again_behind_our_back() -> None:
-    body = S3Body([])
+    body = VectoredBody([])
     assert not body.consumed
     written(body)
     assert body.consumed

@@ -13,7 +13,7 @@ from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import claim_key, manifest_key, segment_key, trimmed_key
 from segments.history.manifest import Manifest, no_manifest
-from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_edits import with_log_start
 from segments.object_store.interface import ListPage, Tail
 from segments.partition.leader_partitions import LeaderPartition
 from segments.recovery.footer_cache import FooterCache
@@ -97,7 +97,7 @@ def test_the_log_starts_where_the_manifest_says_also_above_what_was_compacted(co
     bucket = Compacted()
     manifest = bucket.compact(compacted) if compacted else None
     if start:
-        plant(bucket, log_start_raised(manifest or no_manifest(ORDERS), Offset(start), writer=writer_of(3), now_ms=0))
+        plant(bucket, with_log_start(manifest or no_manifest(ORDERS), Offset(start), writer=writer_of(3), now_ms=0))
     if trimmed:
         bucket.trim(max(compacted, start))
     found = bucket.recover()

@@ -11,7 +11,7 @@ import pytest
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import Offset, TopicId
 from segments.history.manifest import KeyPass
-from segments.history.manifest_edits import keys_compacted
+from segments.history.manifest_edits import with_key_passes
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.directory import DirectoryObjectStore
 from segments.records import columns as records_columns
@@ -198,7 +198,7 @@ async def _note_a_key_pass(bucket: Bucket, end_offset: int) -> None:
     store = await DirectoryObjectStore.open(bucket.root)
     held = await newest_manifest(store, "orders", ORDERS)
     assert held is not None
-    passed = keys_compacted(held, passes=(KeyPass(Offset(end_offset), 0, 0),), writer="0" * 32, now_ms=0)
+    passed = with_key_passes(held, passes=(KeyPass(Offset(end_offset), 0, 0),), writer="0" * 32, now_ms=0)
     assert await commit_manifest(store, "orders", passed)
     await store.close()
 

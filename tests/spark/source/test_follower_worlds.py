@@ -21,7 +21,7 @@ import pytest
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import claim_key, segment_key, trimmed_key
 from segments.history.manifest import EpochStart, Manifest, no_manifest
-from segments.history.manifest_edits import compacted
+from segments.history.manifest_edits import with_compacted
 from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.memory import MemoryObjectStore
 from segments.records.batch import parse_whole, stamp
@@ -176,7 +176,7 @@ class World:
         for run in self.runs:
             if run.base >= before.compacted_to and run.end <= upto and run.epoch > known:
                 begun.setdefault(run.epoch, run.base)
-        following = compacted(
+        following = with_compacted(
             before,
             files=[],
             compacted_to=Offset(upto),

@@ -63,6 +63,8 @@ class Broker:
     start_process: Callable[..., subprocess.Popen[Any]] = subprocess.Popen
     process: subprocess.Popen[bytes] | None = None
     ends_by_order: bool = field(default=False)
+    # HOST:PORT for Kafka clients; empty: the broker does not listen for them.
+    kafka_address: str = ""
 
     @property
     def http_url(self) -> str:
@@ -89,13 +91,14 @@ class Broker:
             "broker-id": self.broker_id,
             "http": f"127.0.0.1:{self.http_port}",
             "grpc": f"127.0.0.1:{self.grpc_port}",
+            "kafka": self.kafka_address,
             "data-dir": str(self.directory / self.broker_id),
             "session-timeout-ms": f"{SESSION_TIMEOUT_S * 1000:g}",
             "linger-ms": "100",
             "output": "ndjson",
             **COMPACTION,
         }
-        flags = [word for name, value in arguments.items() for word in (f"--{name}", value)]
+        flags = [word for name, value in arguments.items() if value for word in (f"--{name}", value)]
         self.ends_by_order = False
         with self._told.open("wb") as told, self.log.open("ab") as log:
             self.process = self.start_process(
@@ -169,6 +172,11 @@ class Cluster:
         return {broker.broker_id: broker.http_url for broker in self.brokers}
 
     @property
+    def kafka_bootstrap(self) -> str:
+        """The `bootstrap.servers` of Kafka clients."""
+        return ",".join(broker.kafka_address for broker in self.brokers)
+
+    @property
     def bucket_url(self) -> str:
         """With nothing between."""
         return _bucket_url(self.bucket, self.s3.endpoint_url)
@@ -214,6 +222,7 @@ async def running_cluster(
             to_s3 = await parts.enter_async_context(tcp_proxy(s3_port))
             url = _bucket_url(bucket, f"http://127.0.0.1:{to_s3.port}")
             broker = Broker(broker_id, free_port(), free_port(), to_etcd, to_s3, url, directory, environment, program)
+            broker.kafka_address = f"127.0.0.1:{free_port()}"
             parts.callback(broker.kill)
             brokers.append(broker)
         for broker in brokers:

@@ -16,9 +16,10 @@ from pathlib import Path
 import aiohttp
 
 from segments.object_store.s3 import S3Store
-from tests.chaos import group_http_members, group_members
+from tests.chaos import group_http_members, group_kafka_members, group_members
 from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
 from tests.chaos.group_http_members import GroupWatcher, HttpMember
+from tests.chaos.group_kafka_members import KafkaMember
 from tests.chaos.group_members import SdkMember
 from tests.chaos.history import Healed, History, Leaders, OnBucket, Placed, Polled, Served, Topics, Unexpected
 from tests.chaos.http_workload import (
@@ -35,6 +36,7 @@ from tests.chaos.http_workload import (
     StreamReader,
     http_session,
 )
+from tests.chaos.kafka_workload import KafkaProducer, KafkaReader
 from tests.chaos.nemesis import torment
 from tests.chaos.topic_workload import NAME as TOPIC_CHANGER
 from tests.chaos.topic_workload import PASSING, TopicChanger
@@ -47,6 +49,9 @@ from tidelog.client import connect
 QUIET_S = 90.0
 # Of each producer.
 SDK_RECORDS_PER_SECOND, HTTP_REQUESTS_PER_SECOND = 40.0, 15.0
+KAFKA_RECORDS_PER_SECOND = 40.0
+# How the consumers of Kafka divide the partitions of their group: eagerly, or in steps. Drawn from the seed.
+KAFKA_ASSIGNORS = ("range", "cooperative-sticky")
 # The second SDK reader makes a new connection after so many.
 RECONNECT_AFTER_CHUNKS = 100
 # Beyond that, for each second of the run: whatever was written is read again, in segments as small as they were written.
@@ -54,7 +59,7 @@ READS_AGAIN_S = 0.5
 VERIFY_TIMEOUT_S = 300.0
 POLL_S = 0.05
 
-Reader = SdkReader | HttpReader | StreamReader
+Reader = SdkReader | HttpReader | StreamReader | KafkaReader
 
 
 async def run_chaos(
@@ -92,7 +97,7 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
         readers = _readers(cluster, doors, session, seed)
         reading = [life.create_task(reader.run(), name=reader.name) for reader in readers]
         enough = asyncio.Event()
-        groups = group_members.GROUP, group_http_members.GROUP
+        groups = group_members.GROUP, group_http_members.GROUP, group_kafka_members.GROUP
         watcher = GroupWatcher(groups, cluster.urls, session, history, seed=seed)
         in_groups = [*_members(cluster, session, seed, enough), watcher]
         reading += [life.create_task(one.run(), name=one.name) for one in in_groups]
@@ -128,23 +133,32 @@ def _readers(cluster: Cluster, doors: HttpDoors, session: aiohttp.ClientSession,
         HttpReader("http-reader", doors, history),
         EventReader("http-events", cluster.urls, session, history, seed=seed),
         LineReader("http-lines", cluster.urls, session, history, seed=seed + 1),
+        KafkaReader("kafka-reader", cluster.kafka_bootstrap, history),
     ]
 
 
-def _members(cluster: Cluster, session: aiohttp.ClientSession, seed: int, enough: asyncio.Event) -> list[SdkMember | HttpMember]:
-    """Of two groups."""
+def _members(
+    cluster: Cluster, session: aiohttp.ClientSession, seed: int, enough: asyncio.Event
+) -> list[SdkMember | HttpMember | KafkaMember]:
+    """Of three groups."""
     addresses, history = tuple(cluster.urls.values()), cluster.history
+    bootstrap, assignor = cluster.kafka_bootstrap, KAFKA_ASSIGNORS[seed % len(KAFKA_ASSIGNORS)]
     return [
         *(SdkMember(f"sdk-member-{n}", addresses, history, seed=seed + n, enough=enough) for n in range(group_members.MEMBERS)),
         *(
             HttpMember(f"http-member-{n}", cluster.urls, session, history, seed=seed + n, enough=enough)
             for n in range(group_http_members.MEMBERS)
         ),
+        *(
+            KafkaMember(f"kafka-member-{n}", bootstrap, history, seed=seed + n, enough=enough, assignor=assignor)
+            for n in range(group_kafka_members.MEMBERS)
+        ),
     ]
 
 
-def _producers(cluster: Cluster, doors: HttpDoors, seed: int) -> list[SdkProducer | HttpProducer]:
+def _producers(cluster: Cluster, doors: HttpDoors, seed: int) -> list[SdkProducer | HttpProducer | KafkaProducer]:
     addresses, history, often = tuple(cluster.urls.values()), cluster.history, HTTP_REQUESTS_PER_SECOND
+    bootstrap, steadily = cluster.kafka_bootstrap, KAFKA_RECORDS_PER_SECOND
     return [
         SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=SDK_RECORDS_PER_SECOND),
         SdkProducer("sdk", addresses, history, keyed=False, per_second=SDK_RECORDS_PER_SECOND),
@@ -153,6 +167,8 @@ def _producers(cluster: Cluster, doors: HttpDoors, seed: int) -> list[SdkProduce
         SequencedProducer("http-sequence", doors, history, seed=seed + 2, per_second=often),
         SpreadProducer("http-spread", doors, history, seed=seed + 3, per_second=often),
         KeylessProducer("http-keyless", doors, history, seed=seed + 4, per_second=often),
+        KafkaProducer("kafka-keyed", bootstrap, history, keyed=True, per_second=steadily),
+        KafkaProducer("kafka", bootstrap, history, keyed=False, per_second=steadily, compression="lz4"),
     ]
 
 

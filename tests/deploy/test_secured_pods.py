@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tests.deploy.chart import NAME, NAMESPACE, merged, render
 from tests.deploy.rendered_pod import RenderedPod, on_free_ports
@@ -61,12 +63,32 @@ def test_secured_pods_admit_the_kubelet_and_the_chart_s_own_commands_and_no_stra
         status, body = old.get("/v1/brokers", scheme="https")
         assert status == 401
         assert b"logs-1" not in body
+        if client_auth == "off":
+            _kafka_clients(old, held, tmp_path)
         _helm_test(values | {"tls": values["tls"] | {"clientAuth": client_auth}}, old, tmp_path, held)
         assert old.stop() == 0, old.log
         done = new.run(["tidelog", "cluster", "brokers", "-o", "json"], timeout_s=60)
         assert "logs-1" in done.stdout, done.stderr
         assert "logs-0" not in done.stdout
         assert ADMIN_KEY[-64:] not in old.log + new.log
+
+
+def _kafka_clients(broker: RenderedPod, held: dict[str, dict[str, str]], directory: Path) -> None:
+    """Kafka clients with a key learn at which name of the certificate to connect; others learn nothing."""
+    ca = directory / "ca.crt"
+    ca.write_text(held["tidelog-tls"]["ca.crt"], encoding="ascii")
+    where = {
+        "bootstrap.servers": f"127.0.0.1:{broker.port('kafka')}",
+        "ssl.ca.location": str(ca),
+        "ssl.endpoint.identification.algorithm": "none",  # there is no DNS of Kubernetes here
+    }
+    sasl = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "admin"}
+    known = AdminClient({**where, **sasl, "sasl.password": ADMIN_KEY})
+    brokers = known.list_topics(timeout=60).brokers.values()
+    assert {f"{each.host}:{each.port}" for each in brokers} == {f"{SERVICE}:9092"}
+    for stranger in ({**sasl, "sasl.password": f"tlk_{'0' * 16}_{'cd' * 32}"}, {"security.protocol": "SSL"}):
+        with pytest.raises(KafkaException):
+            AdminClient({**where, **stranger}).list_topics(timeout=3)
 
 
 def _helm_test(values: dict[str, Any], broker: RenderedPod, directory: Path, held: dict[str, dict[str, str]]) -> None:

@@ -216,9 +216,7 @@ def story(kill: Kill, counted: Mapping[str, int], rows: int, by_kafka: KafkaRead
 
 
 def _kafka_line(read: KafkaRead) -> Table:
-    verdict = (
-        f"[bold green]✓ the same {read.rows:,} rows[/], consumed by {read.client}, a stock Kafka client, in {read.took_s:.1f} s."
-    )
+    verdict = f"[bold green]✓ the same {read.rows:,} rows[/], consumed by {read.client}, a stock Kafka client."
     return _sentence("kafka", verdict)
 
 

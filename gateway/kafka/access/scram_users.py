@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.access.authorization import AuthorizedCall
+from gateway.access.authorization import check_cluster
 from gateway.api import BrokerApi
+from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, KafkaRejected, admin_code, cut_text
 from gateway.kafka.protocol.admin_messages import (
@@ -26,7 +27,7 @@ from gateway.kafka.protocol.admin_messages import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from metadata.access.acl import CLUSTER_NAME, check_principal
+from metadata.access.acl import check_principal
 from metadata.access.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -79,11 +80,12 @@ class KafkaScramUsers:
 
     def __init__(self, broker: BrokerApi) -> None:
         self._access = broker.access
+        self._guard = broker.guard
 
     async def describe(self, call: KafkaCall, request: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
         """Answers with the mechanisms and iterations of users; of all users if the request names none."""
         try:
-            _check(call.authorized)
+            check_cluster()
             users = {user.user: user for user in await self._access.scram_users()}
         except TidelogError as error:
             return DescribeUserScramCredentialsResponse(
@@ -99,33 +101,32 @@ class KafkaScramUsers:
         every: tuple[_Change, ...] = (*request.deletions, *request.upsertions)
         for change in every:
             changes.setdefault(change.name, []).append(change)
-        refusal: TidelogError | None = None
         try:
-            _check(call.authorized)
+            check_cluster()
             if len(changes) > CHANGES_MAX:
-                raise InvalidArgument(f"the request names {len(changes)} users; at most {CHANGES_MAX} are taken")
+                with one_change(self._guard, call):
+                    raise InvalidArgument(f"the request names {len(changes)} users; at most {CHANGES_MAX} are taken")
         except TidelogError as error:
-            refusal = error.with_traceback(None)
-        results = [await self._alter_user(name, each, refusal) for name, each in changes.items()]
+            return AlterUserScramCredentialsResponse(results=[_not_altered(name, error) for name in changes])
+        results = [await self._alter_user(call, name, each) for name, each in changes.items()]
         return AlterUserScramCredentialsResponse(results=results)
 
-    async def _alter_user(self, name: str, changes: list[_Change], refusal: TidelogError | None) -> AlterUserScramCredentialsResult:
+    async def _alter_user(self, call: KafkaCall, name: str, changes: list[_Change]) -> AlterUserScramCredentialsResult:
         try:
-            if refusal is not None:
-                raise refusal
-            _check_name(name)
-            mechanisms = [_mechanism(each.mechanism) for each in changes]
-            if len(set(mechanisms)) < len(mechanisms):
-                raise DuplicateScramUser("a mechanism of the user is changed twice")
-            await self._access.alter_scram_user(name, lambda held: _changed(held, changes))
+            with one_change(self._guard, call):
+                check_cluster()
+                _check_name(name)
+                mechanisms = [_mechanism(each.mechanism) for each in changes]
+                if len(set(mechanisms)) < len(mechanisms):
+                    raise DuplicateScramUser("a mechanism of the user is changed twice")
+                await self._access.alter_scram_user(name, lambda held: _changed(held, changes))
         except TidelogError as error:
-            return AlterUserScramCredentialsResult(user=name, error_code=admin_code(error), error_message=cut_text(error.message))
+            return _not_altered(name, error)
         return AlterUserScramCredentialsResult(user=name, error_code=ErrorCode.NONE, error_message=None)
 
 
-def _check(authorized: AuthorizedCall | None) -> None:
-    if authorized is not None:
-        authorized.check("cluster", CLUSTER_NAME)
+def _not_altered(name: str, error: TidelogError) -> AlterUserScramCredentialsResult:
+    return AlterUserScramCredentialsResult(user=name, error_code=admin_code(error), error_message=cut_text(error.message))
 
 
 def _check_name(name: str) -> None:

@@ -95,6 +95,8 @@ def test_users_are_made_described_changed_and_deleted(tmp_path: Path) -> None:
             assert await alice.is_closed()
         lines = [line for line in await guarded.audited() if line["call"] == "AlterUserScramCredentials"]
         assert {(line["listener"], line["principal"]) for line in lines} == {("kafka", "admin")}
+        refused = ["UNACCEPTABLE_CREDENTIAL"] * 3 + ["DUPLICATE_SCRAM_USER", "UNSUPPORTED_SASL_MECHANISM", "UNKNOWN_SCRAM_USER"]
+        assert [line["outcome"] for line in lines] == ["ok", "ok", *refused, "ok"]
 
     with_kafka(tmp_path, scenario)
 

@@ -235,6 +235,8 @@ class GroupRouter:
     def _cancel_outdated_calls(self) -> None:
         overtaken_s = asyncio.get_running_loop().time() + OVERTAKEN_S
         for forwarded in self._forwarded:
+            if forwarded.end.expired():  # its task has not seen it yet, and a timeout that has expired can't be moved
+                continue
             if self._coordinators.id_of(forwarded.group) == forwarded.broker_id:
                 forwarded.end.reschedule(None)
             elif forwarded.end.when() is None:

@@ -21,7 +21,7 @@ from gateway.net.tls.settings import TlsSettings
 from tests.gateway.kafka.test_plain import SASL_AUTHENTICATION_FAILED, logged_in
 from tests.kit.certificates import make_certificates
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, guarded
-from tests.kit.gateway.kafka_socket import KafkaSocket, kafka_socket
+from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller
 from tests.kit.gateway.small_broker import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def token(issuer: str, principal: str = "billing", *, lasts_s: float = 600.0) ->
     return jwt.encode(claims, KEY, algorithm="RS256", headers={"kid": "one"})
 
 
-async def by_token(client: KafkaSocket, text: str, authorization_id: str = "") -> Any:
+async def by_token(client: KafkaCaller, text: str, authorization_id: str = "") -> Any:
     handshake = await client.ask("SaslHandshake", 1, mechanism="OAUTHBEARER")
     assert handshake.error_code == 0, handshake.mechanisms
     asked = f"a={authorization_id}" if authorization_id else ""
@@ -69,13 +69,13 @@ async def by_token(client: KafkaSocket, text: str, authorization_id: str = "") -
 def test_a_token_lets_its_principal_in_until_it_expires(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with provider() as issuer, guarded(tmp_path, kafka="127.0.0.1:0", oidc_issuer=issuer, oidc_audience=AUDIENCE) as one:
-            async with kafka_socket(one.broker) as client:
+            async with kafka_caller(one.broker) as client:
                 for _ in range(2):
                     answer = await by_token(client, token(issuer), authorization_id="billing")
                     assert answer.error_code == 0
                     assert 600_000 < answer.session_lifetime_ms <= 630_000, "the token's end, and the leeway of clocks"
                     assert (await client.ask("Metadata", 12, topics=[])).brokers
-            async with kafka_socket(one.broker) as client:
+            async with kafka_caller(one.broker) as client:
                 answer = await by_token(client, token(issuer, lasts_s=-28))
                 assert 0 < answer.session_lifetime_ms <= 2_000
                 await asyncio.sleep(answer.session_lifetime_ms / 1000 + 0.05)
@@ -95,7 +95,7 @@ def test_a_wrong_token_gets_a_challenge_and_then_the_failure(tmp_path: Path) -> 
                 (right, "root"),
                 (right + "\x01auth=Bearer other", ""),
             ):
-                async with kafka_socket(one.broker) as client:
+                async with kafka_caller(one.broker) as client:
                     challenge = await by_token(client, text, authorization_id)
                     assert challenge.error_code == 0
                     assert json.loads(challenge.auth_bytes) == {"status": "invalid_token"}
@@ -118,14 +118,14 @@ def test_a_certificate_names_the_principal_and_sasl_may_name_another(tmp_path: P
 
     async def scenario() -> None:
         async with guarded(tmp_path, kafka="127.0.0.1:0", tls=tls) as one:
-            async with kafka_socket(one.broker, context(shown=True)) as client:
+            async with kafka_caller(one.broker, tls=context(shown=True)) as client:
                 assert (await client.ask("Metadata", 12, topics=[])).brokers
                 [connection] = one.broker._kafka.requests.open  # type: ignore[union-attr]
                 assert connection.authenticated is not None
                 assert (connection.authenticated.principal, connection.authenticated.credential) == ("billing", "certificate")
                 assert (await logged_in(client, ADMIN_KEY)).error_code == 0
                 assert connection.authenticated.principal == "admin"
-            async with kafka_socket(one.broker, context(shown=False)) as client:
+            async with kafka_caller(one.broker, tls=context(shown=False)) as client:
                 client.send("Metadata", 12, topics=[])
                 assert await client.is_closed()
 

@@ -14,7 +14,7 @@ from gateway.kafka.access.authentication import FAILURE_DELAY_S, FAILURE_TEXT
 from gateway.kafka.protocol.hot_messages import MetadataRequestTopic
 from gateway.settings import GatewaySettings
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, serve
-from tests.kit.gateway.kafka_socket import KafkaSocket, kafka_socket
+from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller
 
 pytestmark = pytest.mark.slow
 ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM, SASL_AUTHENTICATION_FAILED = 34, 33, 58
@@ -29,7 +29,7 @@ def plain(password: str, username: str = "app", authorization_id: str = "") -> b
     return f"{authorization_id}\0{username}\0{password}".encode()
 
 
-async def logged_in(client: KafkaSocket, password: str, version: int = 2) -> Any:
+async def logged_in(client: KafkaCaller, password: str, version: int = 2) -> Any:
     handshake = await client.ask("SaslHandshake", 1, mechanism="PLAIN")
     assert handshake.error_code == 0
     return await client.ask("SaslAuthenticate", version, auth_bytes=plain(password))
@@ -38,7 +38,7 @@ async def logged_in(client: KafkaSocket, password: str, version: int = 2) -> Any
 def test_a_key_lets_its_client_in_and_the_handshake_lists_the_mechanisms(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
         key = await guarded.key("billing")
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             assert (await client.ask("ApiVersions", 3, client_software_name="t", client_software_version="1")).error_code == 0
             handshake = await client.ask("SaslHandshake", 1, mechanism="PLAIN")
             assert "PLAIN" in handshake.mechanisms
@@ -53,7 +53,7 @@ def test_a_key_lets_its_client_in_and_the_handshake_lists_the_mechanisms(tmp_pat
 def test_each_version_of_authenticate_works_with_the_id_of_the_key_as_username(tmp_path: Path, version: int) -> None:
     async def scenario(guarded: Guarded) -> None:
         _, key_id, secret = (await guarded.key("billing")).split("_")
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await client.ask("SaslHandshake", 1, mechanism="PLAIN")
             answer = await client.ask("SaslAuthenticate", version, auth_bytes=plain(secret, username=key_id))
             assert answer.error_code == 0
@@ -63,7 +63,7 @@ def test_each_version_of_authenticate_works_with_the_id_of_the_key_as_username(t
 
 def test_bare_tokens_follow_a_handshake_of_version_0(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await client.ask("SaslHandshake", 0, mechanism="PLAIN")
             client.send_frame(plain(ADMIN_KEY))
             assert await client.receive_frame() == b""
@@ -74,7 +74,7 @@ def test_bare_tokens_follow_a_handshake_of_version_0(tmp_path: Path) -> None:
 
 def test_a_wrong_bare_token_closes_the_connection(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await client.ask("SaslHandshake", 0, mechanism="PLAIN")
             client.send_frame(plain("wrong"))
             assert await client.is_closed()
@@ -84,13 +84,13 @@ def test_a_wrong_bare_token_closes_the_connection(tmp_path: Path) -> None:
 
 def test_a_client_may_send_its_next_requests_before_the_answers(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             client.send("SaslHandshake", 1, mechanism="PLAIN")
             client.send("SaslAuthenticate", 2, auth_bytes=plain(ADMIN_KEY))
             client.send("Metadata", 12, topics=[])
-            assert (await client.receive("SaslHandshake", 1)).error_code == 0
-            assert (await client.receive("SaslAuthenticate", 2)).error_code == 0
-            assert (await client.receive("Metadata", 12)).brokers
+            assert (await client.answer("SaslHandshake", 1)).error_code == 0
+            assert (await client.answer("SaslAuthenticate", 2)).error_code == 0
+            assert (await client.answer("Metadata", 12)).brokers
 
     with_kafka(tmp_path, scenario)
 
@@ -114,7 +114,7 @@ def test_whatever_is_wrong_has_the_same_answer_late_and_then_the_connection_ends
     async def scenario(guarded: Guarded) -> None:
         loop = asyncio.get_running_loop()
         for name, token in WRONG.items():
-            async with kafka_socket(guarded.broker) as client:
+            async with kafka_caller(guarded.broker) as client:
                 await client.ask("SaslHandshake", 1, mechanism="PLAIN")
                 began_s = loop.time()
                 answer = await client.ask("SaslAuthenticate", 2, auth_bytes=token)
@@ -132,10 +132,10 @@ def test_whatever_is_wrong_has_the_same_answer_late_and_then_the_connection_ends
 def test_failures_of_many_clients_wait_at_the_same_time(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
         async def fails() -> None:
-            async with kafka_socket(guarded.broker) as client:
+            async with kafka_caller(guarded.broker) as client:
                 assert (await logged_in(client, "wrong")).error_code == SASL_AUTHENTICATION_FAILED
 
-        async with kafka_socket(guarded.broker) as other:
+        async with kafka_caller(guarded.broker) as other:
             await logged_in(other, ADMIN_KEY)
             began_s = asyncio.get_running_loop().time()
             async with asyncio.TaskGroup() as clients:
@@ -149,10 +149,10 @@ def test_failures_of_many_clients_wait_at_the_same_time(tmp_path: Path) -> None:
 
 def test_any_other_request_before_authentication_closes_the_connection(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             client.send("Metadata", 12, topics=[])
             assert await client.is_closed()
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await client.ask("SaslHandshake", 1, mechanism="PLAIN")
             client.send("Metadata", 12, topics=[])
             assert await client.is_closed()
@@ -166,11 +166,11 @@ def test_any_other_request_before_authentication_closes_the_connection(tmp_path:
 
 def test_messages_in_a_wrong_order_are_refused(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             answer = await client.ask("SaslAuthenticate", 2, auth_bytes=plain(ADMIN_KEY))
             assert answer.error_code == ILLEGAL_SASL_STATE
             assert await client.is_closed()
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await client.ask("SaslHandshake", 1, mechanism="PLAIN")
             assert (await client.ask("SaslHandshake", 1, mechanism="PLAIN")).error_code == ILLEGAL_SASL_STATE
             assert await client.is_closed()
@@ -180,7 +180,7 @@ def test_messages_in_a_wrong_order_are_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_mechanism_is_refused_with_the_list_of_those_there_are(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             answer = await client.ask("SaslHandshake", 1, mechanism="GSSAPI")
             assert answer.error_code == UNSUPPORTED_SASL_MECHANISM
             assert "PLAIN" in answer.mechanisms
@@ -191,8 +191,8 @@ def test_an_unknown_mechanism_is_refused_with_the_list_of_those_there_are(tmp_pa
 
 def test_a_stranger_sends_short_frames_only(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
-            client.writer.write(struct.pack(">ihh", 1 << 20, 36, 2))
+        async with kafka_caller(guarded.broker) as client:
+            client.send_bytes(struct.pack(">ihh", 1 << 20, 36, 2))
             assert await client.is_closed()
 
     with_kafka(tmp_path, scenario)
@@ -201,7 +201,7 @@ def test_a_stranger_sends_short_frames_only(tmp_path: Path) -> None:
 def test_a_client_authenticates_again_as_the_same_principal_only(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
         first, second = await guarded.key("billing"), await guarded.key("billing")
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             for key in (first, second):
                 assert (await logged_in(client, key)).error_code == 0
                 assert (await client.ask("Metadata", 12, topics=[])).brokers
@@ -214,7 +214,7 @@ def test_a_client_authenticates_again_as_the_same_principal_only(tmp_path: Path)
 
 def test_a_session_has_an_end_and_requests_after_it_close_the_connection(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             assert (await logged_in(client, ADMIN_KEY)).session_lifetime_ms == 300
             assert (await client.ask("Metadata", 12, topics=[])).brokers
             await asyncio.sleep(0.35)
@@ -230,7 +230,7 @@ def test_a_session_has_an_end_and_requests_after_it_close_the_connection(tmp_pat
 def test_a_key_that_was_revoked_ends_its_connection_at_the_next_request(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
         key = await guarded.key("billing")
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await logged_in(client, key)
             assert (await client.ask("Metadata", 12, topics=[])).brokers
             await guarded.as_admin("DELETE", f"/v1/keys/{key.split('_')[1]}")
@@ -246,7 +246,7 @@ def test_rights_are_those_of_the_principal(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
         await guarded.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
         key = await guarded.key("billing")
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await logged_in(client, key)
             topics = [_metadata_topic("orders")]
             [topic] = (await client.ask("Metadata", 12, topics=topics)).topics

@@ -16,7 +16,7 @@ from metadata.access.scram import MECHANISMS, ScramMechanism
 from tests.gateway.kafka.test_plain import SASL_AUTHENTICATION_FAILED, TOPIC_AUTHORIZATION_FAILED, logged_in, with_kafka
 from tests.gateway.kafka.test_scram import client_final
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded
-from tests.kit.gateway.kafka_socket import KafkaSocket, kafka_socket
+from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller
 
 pytestmark = pytest.mark.slow
 CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_SASL_MECHANISM = 31, 33
@@ -24,7 +24,7 @@ RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE, UNACCEPTABLE_CREDENTIAL = 91, 92, 93
 SALT = bytes(range(24))
 
 
-async def by_scram(client: KafkaSocket, mechanism: str, user: str, password: str) -> Any:
+async def by_scram(client: KafkaCaller, mechanism: str, user: str, password: str) -> Any:
     """Returns the last answer of the exchange."""
     assert (await client.ask("SaslHandshake", 1, mechanism=mechanism)).error_code == 0
     first = f"n,,n={user},r=fyko".encode()
@@ -44,16 +44,16 @@ def test_an_api_key_is_the_password_of_its_id(tmp_path: Path, mechanism: str) ->
     async def scenario(guarded: Guarded) -> None:
         key = await guarded.key("billing")
         key_id = key.split("_")[1]
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             assert (await by_scram(client, mechanism, key_id, key)).auth_bytes.startswith(b"v=")
             assert (await client.ask("Metadata", 12, topics=[])).brokers
         for user, password in ((key_id, key[:-1]), ("nobody", key), ("ad" * 8, ADMIN_KEY)):
-            async with kafka_socket(guarded.broker) as client:
+            async with kafka_caller(guarded.broker) as client:
                 answer = await by_scram(client, mechanism, user, password)
                 assert (answer.error_code, answer.error_message) == (SASL_AUTHENTICATION_FAILED, FAILURE_TEXT)
                 assert await client.is_closed()
         await guarded.as_admin("DELETE", f"/v1/keys/{key_id}")
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             assert (await by_scram(client, mechanism, key_id, key)).error_code == SASL_AUTHENTICATION_FAILED
 
     with_kafka(tmp_path, scenario)
@@ -68,7 +68,7 @@ def test_users_are_made_described_changed_and_deleted(tmp_path: Path) -> None:
             answer = await admin.ask("AlterUserScramCredentials", 0, **request)
             return [each.error_code for each in answer.results]
 
-        async with kafka_socket(guarded.broker) as admin, kafka_socket(guarded.broker) as alice:
+        async with kafka_caller(guarded.broker) as admin, kafka_caller(guarded.broker) as alice:
             await logged_in(admin, ADMIN_KEY)
             assert await alter(upsertion("alice", sha_256, "wonder", 8192), upsertion("bob", sha_512, "builder")) == [0, 0]
             assert (await by_scram(alice, "SCRAM-SHA-256", "alice", "wonder")).error_code == 0
@@ -103,7 +103,7 @@ def test_users_are_made_described_changed_and_deleted(tmp_path: Path) -> None:
 
 def test_only_administrators_change_and_describe_users(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await logged_in(client, await guarded.key("billing"))
             made = upsertion("alice", MECHANISMS["SCRAM-SHA-256"], "wonder")
             answer = await client.ask("AlterUserScramCredentials", 0, deletions=[], upsertions=[made])
@@ -114,7 +114,7 @@ def test_only_administrators_change_and_describe_users(tmp_path: Path) -> None:
     with_kafka(tmp_path, scenario)
 
 
-async def a_reader(guarded: Guarded, client: KafkaSocket) -> tuple[str, str]:
+async def a_reader(guarded: Guarded, client: KafkaCaller) -> tuple[str, str]:
     """Begins a long poll of a minute. Returns the id of the reader's key, and of the ACL that lets it read."""
     await guarded.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
     key = await guarded.key("reader")
@@ -133,7 +133,7 @@ async def a_reader(guarded: Guarded, client: KafkaSocket) -> tuple[str, str]:
 
 def test_a_key_that_is_revoked_ends_its_long_polls_at_once(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             key_id, _ = await a_reader(guarded, client)
             await guarded.as_admin("DELETE", f"/v1/keys/{key_id}")
             assert await client.is_closed()
@@ -143,10 +143,10 @@ def test_a_key_that_is_revoked_ends_its_long_polls_at_once(tmp_path: Path) -> No
 
 def test_a_long_poll_whose_right_was_taken_back_says_so_and_its_connection_goes_on(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             _, acl_id = await a_reader(guarded, client)
             await guarded.as_admin("DELETE", f"/v1/acls/{acl_id}")
-            answer = await client.receive("Fetch", 12)
+            answer = await client.answer("Fetch", 12)
             assert answer.responses[0].partitions[0].error_code == TOPIC_AUTHORIZATION_FAILED
             assert (await client.ask("Metadata", 12, topics=[])).brokers
 
@@ -157,7 +157,7 @@ def test_requests_beyond_the_quota_hold_the_connection_back(tmp_path: Path) -> N
     async def scenario(guarded: Guarded) -> None:
         key = await guarded.key("busy")
         await guarded.as_admin("POST", "/v1/quotas", json={"principal": "busy", "requests_per_second": 20})
-        async with kafka_socket(guarded.broker) as client:
+        async with kafka_caller(guarded.broker) as client:
             await logged_in(client, key)
             began_s = asyncio.get_running_loop().time()
             waits_ms = [(await client.ask("Metadata", 12, topics=[])).throttle_time_ms for _ in range(40)]

@@ -10,9 +10,8 @@ from typing import Any
 
 import uvloop
 
-from gateway.access.authorization import Principal
 from gateway.access.settings import AccessSettings
-from gateway.broker import Broker, wall_clock_ms
+from gateway.broker import Broker
 from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from gateway.settings import GatewaySettings
 from metadata.access.acl import Acl
@@ -21,7 +20,6 @@ from metadata.topics.topic import Topic
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
 from tests.kit.gateway.kafka_client import KafkaTestClient, kafka_client
 from tests.kit.gateway.small_broker import PATIENCE_S
-from tests.kit.metadata.stores import until
 
 LISTENERS = "direct=127.0.0.1:0,forward=127.0.0.1:0/forward"
 
@@ -66,14 +64,9 @@ def with_admin(
 
 
 async def authenticate(admin: KafkaAdmin, principal: str) -> None:
-    """Makes the open connection of the client one of this principal, as its certificate would."""
-    broker = admin.broker
-    assert broker.guard is not None
-    assert broker._kafka is not None
-    requests = broker._kafka.requests
-    await until(lambda: bool(requests.open))
-    for connection in requests.open:
-        connection.authenticated = Principal(principal, broker.guard.cache, wall_clock_ms, credential="a test")
+    """Authenticates the open connection of the client as this principal, with an API key that is made for it."""
+    made = await admin.broker.access.create_key(principal, expires_at_ms=0, scopes=(), description="a test", validate_only=False)
+    await admin.client.log_in(made.text.reveal())
 
 
 async def allow(admin: KafkaAdmin, principal: str, *rights: tuple[Any, Any, str]) -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from gateway.error_codes import kafka_code
 from metadata.errors import Denied, NotFound, OutcomeUnknown, Rejected, TidelogError, UnknownTopic
+from segments.records.batch import ChecksumMismatch
 
 # Characters of the text of an error in an answer.
 TEXT_CHARACTERS_MAX: Final = 2_000
@@ -24,6 +25,7 @@ class ErrorCode(enum.IntEnum):
     NONE = 0
     UNKNOWN_SERVER_ERROR = -1
     OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
@@ -92,6 +94,13 @@ class UnsupportedCompression(KafkaRejected):
     kafka_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
+class UnsupportedTimestamp(KafkaRejected):
+    """A request asks ListOffsets for a bound that its version does not have."""
+
+    code = "UNSUPPORTED_TIMESTAMP"
+    kafka_code = ErrorCode.UNSUPPORTED_VERSION
+
+
 # Clients of these versions and below do not know KAFKA_STORAGE_ERROR.
 _STORAGE_ERROR_SINCE_PRODUCE = 4
 _STORAGE_ERROR_SINCE_FETCH = 6
@@ -103,6 +112,8 @@ def produce_code(error: TidelogError, version: int, *, by_id: bool = False) -> i
         return error.kafka_code
     if by_id and isinstance(error, UnknownTopic):
         return ErrorCode.UNKNOWN_TOPIC_ID
+    if isinstance(error, ChecksumMismatch):
+        return ErrorCode.CORRUPT_MESSAGE
     code = kafka_code(error, "produce")
     if code == ErrorCode.KAFKA_STORAGE_ERROR and version < _STORAGE_ERROR_SINCE_PRODUCE:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

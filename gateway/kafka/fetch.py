@@ -53,6 +53,8 @@ VERSION_MAX: Final = 17
 BY_ID: Final = 13
 # From this version on a client can be sent to a broker of its rack (KIP-392).
 RACK_SINCE: Final = 11
+# The isolation level of a client that reads aborted records as well, and needs no list of them.
+READ_UNCOMMITTED: Final = 0
 
 Found = FetchResult | TidelogError
 
@@ -103,7 +105,7 @@ class KafkaFetch:
         diverging = await self._diverging(asked, answers, log)
         nodes: dict[int, FetchResponseNodeEndpoint] = {}
         data = [
-            self._data(call, each, answer, diverging.get(at), nodes)
+            self._data(call, request, each, answer, diverging.get(at), nodes)
             for at, (each, answer) in enumerate(zip(asked, answers, strict=True))
         ]
         self._count(answers, asked, began_s=began_s, could_wait=request.max_wait_ms > 0)
@@ -226,6 +228,7 @@ class KafkaFetch:
     def _data(
         self,
         call: KafkaCall,
+        request: FetchRequest,
         asked: _Asked,
         found: Found,
         diverging: EpochEnd | None,
@@ -242,6 +245,8 @@ class KafkaFetch:
             return data
         data.high_watermark = data.last_stable_offset = found.high_watermark
         data.log_start_offset = found.log_start_offset
+        if request.isolation_level == READ_UNCOMMITTED:
+            data.aborted_transactions = None
         if diverging is not None:
             data.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging.leader_epoch, end_offset=diverging.end_offset)
         elif asked.preferred is not None:

@@ -70,6 +70,8 @@ KEYS_SINCE: Final = 4
 GROUPS_SINCE: Final = 8
 # From this version on a member without an id receives one, and joins again with it (KIP-394).
 MEMBER_ID_REQUIRED_SINCE: Final = 4
+# From this version on an answer without a protocol has null in its place, and not an empty string.
+NULL_PROTOCOL_SINCE: Final = 7
 # From this version on topics are named by their ids.
 BY_ID: Final = 10
 _NO_NODE: Final = -1
@@ -144,7 +146,8 @@ class KafkaGroups:
                 joined = await self._broker.groups.join(request.group_id, asked)
         except TidelogError as error:
             member_id = str(error.details.get("member_id", request.member_id))
-            return JoinGroupResponse(error_code=group_code(error), member_id=member_id, protocol_name="")
+            protocol_name = None if call.version >= NULL_PROTOCOL_SINCE else ""
+            return JoinGroupResponse(error_code=group_code(error), member_id=member_id, protocol_name=protocol_name)
         return JoinGroupResponse(
             generation_id=joined.generation,
             protocol_type=joined.protocol_type,

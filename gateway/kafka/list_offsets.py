@@ -16,7 +16,7 @@ from typing import Final
 from gateway.api import BrokerApi
 from gateway.concurrency.bounded_map import map_bounded
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import list_offsets_code
+from gateway.kafka.errors import UnsupportedTimestamp, list_offsets_code
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.protocol.admin_messages import (
     OffsetForLeaderEpochRequest,
@@ -33,7 +33,7 @@ from gateway.kafka.protocol.client_messages import (
 )
 from gateway.routing.log_service import EpochQuestion
 from gateway.topics.names import BOUNDS_WAIT_S, NamedPartition, resolve_partitions
-from metadata.errors import InvalidArgument, NotLeader, TidelogError
+from metadata.errors import NotLeader, TidelogError
 from metadata.model import TopicPartition
 from segments.partition.partition_log import check_epoch
 from segments.read.record_lookup import TimestampedOffset
@@ -46,6 +46,15 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+# The first version of ListOffsets that knows the bound.
+_SINCE: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 _EARLIEST: Final = frozenset({EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD})
 # Partitions of one request that are answered at the same time: another broker may have to be asked for each.
 OFFSETS_MAX: Final = 256
@@ -65,7 +74,7 @@ class KafkaOffsets:
         """Answers each partition with an offset, or with its error."""
         names = [NamedPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
         found = iter(await self._resolved(call, names))
-        asked = [(each, next(found)) for topic in request.topics for each in topic.partitions]
+        asked = [(each, next(found), call.version) for topic in request.topics for each in topic.partitions]
         answers = iter(await map_bounded(lambda each: self._offset(*each), asked, at_once=OFFSETS_MAX))
         return ListOffsetsResponse(
             topics=[
@@ -112,9 +121,13 @@ class KafkaOffsets:
             for at in found
         ]
 
-    async def _offset(self, asked: ListOffsetsPartition, partition: TopicPartition | TidelogError) -> ListOffsetsPartitionResponse:
+    async def _offset(
+        self, asked: ListOffsetsPartition, partition: TopicPartition | TidelogError, version: int
+    ) -> ListOffsetsPartitionResponse:
         answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
         try:
+            if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, version + 1):
+                raise UnsupportedTimestamp(f"version {version} of ListOffsets has no timestamp {asked.timestamp}")
             if isinstance(partition, TidelogError):
                 raise partition
             bounds = await self._broker.cluster_log.bounds(partition)
@@ -139,8 +152,6 @@ class KafkaOffsets:
     async def _lookup(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         if timestamp_ms == MAX_TIMESTAMP:
             return await self._broker.cluster_log.offset_of_max_timestamp(partition)
-        if timestamp_ms < 0:
-            raise InvalidArgument(f"the timestamp {timestamp_ms} has no meaning")
         return await self._broker.cluster_log.offset_for_timestamp(partition, timestamp_ms)
 
 

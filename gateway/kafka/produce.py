@@ -77,6 +77,8 @@ ZSTD_SINCE: Final = 7
 # A compressed batch above this is opened in a thread: a hop costs as much as opening some hundred kilobytes of records.
 THREAD_BYTES: Final = 64 << 10
 THREADS: Final = 2
+# Kafka says nothing of the log beside these errors.
+_START_UNKNOWN: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
 _ACKS: Final = {-1: Acks.ALL, 1: Acks.LEADER, 0: Acks.NONE}
 
 
@@ -388,10 +390,10 @@ class KafkaProduce:
             result.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=row, batch_index_error_message="the record has no key") for row in error.rows
             ]
-        if batch is not None:
+        if batch is not None and result.error_code not in _START_UNKNOWN:
             result.log_start_offset = self._leaders.log_start_offset(batch.topic_partition)
-            if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                self._name_leader(request, result, batch.topic_partition)
+        if batch is not None and result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._name_leader(request, result, batch.topic_partition)
 
     def _name_leader(self, request: _Request, result: PartitionProduceResponse, partition: TopicPartition) -> None:
         """Names the leader, so that the client need not ask for metadata (KIP-951)."""

@@ -480,7 +480,7 @@ SETTINGS: Final[Mapping[str, SettingDefinition]] = {
             inert=True,
         ),
         SettingDefinition(
-            "remote.copy.disable",
+            "remote.log.copy.disable",
             "boolean",
             "false",
             "",

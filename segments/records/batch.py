@@ -59,6 +59,12 @@ _MAX_TIMESTAMP_AT = 35
 _PRODUCED_BITS = CODEC_BITS | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
+class ChecksumMismatch(InvalidRecord):
+    """Refuses a batch whose bytes do not have its CRC-32C: they changed on the way, and the same batch may arrive whole later."""
+
+    default_hint = "Send the batch again. If it is refused again, look at the producer and the network."
+
+
 class KeylessRecords(InvalidRecord):
     """Refuses a batch to a compacted topic, of which records have no key."""
 
@@ -143,13 +149,13 @@ def check_stored(batch: Buffer, *, key: str, start: int) -> BatchHeader:
 
 
 def parse_whole(batch: Buffer) -> BatchHeader:
-    """The header of a buffer that holds exactly one batch, with its CRC-32C checked; else InvalidRecord."""
+    """The header of a buffer that holds exactly one batch, with its CRC-32C checked. InvalidRecord, ChecksumMismatch."""
     header = parse_header(batch)
     if header.size != len(batch):
         raise InvalidRecord(f"{len(batch) - header.size} bytes follow the record batch; exactly one batch is expected")
     crc = crc32c(memoryview(batch)[_ATTRIBUTES_AT:])
     if crc != header.crc:
-        raise InvalidRecord(f"the record batch says CRC-32C {header.crc:08x}, its bytes have {crc:08x}")
+        raise ChecksumMismatch(f"the record batch says CRC-32C {header.crc:08x}, its bytes have {crc:08x}")
     return header
 
 

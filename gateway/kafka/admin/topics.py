@@ -78,9 +78,7 @@ class KafkaTopics:
         )
         return CreateTopicsResponse(
             topics=[
-                CreatableTopicResult(
-                    name=topic.name, error_code=admin_code(created), error_message=error_text(created), configs=None
-                )
+                CreatableTopicResult(name=topic.name, error_code=admin_code(created), error_message=error_text(created))
                 if isinstance(created, TidelogError)
                 else created
                 for topic, created in zip(asked, found, strict=True)

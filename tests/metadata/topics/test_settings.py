@@ -172,7 +172,7 @@ KAFKA = {
     "min.compaction.lag.ms": ("long", "0"),
     "min.insync.replicas": ("int", "1"),
     "preallocate": ("boolean", "false"),
-    "remote.copy.disable": ("boolean", "false"),
+    "remote.log.copy.disable": ("boolean", "false"),
     "remote.log.delete.on.disable": ("boolean", "false"),
     "remote.storage.enable": ("boolean", "false"),
     "retention.bytes": ("long", "-1"),

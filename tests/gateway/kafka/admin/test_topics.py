@@ -134,7 +134,7 @@ def test_each_topic_that_is_refused_has_its_own_error(tmp_path: Path) -> None:
             "twice": 42,
         }
         assert "retention.ms='soon'" in found["setting"].error_message
-        assert found["setting"].configs is None
+        assert found["setting"].configs == []
         assert {each.name for each in admin.broker.topic_cache.topics()} == {"orders"}
         again = (await create(admin, topic("orders")))["orders"]
         assert again.error_code == 36

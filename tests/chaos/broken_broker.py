@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.kafka import groups as kafka_groups
-from gateway.kafka.protocol.hot_messages import OffsetFetchResponsePartitions
+from gateway.kafka.protocol.client_messages import OffsetFetchResponsePartitions
 from metadata.errors import TidelogError
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition

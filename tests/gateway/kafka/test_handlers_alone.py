@@ -71,7 +71,7 @@ def test_describing_users_compares_each_name_a_few_times_only() -> None:
     async def no_users() -> list[Any]:
         return []
 
-    broker: Any = SimpleNamespace(access=SimpleNamespace(scram_users=no_users))
+    broker: Any = SimpleNamespace(access=SimpleNamespace(scram_users=no_users), guard=None)
     users = [UserName(name=_Name(f"user-{number}")) for number in range(300)]
     request = DescribeUserScramCredentialsRequest(users=users)
     answer = asyncio.run(KafkaScramUsers(broker).describe(call(0), request))

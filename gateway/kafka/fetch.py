@@ -235,6 +235,8 @@ class KafkaFetch:
         nodes: dict[int, FetchResponseNodeEndpoint],
     ) -> PartitionData:
         data = PartitionData(partition_index=asked.request.partition, high_watermark=-1, records=())
+        if request.isolation_level == READ_UNCOMMITTED and asked.partition is not None:
+            data.aborted_transactions = None
         if diverging == NO_EPOCH_END:
             data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE  # as Kafka: there is no end that the client could go back to
             return data
@@ -245,8 +247,6 @@ class KafkaFetch:
             return data
         data.high_watermark = data.last_stable_offset = found.high_watermark
         data.log_start_offset = found.log_start_offset
-        if request.isolation_level == READ_UNCOMMITTED:
-            data.aborted_transactions = None
         if diverging is not None:
             data.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging.leader_epoch, end_offset=diverging.end_offset)
         elif asked.preferred is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, KeysView, Mapping
 from dataclasses import dataclass
 
 from metadata.errors import Corrupt, NoLeader
-from metadata.model import TopicPartition
+from metadata.model import LeaderEpoch, TopicPartition
 from segments.history.index import HistoryIndex
 from segments.partition.partition_log import Bounds, PartitionLog, check_epoch
 from segments.shared_errors import copy_of
@@ -133,6 +133,9 @@ class LeaderPartition:
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
         """Returns where the records of this epoch end, or of the largest below it that has any; the high watermark for the present.
 
+        An epoch below all that have records ended where the log starts, as in Kafka: a reader that began at the first offset of an
+        empty log, in that epoch, goes on there.
+
         Raises UnknownLeaderEpoch for an epoch above the present one: only its leader knows.
         """
         held = self.log.leader_epoch
@@ -141,4 +144,8 @@ class LeaderPartition:
         if leader_epoch == held:
             return EpochEnd(held, self.log.high_watermark)
         end = self.runs.end_of_epoch(leader_epoch)
-        return self.history.end_of_epoch(leader_epoch) if end == NO_EPOCH_END and self.history is not None else end
+        if end == NO_EPOCH_END and self.history is not None:
+            end = self.history.end_of_epoch(leader_epoch)
+        if end == NO_EPOCH_END and leader_epoch >= 0:
+            return EpochEnd(LeaderEpoch(leader_epoch), self.log.log_start_offset)
+        return end

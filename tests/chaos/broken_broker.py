@@ -18,8 +18,6 @@ from unittest.mock import patch
 import msgspec
 
 from gateway.groups.coordinator import GroupCoordinator
-from gateway.kafka import groups as kafka_groups
-from gateway.kafka.protocol.client_messages import OffsetFetchResponsePartitions
 from metadata.errors import TidelogError
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition
@@ -48,7 +46,6 @@ FOUND_BY: Final[Mapping[str, frozenset[str]]] = {
     "forgets-how-far": frozenset({"uncommitted-read", "watermark-went-back"}),
     "commits-lost": frozenset({"lost-commit", "commit-went-back"}),
     "commits-ahead": frozenset({"group-skip", "commit-beyond"}),
-    "kafka-offsets-ahead": frozenset({"group-skip"}),
 }
 
 # Each tenth call of what is broken goes wrong, so that most of the rest is as it should be.
@@ -165,21 +162,6 @@ def _commits_ahead() -> list[tuple[Any, str, Any]]:
     return [(GroupCoordinator, "offsets", ahead)]
 
 
-def _kafka_offsets_ahead() -> list[tuple[Any, str, Any]]:
-    """Each member of Kafka's protocol begins behind what is committed."""
-    told = kafka_groups._told
-
-    def ahead(
-        number: int, at: TopicPartition | TidelogError, stored: StoredOffsets, *, by_id: bool
-    ) -> OffsetFetchResponsePartitions:
-        answer = told(number, at, stored, by_id=by_id)
-        if answer.committed_offset >= 0:
-            answer.committed_offset += AHEAD
-        return answer
-
-    return [(kafka_groups, "_told", ahead)]
-
-
 def _each_tenth() -> Callable[[], bool]:
     calls = 0
 
@@ -199,7 +181,6 @@ _PATCHES: Final[Mapping[str, Callable[[], list[tuple[Any, str, Any]]]]] = {
     "forgets-how-far": _forgets_how_far,
     "commits-lost": _commits_lost,
     "commits-ahead": _commits_ahead,
-    "kafka-offsets-ahead": _kafka_offsets_ahead,
 }
 
 if __name__ == "__main__":

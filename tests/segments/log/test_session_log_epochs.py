@@ -28,7 +28,6 @@ from segments.read.log_reader import FetchResult
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.shared_errors import copy_of
-from segments.wal.run_index import NO_EPOCH_END
 from segments.wal.session import Session
 from tests.kit.segments.batches import (
     BY,
@@ -125,7 +124,7 @@ def test_a_long_poll_ends_when_its_partition_is_led_in_another_epoch() -> None:
 def test_the_present_epoch_ends_at_the_high_watermark_and_not_at_what_is_only_buffered() -> None:
     async def work(log: SessionLog) -> None:
         assert log.reads.end_of_epoch(ORDERS, EPOCH) == (EPOCH, 0)
-        assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
+        assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == (EPOCH - 1, 0), "Kafka clients that began in it go on"
         await produce(log, batch_of(b"a", b"b"))
         await append(log, batch_of(b"c"))
         assert log.reads.end_of_epoch(ORDERS, EPOCH, current_leader_epoch=EPOCH) == (EPOCH, 2)
@@ -160,7 +159,7 @@ def test_earlier_epochs_end_where_they_ended_whoever_leads_later() -> None:
             await produce(log, batch_of(b"c"))
             assert log.reads.end_of_epoch(ORDERS, EPOCH + 3) == (EPOCH + 3, 3)
             assert [log.reads.end_of_epoch(ORDERS, epoch) for epoch in (EPOCH, EPOCH + 2)] == [(EPOCH, 2)] * 2
-            assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == NO_EPOCH_END
+            assert log.reads.end_of_epoch(ORDERS, EPOCH - 1) == (EPOCH - 1, 0), "Kafka clients that began in it go on"
 
     run(main())
 

@@ -136,7 +136,7 @@ def test_where_an_epoch_ends_is_told_for_each_query_in_its_place(tmp_path: Path)
         ) == [
             (EPOCH, 2),
             (EPOCH, 0),
-            (-1, -1),
+            (EPOCH - 1, 0),
             "UNKNOWN_LEADER_EPOCH",
             "INVALID_ARGUMENT",
             (EPOCH, 2),
@@ -170,7 +170,7 @@ def test_where_an_epoch_ends_is_told_over_http(tmp_path: Path) -> None:
         path = "/v1/topics/orders/partitions/2/leader-epochs"
         assert (await client.get(f"{path}/7")).json == {"leader_epoch": 7, "end_offset": 1}
         assert (await client.get(f"{path}/7?current_leader_epoch=7")).json == {"leader_epoch": 7, "end_offset": 1}
-        assert (await client.get(f"{path}/6")).json == {"leader_epoch": -1, "end_offset": -1}
+        assert (await client.get(f"{path}/6")).json == {"leader_epoch": 6, "end_offset": 0}
         for asked, refusal in (
             (f"{path}/8", (503, "UNKNOWN_LEADER_EPOCH")),
             (f"{path}/7?current_leader_epoch=8", (503, "UNKNOWN_LEADER_EPOCH")),

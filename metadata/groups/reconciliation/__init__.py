@@ -1,9 +1,10 @@
 """The consumer group protocol of KIP-848: the coordinator assigns, and each member follows by its heartbeats. Pure.
 
     heartbeat.py ─▶ membership ─▶ group epoch ─▶ target.py: the target assignment ─▶ reconcile.py: one member's next step
-    model.py        the state of a group            topic_pattern.py   subscriptions by regular expression
+    group.py        the group as its coordinator holds it       topic_pattern.py   subscriptions by regular expression
+    model.py        the state that is stored
 
-Entry: `heartbeat` in heartbeat.py.
+Entry: `beaten` in group.py.
 
 Invariants:
 - A partition belongs to one member at most. Its next owner receives it after the owner gave it up, left, or was removed.

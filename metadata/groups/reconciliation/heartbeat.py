@@ -26,7 +26,7 @@ from metadata.errors import (
     UnreleasedInstance,
     UnsupportedAssignor,
 )
-from metadata.groups.model import NO_INSTANCE, NO_MEMBER, MemberId, check_member_name, shown
+from metadata.groups.model import NO_INSTANCE, NO_MEMBER, InstanceId, MemberId, check_member_name, shown
 from metadata.groups.reconciliation.model import (
     JOINING,
     LEAVING,
@@ -134,6 +134,18 @@ def check_member_commit(group: ConsumerGroup, member_id: MemberId, epoch: int) -
         raise _unknown(member_id)
     if epoch != member.epoch:
         raise StaleMemberEpoch(f"epoch {epoch} is not the present one of the member, {member.epoch}", epoch=member.epoch)
+
+
+def member_to_remove(group: ConsumerGroup, member_id: MemberId, instance_id: InstanceId) -> MemberId:
+    """Returns the member that an operator removes; one with an instance id may be named by that alone. Raises what refuses it."""
+    held = group.static_member(instance_id)
+    if held is not None and member_id in (NO_MEMBER, held.member_id):
+        return held.member_id
+    if held is not None:
+        raise InstanceFenced(f"another process has joined under the instance id {shown(instance_id)!r}")
+    if member_id not in group.members or instance_id != NO_INSTANCE:
+        raise _unknown(member_id)
+    return member_id
 
 
 # ── what is wrong with a request ────────────────────────────────────────────────────────────────────────────────────────────

@@ -79,6 +79,8 @@ class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int = 0
     assignor: str = ""
+    # How long a member may be silent, as the coordinator that changed the group last has it.
+    session_timeout_ms: int = 45_000
     # The topics that the target was computed for, by name.
     topics: Mapping[str, GroupTopic] = {}
     members: Mapping[MemberId, ConsumerMember] = {}
@@ -122,3 +124,5 @@ class Beat(NamedTuple):
     epoch: int
     # None: as before.
     assignment: Partitions | None = None
+    # When the next heartbeat is due; the coordinator sets it.
+    interval_ms: int = 0

@@ -70,7 +70,7 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held(self) -> Partitions:
-        """What no other member may be given."""
+        """Returns what no other member may be given."""
         return self.assigned | self.revoking
 
 
@@ -112,7 +112,7 @@ class Heartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything again, as after an answer that it did not receive."""
+        """Returns whether the member says everything again, as after an answer that it did not receive."""
         has_subscription = self.topics is not None or self.pattern is not None
         return has_subscription and self.rebalance_timeout_ms is not None and self.owned is not None
 

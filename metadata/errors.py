@@ -3,6 +3,7 @@
     TidelogError
       Rejected                 fix the request; nothing was written
         InvalidArgument          InvalidName · InvalidRecord · InvalidTimestamp · InvalidGroupName · InconsistentProtocol
+                                 UnsupportedAssignor · InvalidRegularExpression
         NotFound                 UnknownTopic · UnknownPartition · UnknownGroup
         AlreadyExists
         TooLarge
@@ -17,6 +18,7 @@
         MemberIdRequired         a new member of a group receives its id: join again with it
         GroupFull                a consumer group has reached its bound on members
         GroupNotEmpty            a consumer group has members: stop them first
+        UnreleasedInstance       another member has this instance id, and has not left
       Unavailable              nothing was written; retry
         Throttled                after `retry_after_s`
         NotLeader                another broker leads; names it where it is known
@@ -33,7 +35,7 @@
         ProducerFenced           a newer epoch of this producer id exists
         InstanceFenced           another process has joined the group under this instance id
         StaleMember              join the group again
-          UnknownMember · StaleGeneration · RebalanceInProgress
+          UnknownMember · StaleGeneration · RebalanceInProgress · FencedMemberEpoch · StaleMemberEpoch
       Corrupt                  stored bytes are wrong; stop, and say which object and range
 
 Errors of botocore, SQLite, grpc and the operating system are translated where they are called. gateway/error_codes.py maps
@@ -112,6 +114,18 @@ class InconsistentProtocol(InvalidArgument):
     """Refuses a member whose protocol type differs, or that shares no assignor with its group."""
 
     code = "INCONSISTENT_PROTOCOL"
+
+
+class UnsupportedAssignor(InvalidArgument):
+    """Refuses a member that prefers an assignor which the coordinator does not have (KIP-848)."""
+
+    code = "UNSUPPORTED_ASSIGNOR"
+
+
+class InvalidRegularExpression(InvalidArgument):
+    """Refuses a pattern of topics that is malformed, or uses syntax that is not supported (KIP-848)."""
+
+    code = "INVALID_REGULAR_EXPRESSION"
 
 
 class NotFound(Rejected):
@@ -223,6 +237,12 @@ class GroupNotEmpty(Rejected):
 
     code = "GROUP_NOT_EMPTY"
     default_hint = "Stop the members of the group first, or wait until their sessions have ended."
+
+
+class UnreleasedInstance(Rejected):
+    """Refuses a member whose instance id belongs to a member that has not left the group (KIP-848)."""
+
+    code = "UNRELEASED_INSTANCE"
 
 
 class GroupSubscribed(GroupNotEmpty):
@@ -371,6 +391,19 @@ class RebalanceInProgress(StaleMember):
 
     code = "REBALANCE_IN_PROGRESS"
     default_hint = "Commit what was read, and join the group again with the same member id."
+
+
+class FencedMemberEpoch(StaleMember):
+    """Reports an epoch that the member cannot have: it must give everything up and join again (KIP-848). `details`: epoch."""
+
+    code = "FENCED_MEMBER_EPOCH"
+
+
+class StaleMemberEpoch(StaleMember):
+    """Reports that the member commits in an epoch that is not its present one (KIP-848). `details`: epoch, the present one."""
+
+    code = "STALE_MEMBER_EPOCH"
+    default_hint = "Send a heartbeat, and commit with the epoch of its answer."
 
 
 class Corrupt(TidelogError):

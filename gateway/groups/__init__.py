@@ -8,7 +8,7 @@ offsets and groups; metrics.py keeps figures for Prometheus. admin/ serves opera
 
 Invariants:
 - A step of a group is stored before its members receive the answer.
-- A commit of an older generation is refused.
+- A commit of an older generation, or of another epoch of its member, is refused.
 - A broker that cannot prove its view of the cluster answers no member.
 
 Must not import a listener; http/ and grpc/ call it.

@@ -23,6 +23,7 @@ from gateway.concurrency.detached_tasks import DetachedTasks
 from gateway.groups.coordinator_lease import PROOF_S
 from gateway.groups.deletion import Deletion, DeletionScope, half_deleted
 from gateway.groups.group import CoordinatedGroup, GroupCounts, not_coordinator
+from gateway.groups.group_topics import GroupTopics, no_topics
 from gateway.groups.landed_offsets import OffsetWrite, key_of
 from gateway.groups.offset_cache import CommittedOffsetCache
 from gateway.groups.timer import GroupTimer, uptime_ms
@@ -34,9 +35,11 @@ from metadata.errors import (
     Throttled,
     TidelogError,
     UnknownGroup,
+    UnknownMember,
 )
 from metadata.groups.join import join
 from metadata.groups.model import (
+    NO_MEMBER,
     Generation,
     Group,
     GroupPhase,
@@ -51,6 +54,9 @@ from metadata.groups.model import (
 )
 from metadata.groups.offsets import CommittedOffset, StoredOffsets, encode_offset, read_offset_keys, read_offsets, why_not
 from metadata.groups.rebalance_barrier import Step
+from metadata.groups.reconciliation.group import ReconciledGroup, as_classic, without_members
+from metadata.groups.reconciliation.heartbeat import check_member_commit, member_to_remove
+from metadata.groups.reconciliation.model import Beat, Heartbeat
 from metadata.groups.record import decode_group, encode_group
 from metadata.groups.settings import GroupSettings
 from metadata.groups.state_machine import check_commit, check_heartbeat, leave, sync
@@ -77,10 +83,12 @@ class GroupCoordinator:
         verify: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], MemberId],
+        topics: GroupTopics = no_topics,
     ) -> None:
         """`coordinates` returns whether a group belongs to this broker, by its view of the cluster. `verify` raises NoCoordinator
         if that was not proven lately (coordinator_lease.py): then members cannot be answered. `new_member_id` makes an id from a
-        client id or an instance id. `now_ms` is the wall clock."""
+        client id or an instance id. `now_ms` is the wall clock. `topics` returns all topics of the cluster.
+        """
         self._store = store
         self._layout = layout
         self._settings = settings
@@ -89,6 +97,7 @@ class GroupCoordinator:
         self._verify = verify
         self._now_ms = now_ms
         self._new_member_id = new_member_id
+        self._topics = topics
         self.counts = GroupCounts()
         self.known_offsets = CommittedOffsetCache()
         self._writes = WriteBatcher(store, linger_s=settings.commit_linger_ms / 1000, unknown=self._outcome_unknown)
@@ -151,6 +160,7 @@ class GroupCoordinator:
         new = self._new_member_id(request.instance_id or request.client_id)
 
         def decide(group: Group, waiter: Waiter) -> Step:
+            group = as_classic(name, group)
             return join(group, request, waiter, new_member_id=new, now_ms=uptime_ms(), settings=self._settings)
 
         answer = await self._answered(name, decide, request.member_id)
@@ -158,9 +168,11 @@ class GroupCoordinator:
         return answer
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
-        answer = await self._answered(
-            name, lambda group, waiter: sync(group, request, waiter, settings=self._settings), request.member_id
-        )
+        def decide(group: Group, waiter: Waiter) -> Step:
+            _check_classic(name, group)
+            return sync(group, request, waiter, settings=self._settings)
+
+        answer = await self._answered(name, decide, request.member_id)
         assert isinstance(answer, Synced)
         return answer
 
@@ -168,12 +180,23 @@ class GroupCoordinator:
         held = await self._loaded(name)
         await self._verify()
         held.check_here()
+        _check_classic(name, held.group)
         try:
             check_heartbeat(held.group, member_id, instance_id, generation)
         except RebalanceInProgress:
             held.heard(member_id)
             raise
         held.heard(member_id)
+
+    async def beat(self, name: str, request: Heartbeat) -> Beat:
+        """Takes a heartbeat of a member of KIP-848, by which it also joins and leaves. Raises what refuses it."""
+        held = await self._loaded(name)
+        beat = held.beat_at_rest(request)
+        if beat is None:
+            beat = await self._work.done(held.beat(request))
+        await self._verify()
+        held.check_here()
+        return beat._replace(interval_ms=self._settings.group_consumer_heartbeat_interval_ms)
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
         """Removes members. Returns one answer for each, in order."""
@@ -182,6 +205,8 @@ class GroupCoordinator:
         for member_id, instance_id in leaving:
 
             def decide(group: Group, at: MemberId = member_id, instance: InstanceId = instance_id) -> Step:
+                if isinstance(group, ReconciledGroup):
+                    return self._left(group, at, instance)
                 return leave(group, at, instance, now_ms=uptime_ms(), settings=self._settings)
 
             try:
@@ -190,6 +215,12 @@ class GroupCoordinator:
             except TidelogError as error:
                 answers.append(error)
         return answers
+
+    def _left(self, group: ReconciledGroup, member_id: MemberId, instance_id: InstanceId) -> Step:
+        """Removes a member of KIP-848 for an operator, who names it by its id or its instance id."""
+        at = member_to_remove(group.consumer, member_id, instance_id)
+        left = without_members(group, [at], self._topics(), now_ms=uptime_ms(), settings=self._settings)
+        return Step(left, stored=True)
 
     async def _answered(self, name: str, decide: Callable[[Group, Waiter], Step], member_id: MemberId) -> Joined | Synced:
         held = await self._loaded(name)
@@ -232,7 +263,10 @@ class GroupCoordinator:
         sound = [partition for partition in offsets if partition not in refused]
 
         def check(group: Group) -> None:
-            check_commit(group, member_id, instance_id, generation)
+            if isinstance(group, ReconciledGroup):
+                check_member_commit(group.consumer, member_id, generation)
+            else:
+                check_commit(group, member_id, instance_id, generation)
 
         check(held.group)
 
@@ -268,9 +302,14 @@ class GroupCoordinator:
         stored = await read_offsets(self._store, self._layout, name)
         return {self._layout.offset(name, at): committed for at, committed in stored.committed.items()}
 
-    async def offsets(self, name: str) -> StoredOffsets:
-        """Returns what the group has committed. It fences first, so that nothing sent earlier lands after the read."""
+    async def offsets(self, name: str, member_id: MemberId = NO_MEMBER, member_epoch: int = -1) -> StoredOffsets:
+        """Returns what the group has committed. It fences first, so that nothing sent earlier lands after the read.
+
+        A member of KIP-848 names itself. Raises UnknownMember, StaleMemberEpoch.
+        """
         held = await self._loaded(name)
+        if isinstance(held.group, ReconciledGroup) and member_id != NO_MEMBER:
+            check_member_commit(held.group.consumer, member_id, member_epoch)
         await held.fence()
         return await read_offsets(self._store, self._layout, name)
 
@@ -410,6 +449,7 @@ class GroupCoordinator:
             work=self._work,
             counts=self.counts,
             read_offsets=lambda: self._committed_by_key(name),
+            topics=self._topics,
         )
 
     def _given_up(self, held: CoordinatedGroup) -> None:
@@ -441,6 +481,11 @@ class GroupCoordinator:
     def _slept(self) -> None:
         for held in self._groups.values():
             held.begin_sessions_anew()
+
+
+def _check_classic(name: str, group: Group) -> None:
+    if isinstance(group, ReconciledGroup):
+        raise UnknownMember(f"group {name} uses the consumer protocol, and has no members of the classic one")
 
 
 def check_empty(name: str, group: Group) -> None:

@@ -26,13 +26,16 @@ from msgspec.structs import replace
 
 from gateway.concurrency.detached_tasks import DetachedTasks
 from gateway.groups.deletion import Deletion, DeletionScope, half_deleted
+from gateway.groups.group_topics import GroupTopics
 from gateway.groups.landed_offsets import LandedOffsets, OffsetWrite, key_of, operation_of
 from gateway.groups.timer import GroupTimer, uptime_ms
 from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
 from metadata.groups.model import NO_INSTANCE, Group, GroupPhase, Joined, Member, MemberId, Synced, Waiter
 from metadata.groups.offsets import CommittedOffset
 from metadata.groups.rebalance_barrier import Answer, Step, begun_when_stored
-from metadata.groups.record import encode_group, encode_handover
+from metadata.groups.reconciliation.group import ReconciledGroup, as_reconciled, beaten, late_to_revoke, without_members
+from metadata.groups.reconciliation.model import Beat, GroupTopic, Heartbeat
+from metadata.groups.record import check_group_size, encode_group, encode_handover
 from metadata.groups.settings import GroupSettings
 from metadata.groups.state_machine import hang_up, tick, wakes_at_ms
 from metadata.measurements import counter
@@ -81,8 +84,9 @@ class CoordinatedGroup:
         work: DetachedTasks,
         counts: GroupCounts,
         read_offsets: Callable[[], Awaitable[Mapping[str, CommittedOffset]]],
+        topics: GroupTopics,
     ) -> None:
-        """`read_offsets` reads from the store what the group has committed, by key."""
+        """`read_offsets` reads from the store what the group has committed, by key. `topics`: all of the cluster."""
         self.name = name
         self.group = self._stored = replace(group, silent_in_ms={})
         # The session of this broker that loaded the group.
@@ -107,6 +111,9 @@ class CoordinatedGroup:
         self._landed = LandedOffsets()
         self._read_offsets = read_offsets
         self._reading_offsets = asyncio.Lock()
+        self._topics = topics
+        # The topics that the target of a group of KIP-848 was computed for last.
+        self._topics_seen: Mapping[str, GroupTopic] | None = None
         # Keys of offsets that are on their way to the store, by the future that ends with their write.
         self._sent: dict[asyncio.Future[None], Set[str]] = {}
         self._waiting: dict[Waiter, Told] = {}
@@ -400,12 +407,48 @@ class CoordinatedGroup:
         for member_id in self.group.members:
             self.heard(member_id)
 
+    def beat_at_rest(self, request: Heartbeat) -> Beat | None:
+        """Answers a heartbeat of KIP-848 that changes nothing. None where it takes a step. Raises what refuses it."""
+        if self._steps.locked() or not isinstance(self.group, ReconciledGroup):
+            return None
+        self.check_here()
+        topics = self._topics()
+        after, answer = self._beaten(self.group, request, topics)
+        if after is not self.group:
+            return None
+        self._topics_seen = topics
+        self.heard(request.member_id)
+        return answer
+
+    async def beat(self, request: Heartbeat) -> Beat:
+        """Takes a heartbeat of KIP-848. Raises what refuses it, NotCoordinator, Unavailable."""
+        answer: Beat | None = None
+        topics = self._topics()
+
+        def decide(group: Group) -> Step:
+            nonlocal answer
+            after, answer = self._beaten(as_reconciled(self.name, group), request, topics)
+            if len(after.members) >= len(group.members) and after is not group:  # who leaves need not fit
+                check_group_size(after, self._settings)
+            return Step(after, stored=after is not group)
+
+        await self.step(decide, heard=request.member_id)
+        self._topics_seen = topics
+        assert answer is not None, "the step was decided"
+        return answer
+
+    def _beaten(self, group: ReconciledGroup, request: Heartbeat, topics: Mapping[str, GroupTopic]) -> tuple[ReconciledGroup, Beat]:
+        is_new = topics is not self._topics_seen
+        return beaten(group, request, topics, topics_changed=is_new, now_ms=uptime_ms(), settings=self._settings)
+
     @property
     def due_ms(self) -> int:
         group = self.group
         due_ms = [at for member, at in self._silent_at_ms.items() if member not in group.joining and member not in group.syncing]
         if (at_ms := wakes_at_ms(group)) is not None:
             due_ms.append(at_ms)
+        if isinstance(group, ReconciledGroup):
+            due_ms += group.revoke_by_ms.values()
         return min(due_ms, default=uptime_ms() + (IDLE_MS if self.is_stored else IDLE_UNKNOWN_MS))
 
     def _schedule(self) -> None:
@@ -421,6 +464,10 @@ class CoordinatedGroup:
         def decide(group: Group) -> Step:
             now_ms = uptime_ms()
             late = [member_id for member_id, at_ms in self._silent_at_ms.items() if at_ms <= now_ms]
+            if isinstance(group, ReconciledGroup):
+                late += late_to_revoke(group, now_ms=now_ms)
+                left = without_members(group, late, self._topics(), now_ms=now_ms, settings=self._settings)
+                return Step(left, stored=left is not group)
             return tick(group, late, now_ms=now_ms, settings=self._settings)
 
         try:

@@ -23,13 +23,15 @@ from gateway.groups.coordinator_lookup import CoordinatorLookup
 from gateway.groups.group import not_coordinator
 from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
+from gateway.proto.consumer_messages import beat_of, heartbeat_request
 from gateway.routing.peer_channels import PeerChannels, Unreachable
 from gateway.telemetry.request_context import remaining_s
 from gateway.topics.names import LOOK_UP_S, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
-from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+from metadata.groups.model import NO_MEMBER, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
+from metadata.groups.reconciliation.model import Beat, Heartbeat
 from metadata.model import Revision, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
 
@@ -43,7 +45,7 @@ ANSWER_S: Final = 15.0
 WAITS_S: Final = 1_800.0
 
 _WRITES: Final = frozenset({"OffsetCommit", "DeleteGroup", "DeleteOffsets", "SeekGroup"})
-_REPEATED: Final = frozenset({"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"})
+_REPEATED: Final = frozenset({"JoinGroup", "SyncGroup", "Heartbeat", "ConsumerHeartbeat", "LeaveGroup"})
 _Answer = TypeVar("_Answer", bound=Message)
 
 
@@ -129,6 +131,16 @@ class GroupRouter:
         asked = groups_pb2.HeartbeatRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
         await self._asked(coordinator, name, "Heartbeat", asked, groups_pb2.HeartbeatResponse, ANSWER_S)
 
+    async def beat(self, name: str, request: Heartbeat) -> Beat:
+        """Takes a heartbeat of a member of KIP-848, as GroupCoordinator.beat."""
+        coordinator = self._coordinators.elsewhere(name)
+        if coordinator is None:
+            return await self._here.beat(name, request)
+        asked = heartbeat_request(name, request)
+        return beat_of(
+            await self._asked(coordinator, name, "ConsumerHeartbeat", asked, groups_pb2.ConsumerHeartbeatResponse, ANSWER_S)
+        )
+
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
         """Removes members. Returns one answer for each, in order."""
         coordinator = self._coordinators.elsewhere(name)
@@ -168,14 +180,17 @@ class GroupRouter:
         errors = wire.errors_of(answer.errors, len(sound))
         return refused | {at: error for at, error in zip(sound, errors, strict=True) if error is not None}
 
-    async def offsets(self, name: str) -> StoredOffsets:
+    async def offsets(self, name: str, member_id: MemberId = NO_MEMBER, member_epoch: int = -1) -> StoredOffsets:
         """Returns all that the group has committed, except for deleted topics. Raises Unavailable where this broker's view lacks
-        some topic and does not catch up: an offset that is left out would pass for never committed."""
+        some topic and does not catch up: an offset that is left out would pass for never committed. A member of KIP-848 names
+        itself."""
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
-            stored = await self._here.offsets(name)
+            stored = await self._here.offsets(name, member_id, member_epoch)
         else:
-            asked = groups_pb2.OffsetFetchRequest(group=name, of_unknown_topics=True)
+            asked = groups_pb2.OffsetFetchRequest(
+                group=name, of_unknown_topics=True, member_id=member_id, member_epoch=member_epoch
+            )
             answer = await self._asked(coordinator, name, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, ANSWER_S)
             stored = wire.fetched_offsets(answer.offsets)
         await self._topics.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOK_UP_S)

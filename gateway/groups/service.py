@@ -17,6 +17,7 @@ from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.coordinator_lease import CoordinatorLease, SeenRegistrations
 from gateway.groups.coordinator_lookup import CoordinatorLookup
+from gateway.groups.group_topics import topics_of
 from gateway.groups.maintenance import GroupMaintenance
 from gateway.groups.router import GroupRouter, asked_what_it_sees
 from gateway.routing.log_service import LogService
@@ -71,6 +72,7 @@ class GroupService:
             verify=self.view.verify,
             now_ms=now_ms,
             new_member_id=new_member_id,
+            topics=topics_of(topics),
         )
         self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
         here = LocalGroupAdmin(

@@ -40,17 +40,16 @@ from gateway.kafka.protocol.admin_messages import (
 from gateway.proto import groups_pb2
 from metadata.errors import GroupSubscribed, InvalidArgument, NotAuthorized, TidelogError, UnknownGroup, UnknownTopic
 from metadata.groups.model import GroupPhase, check_group_name
+from metadata.groups.reconciliation.group import CLASSIC, CONSUMER, RECONCILING, state_of, type_of
 from metadata.page_token import PAGE_SIZE_MAX
 
 # Kafka's state of a group that does not exist.
 DEAD: Final = "Dead"
 # Kafka's clients show this for a state that they do not know.
 UNKNOWN: Final = "Unknown"
-# The type of groups whose members make the assignment; `consumer` means those of KIP-848.
-CLASSIC: Final = "classic"
 # From this version on an unknown group is an error.
 UNKNOWN_IS_ERROR_SINCE: Final = 6
-_STATES: Final = frozenset(phase.value for phase in GroupPhase)
+_STATES: Final = frozenset(phase.value for phase in GroupPhase) | {RECONCILING}
 
 
 class KafkaGroupAdmin:
@@ -76,6 +75,8 @@ class KafkaGroupAdmin:
                 answer.authorized_operations = authorized_group_operations(call.authorized, name)
             asked = groups_pb2.DescribeGroupRequest(group=name, without_lags=True)
             found = await self._broker.group_operations.describe(asked)
+            if found.type == CONSUMER:
+                raise UnknownGroup(f"group {name} does not use the classic protocol", hint="")
         except UnknownGroup as error:
             answer.group_state = DEAD
             if call.version >= UNKNOWN_IS_ERROR_SINCE:
@@ -101,14 +102,19 @@ class KafkaGroupAdmin:
 
     async def list(self, call: KafkaCall, request: ListGroupsRequest) -> ListGroupsResponse:
         """Lists the groups that the caller may see, if they have one of the named states and types; all, if none is named."""
-        if request.types_filter and CLASSIC not in {each.lower() for each in request.types_filter}:
-            return ListGroupsResponse()
+        types = {each.lower() for each in request.types_filter}
         states = {each.lower() for each in request.states_filter}
         try:
             listed = await self._listed(is_direct=call.connection.listener.route is Route.DIRECT)
         except TidelogError as error:
             return ListGroupsResponse(error_code=group_code(error))
-        return ListGroupsResponse(groups=[each for each in listed if not states or each.group_state.lower() in states])
+        return ListGroupsResponse(
+            groups=[
+                each
+                for each in listed
+                if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
+            ]
+        )
 
     async def _listed(self, *, is_direct: bool) -> Sequence[ListedGroup]:
         found: dict[str, ListedGroup] = {}
@@ -120,7 +126,7 @@ class KafkaGroupAdmin:
                 if not is_direct or each.coordinator == self._broker.broker_id:
                     state = each.state if each.state in _STATES else UNKNOWN
                     found[each.group] = ListedGroup(
-                        group_id=each.group, protocol_type=each.protocol_type, group_state=state, group_type=CLASSIC
+                        group_id=each.group, protocol_type=each.protocol_type, group_state=state, group_type=each.type or CLASSIC
                     )
                 await turns.give()
             if not page.next_page_token:
@@ -129,7 +135,7 @@ class KafkaGroupAdmin:
         for name, group in self._broker.coordinated_groups.groups():  # the store has no rebalance that is in progress
             if may_see_group(name):
                 found[name] = ListedGroup(
-                    group_id=name, protocol_type=group.protocol_type, group_state=group.phase.value, group_type=CLASSIC
+                    group_id=name, protocol_type=group.protocol_type, group_state=state_of(group), group_type=type_of(group)
                 )
         return list(found.values())
 

@@ -307,7 +307,7 @@ class KafkaGroups:
         by_id = call.version >= BY_ID
         try:
             self._check_coordinated(call, asked.group_id)
-            stored = await self._broker.groups.offsets(asked.group_id)
+            stored = await self._broker.groups.offsets(asked.group_id, MemberId(asked.member_id or ""), asked.member_epoch)
             if asked.topics is None:
                 return OffsetFetchResponseGroup(group_id=asked.group_id, topics=self._all(stored))
             named = [

@@ -19,6 +19,8 @@ from gateway.kafka.admin.delete_records import KafkaDeleteRecords
 from gateway.kafka.admin.placement import KafkaPlacement
 from gateway.kafka.admin.topics import KafkaTopics
 from gateway.kafka.call import Handler, KafkaCall
+from gateway.kafka.consumer_groups.descriptions import KafkaGroupDescriptions
+from gateway.kafka.consumer_groups.heartbeats import KafkaHeartbeats
 from gateway.kafka.fetch import KafkaFetch
 from gateway.kafka.group_admin import KafkaGroupAdmin
 from gateway.kafka.groups import KafkaGroups
@@ -39,6 +41,8 @@ def kafka_handlers(
     metadata = KafkaMetadata(broker, leaders)
     groups = KafkaGroups(broker, leaders, waits)
     group_admin = KafkaGroupAdmin(broker)
+    heartbeats = KafkaHeartbeats(broker)
+    consumer_groups = KafkaGroupDescriptions(broker)
     acls = KafkaAcls(broker)
     quotas = KafkaClientQuotas(broker)
     producer_ids = KafkaProducerIds(broker)
@@ -57,6 +61,8 @@ def kafka_handlers(
         "SyncGroup": (0, 5, groups.sync),
         "Heartbeat": (0, 4, groups.heartbeat),
         "LeaveGroup": (0, 5, groups.leave),
+        "ConsumerGroupHeartbeat": (0, 1, heartbeats.heartbeat),
+        "ConsumerGroupDescribe": (0, 1, consumer_groups.describe),
         "DescribeGroups": (0, 6, group_admin.describe),
         "ListGroups": (0, 5, group_admin.list),
         "DeleteGroups": (0, 2, group_admin.delete),

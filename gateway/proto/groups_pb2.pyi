@@ -134,6 +134,66 @@ class HeartbeatResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ConsumerHeartbeatRequest(_message.Message):
+    __slots__ = ("group", "member_id", "epoch", "instance_id", "rack", "rebalance_timeout_ms", "topics", "pattern", "assignor", "owned", "client_id", "client_host")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    epoch: int
+    instance_id: str
+    rack: str
+    rebalance_timeout_ms: int
+    topics: SubscribedTopics
+    pattern: str
+    assignor: str
+    owned: AssignedPartitions
+    client_id: str
+    client_host: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., rack: _Optional[str] = ..., rebalance_timeout_ms: _Optional[int] = ..., topics: _Optional[_Union[SubscribedTopics, _Mapping]] = ..., pattern: _Optional[str] = ..., assignor: _Optional[str] = ..., owned: _Optional[_Union[AssignedPartitions, _Mapping]] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ...) -> None: ...
+
+class SubscribedTopics(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AssignedPartitions(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[AssignedTopic]
+    def __init__(self, topics: _Optional[_Iterable[_Union[AssignedTopic, _Mapping]]] = ...) -> None: ...
+
+class AssignedTopic(_message.Message):
+    __slots__ = ("topic_id", "partitions")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ConsumerHeartbeatResponse(_message.Message):
+    __slots__ = ("member_id", "epoch", "assignment", "interval_ms")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    epoch: int
+    assignment: AssignedPartitions
+    interval_ms: int
+    def __init__(self, member_id: _Optional[str] = ..., epoch: _Optional[int] = ..., assignment: _Optional[_Union[AssignedPartitions, _Mapping]] = ..., interval_ms: _Optional[int] = ...) -> None: ...
+
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "members")
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -197,14 +257,18 @@ class OffsetCommitResponse(_message.Message):
     def __init__(self, errors: _Optional[_Iterable[_Union[_status_pb2.Status, _Mapping]]] = ...) -> None: ...
 
 class OffsetFetchRequest(_message.Message):
-    __slots__ = ("group", "topics", "of_unknown_topics")
+    __slots__ = ("group", "topics", "of_unknown_topics", "member_id", "member_epoch")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     OF_UNKNOWN_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     group: str
     topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
     of_unknown_topics: bool
-    def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., of_unknown_topics: _Optional[bool] = ...) -> None: ...
+    member_id: str
+    member_epoch: int
+    def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., of_unknown_topics: _Optional[bool] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ...) -> None: ...
 
 class TopicPartitions(_message.Message):
     __slots__ = ("topic", "partitions", "topic_id")
@@ -261,18 +325,20 @@ class ListGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListedGroup(_message.Message):
-    __slots__ = ("group", "state", "protocol_type", "members", "coordinator")
+    __slots__ = ("group", "state", "protocol_type", "members", "coordinator", "type")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: str
     protocol_type: str
     members: int
     coordinator: str
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., members: _Optional[int] = ..., coordinator: _Optional[str] = ...) -> None: ...
+    type: str
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., members: _Optional[int] = ..., coordinator: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("group", "without_lags")
@@ -283,7 +349,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., without_lags: _Optional[bool] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "state", "generation", "protocol_type", "protocol", "leader", "coordinator", "members", "lags", "lag_records", "lag_seconds")
+    __slots__ = ("group", "state", "generation", "protocol_type", "protocol", "leader", "coordinator", "members", "lags", "lag_records", "lag_seconds", "type")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +361,7 @@ class GroupDescription(_message.Message):
     LAGS_FIELD_NUMBER: _ClassVar[int]
     LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
     LAG_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: str
     generation: int
@@ -306,10 +373,11 @@ class GroupDescription(_message.Message):
     lags: _containers.RepeatedCompositeFieldContainer[PartitionLag]
     lag_records: int
     lag_seconds: float
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., generation: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., leader: _Optional[str] = ..., coordinator: _Optional[str] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., lags: _Optional[_Iterable[_Union[PartitionLag, _Mapping]]] = ..., lag_records: _Optional[int] = ..., lag_seconds: _Optional[float] = ...) -> None: ...
+    type: str
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., generation: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., leader: _Optional[str] = ..., coordinator: _Optional[str] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., lags: _Optional[_Iterable[_Union[PartitionLag, _Mapping]]] = ..., lag_records: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., type: _Optional[str] = ...) -> None: ...
 
 class GroupMember(_message.Message):
-    __slots__ = ("member_id", "instance_id", "client_id", "client_host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms")
+    __slots__ = ("member_id", "instance_id", "client_id", "client_host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "consumer")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +386,7 @@ class GroupMember(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     instance_id: str
     client_id: str
@@ -326,7 +395,24 @@ class GroupMember(_message.Message):
     assignment: bytes
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ...) -> None: ...
+    consumer: ConsumerMember
+    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerMember, _Mapping]] = ...) -> None: ...
+
+class ConsumerMember(_message.Message):
+    __slots__ = ("epoch", "rack", "topics", "pattern", "assigned", "target")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    rack: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    pattern: str
+    assigned: AssignedPartitions
+    target: AssignedPartitions
+    def __init__(self, epoch: _Optional[int] = ..., rack: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., assigned: _Optional[_Union[AssignedPartitions, _Mapping]] = ..., target: _Optional[_Union[AssignedPartitions, _Mapping]] = ...) -> None: ...
 
 class PartitionLag(_message.Message):
     __slots__ = ("topic", "partition", "error", "committed_offset", "high_watermark", "log_start_offset", "lag_records", "lag_seconds", "member_id", "metadata", "committed_at_ms", "topic_id")

@@ -56,6 +56,11 @@ class GroupsStub:
                 request_serializer=gateway_dot_proto_dot_groups__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_groups__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.ConsumerHeartbeat = channel.unary_unary(
+                '/tidelog.v1.Groups/ConsumerHeartbeat',
+                request_serializer=gateway_dot_proto_dot_groups__pb2.ConsumerHeartbeatRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_groups__pb2.ConsumerHeartbeatResponse.FromString,
+                _registered_method=True)
         self.LeaveGroup = channel.unary_unary(
                 '/tidelog.v1.Groups/LeaveGroup',
                 request_serializer=gateway_dot_proto_dot_groups__pb2.LeaveGroupRequest.SerializeToString,
@@ -131,6 +136,13 @@ class GroupsServicer:
 
     def Heartbeat(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConsumerHeartbeat(self, request, context):
+        """Of a member of the consumer protocol (KIP-848): it joins, follows its assignment and leaves by this call alone.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -214,6 +226,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=gateway_dot_proto_dot_groups__pb2.HeartbeatRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_groups__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'ConsumerHeartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConsumerHeartbeat,
+                    request_deserializer=gateway_dot_proto_dot_groups__pb2.ConsumerHeartbeatRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_groups__pb2.ConsumerHeartbeatResponse.SerializeToString,
             ),
             'LeaveGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaveGroup,
@@ -371,6 +388,33 @@ class Groups:
             '/tidelog.v1.Groups/Heartbeat',
             gateway_dot_proto_dot_groups__pb2.HeartbeatRequest.SerializeToString,
             gateway_dot_proto_dot_groups__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConsumerHeartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Groups/ConsumerHeartbeat',
+            gateway_dot_proto_dot_groups__pb2.ConsumerHeartbeatRequest.SerializeToString,
+            gateway_dot_proto_dot_groups__pb2.ConsumerHeartbeatResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,6 +5,12 @@
      "members":[{"member_id":"c1-…","instance_id":"","client_id":"c1","client_host":"10.0.0.7","session_timeout_ms":45000,
                  "rebalance_timeout_ms":300000,"protocols":[["range","<base64>"]],"assignment":"<base64>"}]}
 
+A group of KIP-848 (metadata/groups/reconciliation) has no `members`, but a `consumer`, in format 2:
+
+     "consumer":{"epoch":7,"assignor":"uniform","session_timeout_ms":45000,"topics":{"orders":["<topic id>",12]},
+                 "members":[{"member_id":"…","topics":["orders"],"epoch":7,"previous_epoch":6,"state":"stable", …
+                             "assigned":{"<topic id>":[0,1]},"revoking":{},"target":{"<topic id>":[0,1]}}]}
+
 `coordinator` is the session of the broker that wrote it. A new coordinator writes the group again before it answers any call,
 which raises its revision: so every later write of a former coordinator compares false.
 
@@ -24,12 +30,18 @@ import msgspec
 from msgspec.structs import replace
 
 from metadata.errors import Corrupt, TooLarge
-from metadata.groups.model import NO_INSTANCE, Barrier, Generation, Group, GroupPhase, Member, MemberId
+from metadata.groups.model import NO_INSTANCE, Barrier, Generation, Group, GroupPhase, InstanceId, Member, MemberId
+from metadata.groups.reconciliation.group import ReconciledGroup, joined
+from metadata.groups.reconciliation.model import ConsumerGroup, ConsumerMember, GroupTopic, MemberState, Partitions
 from metadata.groups.settings import GroupSettings
-from metadata.model import SessionId
+from metadata.model import Partition, SessionId, TopicId, TopicPartition
 from metadata.store.interface import KeyValue
 
 FORMAT_VERSION: Final = 1
+# Of groups of KIP-848.
+CONSUMER_FORMAT_VERSION: Final = 2
+
+_Numbers = dict[TopicId, list[int]]
 
 
 class PendingHandover(msgspec.Struct, frozen=True):
@@ -42,6 +54,36 @@ class PendingHandover(msgspec.Struct, frozen=True):
     alone_in_ms: int
     # How long each member may stay silent before it is lost.
     silent_in_ms: Mapping[MemberId, int]
+
+
+class ConsumerMemberRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Is the stored form of a member of KIP-848."""
+
+    member_id: MemberId
+    instance_id: InstanceId = NO_INSTANCE
+    rack: str = ""
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int
+    topics: list[str] = []
+    pattern: str | None = None
+    assignor: str = ""
+    epoch: int
+    previous_epoch: int
+    state: MemberState = MemberState.STABLE
+    assigned: _Numbers = {}
+    revoking: _Numbers = {}
+    target: _Numbers = {}
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Is the stored form of what only groups of KIP-848 have."""
+
+    epoch: int
+    assignor: str
+    session_timeout_ms: int
+    topics: dict[str, GroupTopic]
+    members: list[ConsumerMemberRecord]
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +99,14 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     changed_at_ms: int
     members: Sequence[Member]
     handed_over: PendingHandover | msgspec.UnsetType = msgspec.UNSET
+    consumer: ConsumerRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_group(group: Group, coordinator: SessionId, handed_over: PendingHandover | msgspec.UnsetType = msgspec.UNSET) -> bytes:
+    consumer = _consumer_record(group.consumer) if isinstance(group, ReconciledGroup) else msgspec.UNSET
     return msgspec.json.encode(
         GroupRecord(
+            format_version=FORMAT_VERSION if consumer is msgspec.UNSET else CONSUMER_FORMAT_VERSION,
             coordinator=coordinator,
             phase=group.phase,
             generation=group.generation,
@@ -69,8 +114,9 @@ def encode_group(group: Group, coordinator: SessionId, handed_over: PendingHando
             protocol=group.protocol,
             leader=group.leader,
             changed_at_ms=group.changed_at_ms,
-            members=list(_named(group).values()),
+            members=list(_named(group).values()) if consumer is msgspec.UNSET else [],
             handed_over=handed_over,
+            consumer=consumer,
         )
     )
 
@@ -122,7 +168,7 @@ def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
         record = msgspec.json.decode(kept.value, type=GroupRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"{kept.key} holds no consumer group: {error}", key=kept.key) from error
-    if record.format_version > FORMAT_VERSION:
+    if record.format_version > CONSUMER_FORMAT_VERSION:
         raise Corrupt(
             f"{kept.key} was written by a newer version of Tidelog (format {record.format_version})",
             hint="Upgrade this broker.",
@@ -130,6 +176,11 @@ def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
         )
     handed_over = record.handed_over
     alone_from_ms = now_ms + (proof_ms if isinstance(handed_over, msgspec.UnsetType) else handed_over.alone_in_ms)
+    if not isinstance(record.consumer, msgspec.UnsetType):
+        held = ReconciledGroup(
+            changed_at_ms=record.changed_at_ms, alone_from_ms=alone_from_ms, consumer=_consumer_group(record.consumer)
+        )
+        return joined(held, now_ms=now_ms)
     unsynced = frozenset[MemberId]()
     if record.phase is GroupPhase.COMPLETING:
         unsynced = frozenset(
@@ -150,3 +201,76 @@ def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
         alone_from_ms=alone_from_ms,
         silent_in_ms={} if isinstance(handed_over, msgspec.UnsetType) else handed_over.silent_in_ms,
     )
+
+
+# ── groups of KIP-848 ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _consumer_record(group: ConsumerGroup) -> ConsumerRecord:
+    return ConsumerRecord(
+        epoch=group.epoch,
+        assignor=group.assignor,
+        session_timeout_ms=group.session_timeout_ms,
+        topics=dict(group.topics),
+        members=[
+            ConsumerMemberRecord(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                rack=member.rack,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                topics=sorted(member.topics),
+                pattern=member.pattern,
+                assignor=member.assignor,
+                epoch=member.epoch,
+                previous_epoch=member.previous_epoch,
+                state=member.state,
+                assigned=_numbers(member.assigned),
+                revoking=_numbers(member.revoking),
+                target=_numbers(member.target),
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def _consumer_group(record: ConsumerRecord) -> ConsumerGroup:
+    members = [
+        ConsumerMember(
+            member_id=each.member_id,
+            instance_id=each.instance_id,
+            rack=each.rack,
+            client_id=each.client_id,
+            client_host=each.client_host,
+            rebalance_timeout_ms=each.rebalance_timeout_ms,
+            topics=frozenset(each.topics),
+            pattern=each.pattern,
+            assignor=each.assignor,
+            epoch=each.epoch,
+            previous_epoch=each.previous_epoch,
+            state=each.state,
+            assigned=_partitions(each.assigned),
+            revoking=_partitions(each.revoking),
+            target=_partitions(each.target),
+        )
+        for each in record.members
+    ]
+    return ConsumerGroup(
+        epoch=record.epoch,
+        assignor=record.assignor,
+        session_timeout_ms=record.session_timeout_ms,
+        topics=record.topics,
+        members={member.member_id: member for member in members},
+    )
+
+
+def _numbers(partitions: Partitions) -> _Numbers:
+    found: _Numbers = {}
+    for at in sorted(partitions):
+        found.setdefault(at.topic_id, []).append(at.partition)
+    return found
+
+
+def _partitions(numbers: _Numbers) -> Partitions:
+    return frozenset(TopicPartition(topic_id, Partition(number)) for topic_id, each in numbers.items() for number in each)

@@ -24,6 +24,10 @@ class GroupSettings:
     group_session_timeout_ms_min: int = 6_000
     # Longest session timeout that a member may ask for. Kafka's group.max.session.timeout.ms.
     group_session_timeout_ms_max: int = 1_800_000
+    # How long a member of the consumer protocol (KIP-848) may be silent. Kafka's group.consumer.session.timeout.ms.
+    group_consumer_session_timeout_ms: int = 45_000
+    # How often members of the consumer protocol send heartbeats. Kafka's group.consumer.heartbeat.interval.ms.
+    group_consumer_heartbeat_interval_ms: int = 5_000
     # Members of one group. Kafka's group.max.size.
     group_members_max: int = 1_000
     # Bytes of the protocols that one member offers, with their metadata; and as many bytes of its assignment. Those of Streams and
@@ -49,6 +53,7 @@ class GroupSettings:
         check_numbers(self, may_be_zero=MAY_BE_ZERO)
         for low, high in (
             ("group_session_timeout_ms_min", "group_session_timeout_ms_max"),
+            ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"),
             ("group_metadata_bytes_max", "group_bytes_max"),
         ):
             if getattr(self, low) > getattr(self, high):

@@ -23,6 +23,8 @@ from gateway.proto import groups_pb2
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, InvalidArgument, NoCoordinator
 from metadata.groups.model import GroupPhase, check_group_name
+from metadata.groups.reconciliation.group import CLASSIC, CONSUMER, RECONCILING
+from metadata.groups.reconciliation.model import MemberState
 from metadata.model import check_topic_name
 from metadata.page_token import checked_page_size, name_in, token_after
 from metadata.store.interface import KeyValue, MetadataStore
@@ -34,7 +36,7 @@ SCANNED_MAX: Final = 2_000
 ANSWER_S: Final = 30.0
 # Listed as the state of a group with an unreadable record; calls for the group receive the cause.
 DAMAGED: Final = "Damaged"
-_STATES: Final = {phase.value.lower(): phase.value for phase in GroupPhase}
+_STATES: Final = {phase.value.lower(): phase.value for phase in GroupPhase} | {RECONCILING.lower(): RECONCILING}
 _Request = TypeVar(
     "_Request",
     groups_pb2.DescribeGroupRequest,
@@ -86,12 +88,13 @@ class GroupAdmin:
             if not may_see_group(last):
                 continue
             record = _read(kept)
-            if not wanted or record.phase in wanted:
+            if not wanted or record.state in wanted:
                 answer.groups.add(
                     group=last,
-                    state=record.phase,
+                    state=record.state,
+                    type=CLASSIC if isinstance(record.consumer, msgspec.UnsetType) else CONSUMER,
                     protocol_type=record.protocol_type,
-                    members=len(record.members),
+                    members=record.members_count,
                     coordinator=self._coordinator_of(last),
                 )
         return answer
@@ -149,12 +152,37 @@ def _check_topics(topics: Iterable[groups_pb2.TopicPartitions]) -> None:
         check_topic_name(each.topic)
 
 
+class _ListedConsumerMember(msgspec.Struct, frozen=True):
+    epoch: int
+    state: MemberState = MemberState.STABLE
+
+
+class _ListedConsumer(msgspec.Struct, frozen=True):
+    """Decodes the listed fields of what only groups of KIP-848 have."""
+
+    epoch: int
+    members: Sequence[_ListedConsumerMember] = ()
+
+
 class _ListedRecord(msgspec.Struct, frozen=True):
     """Decodes the listed fields of a group's record (metadata/groups/record.py); members are counted, not read."""
 
     phase: str
     protocol_type: str = ""
     members: Sequence[msgspec.Raw] = ()
+    consumer: _ListedConsumer | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def state(self) -> str:
+        if isinstance(self.consumer, msgspec.UnsetType) or self.phase != GroupPhase.STABLE.value:
+            return self.phase
+        epoch = self.consumer.epoch
+        at_rest = all(each.epoch == epoch and each.state is MemberState.STABLE for each in self.consumer.members)
+        return self.phase if at_rest else RECONCILING
+
+    @property
+    def members_count(self) -> int:
+        return len(self.members if isinstance(self.consumer, msgspec.UnsetType) else self.consumer.members)
 
 
 def _read(kept: KeyValue) -> _ListedRecord:

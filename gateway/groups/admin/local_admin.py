@@ -19,6 +19,7 @@ from gateway.groups.admin.lag import GroupLag, KnownTopics, bounds_by_parts
 from gateway.groups.admin.seek import SeekResult, SeekTo, check_seek, seek_target, seek_to
 from gateway.groups.coordinator import GroupCoordinator, check_empty, check_unsubscribed
 from gateway.proto import groups_pb2
+from gateway.proto.consumer_messages import described
 from gateway.proto.group_messages import fetched_offset
 from gateway.proto.status import to_status
 from gateway.routing.log_service import LogService
@@ -35,6 +36,7 @@ from metadata.errors import (
 )
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Group
 from metadata.groups.offsets import CommittedOffset
+from metadata.groups.reconciliation.group import ReconciledGroup, state_of, type_of
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
 from segments.partition.partition_log import Bounds
@@ -74,7 +76,8 @@ class LocalGroupAdmin:
         group = await self._coordinator.describe(request.group)
         found = groups_pb2.GroupDescription(
             group=request.group,
-            state=group.phase.value,
+            state=state_of(group),
+            type=type_of(group),
             generation=group.generation,
             protocol_type=group.protocol_type,
             protocol=group.protocol,
@@ -243,6 +246,7 @@ def owners(group: Group, topics: KnownTopics) -> dict[TopicPartition, str]:
 
 
 def _members(group: Group) -> list[groups_pb2.GroupMember]:
+    consumers = group.consumer.members if isinstance(group, ReconciledGroup) else {}
     return [
         groups_pb2.GroupMember(
             member_id=member.member_id,
@@ -253,6 +257,7 @@ def _members(group: Group) -> list[groups_pb2.GroupMember]:
             assignment=member.assignment,
             session_timeout_ms=member.session_timeout_ms,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
+            consumer=described(consumers[member.member_id]) if member.member_id in consumers else None,
         )
         for member in group.members.values()
     ]

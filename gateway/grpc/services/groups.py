@@ -24,6 +24,7 @@ from gateway.groups.router import ANSWER_S, SEEN_BROKERS, wait_timeout_s
 from gateway.grpc.calls import Context, MethodHandler, client_host, is_forwarded, unary, unary_in_context
 from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
+from gateway.proto.consumer_messages import asked_to_beat, heartbeat_response
 from gateway.proto.status import to_status
 from gateway.topics.names import LOOK_UP_S, NamedPartition, NamedTopic, resolve_partitions, topics_named
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
@@ -52,6 +53,7 @@ class GroupsService:
             "JoinGroup": unary_in_context(groups_pb2.JoinGroupRequest, self.join),
             "SyncGroup": unary_in_context(groups_pb2.SyncGroupRequest, self.sync),
             "Heartbeat": unary_in_context(groups_pb2.HeartbeatRequest, self.heartbeat),
+            "ConsumerHeartbeat": unary_in_context(groups_pb2.ConsumerHeartbeatRequest, self.consumer_heartbeat),
             "LeaveGroup": unary_in_context(groups_pb2.LeaveGroupRequest, self.leave),
             "OffsetCommit": unary_in_context(groups_pb2.OffsetCommitRequest, self.commit),
             "OffsetFetch": unary_in_context(groups_pb2.OffsetFetchRequest, self.fetch_offsets),
@@ -89,6 +91,17 @@ class GroupsService:
             return groups_pb2.HeartbeatResponse()
 
         return await self._answered(context, "Heartbeat", request, groups_pb2.HeartbeatResponse, here)
+
+    async def consumer_heartbeat(self, request: groups_pb2.ConsumerHeartbeatRequest, context: Context) -> Message:
+        if not is_forwarded(context):
+            request.client_host = client_host(context)
+            for name in request.topics.names:
+                check_topic(name)
+
+        async def here() -> groups_pb2.ConsumerHeartbeatResponse:
+            return heartbeat_response(await self._broker.coordinated_groups.beat(request.group, asked_to_beat(request)))
+
+        return await self._answered(context, "ConsumerHeartbeat", request, groups_pb2.ConsumerHeartbeatResponse, here)
 
     async def leave(self, request: groups_pb2.LeaveGroupRequest, context: Context) -> Message:
         _check_count("members", len(request.members), 1, LEAVING_MAX)
@@ -144,11 +157,16 @@ class GroupsService:
             request.of_unknown_topics = False  # a client receives only topics that it may see
         check_group(request.group)
         refused = {} if is_forwarded(context) else _refused_topics(each.topic for each in request.topics)
-        asked = groups_pb2.OffsetFetchRequest(group=request.group, of_unknown_topics=request.of_unknown_topics)
+        asked = groups_pb2.OffsetFetchRequest(
+            group=request.group,
+            of_unknown_topics=request.of_unknown_topics,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+        )
         asked.topics.extend(each for each in request.topics if each.topic not in refused)
 
         async def here() -> groups_pb2.OffsetFetchResponse:
-            stored = await self._broker.coordinated_groups.offsets(asked.group)
+            stored = await self._broker.coordinated_groups.offsets(asked.group, MemberId(asked.member_id), asked.member_epoch)
             if not asked.topics and not asked.of_unknown_topics:
                 await self._broker.topic_cache.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOK_UP_S)
             told: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
@@ -251,6 +269,7 @@ _Asked = (
     groups_pb2.JoinGroupRequest
     | groups_pb2.SyncGroupRequest
     | groups_pb2.HeartbeatRequest
+    | groups_pb2.ConsumerHeartbeatRequest
     | groups_pb2.LeaveGroupRequest
     | groups_pb2.OffsetCommitRequest
     | groups_pb2.OffsetFetchRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gateway.groups.coordinator import GroupCoordinator
 from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError
@@ -20,6 +20,7 @@ from metadata.groups.model import (
     SyncRequest,
 )
 from metadata.groups.offsets import CommittedOffset, decode_offset
+from metadata.groups.reconciliation.model import GroupTopic
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Compare, KeyValue, Operation, TransactionResult
@@ -79,6 +80,8 @@ class Coordinated:
         self.session = session
         self.unproven: str | None = None
         """Why it can't make sure that it coordinates its groups."""
+        # What a group of KIP-848 can subscribe to, by name.
+        self.topics: Mapping[str, GroupTopic] = {}
         self.groups = GroupCoordinator(
             self.link,
             LAYOUT,
@@ -88,6 +91,7 @@ class Coordinated:
             verify=self._verify,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),
+            topics=lambda: self.topics,
         )
         self.running = asyncio.ensure_future(self.groups.run())
 

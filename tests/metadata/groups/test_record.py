@@ -194,8 +194,8 @@ def test_what_is_no_group_is_corrupt(value: bytes) -> None:
 def test_fields_of_a_later_version_are_skipped_and_a_later_format_is_refused() -> None:
     stored = msgspec.json.decode(encode_group(Group(), SessionId(1)))
     assert stored_part(decode_group(kept(msgspec.json.encode(stored | {"later": 1})), now_ms=0)) == stored_part(Group())
-    with pytest.raises(Corrupt, match=r"newer version of Tidelog \(format 2\)"):
-        decode_group(kept(msgspec.json.encode(stored | {"format_version": 2})), now_ms=0)
+    with pytest.raises(Corrupt, match=r"newer version of Tidelog \(format 3\)"):
+        decode_group(kept(msgspec.json.encode(stored | {"format_version": 3})), now_ms=0)
 
 
 @given(group=GROUPS, bound=st.integers(1, 1500))

@@ -49,9 +49,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     """Of each check: whether it was in a thread, and to how many bytes it might open the batch."""
     opened: list[tuple[bool, int]] = []
 
-    def noted(batch: bytes, *, message_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:
+    def noted(batch: bytes, *, message_bytes_max: int, decompressed_bytes_max: int, keyed: bool = False) -> BatchHeader:
         opened.append((threading.current_thread() is not threading.main_thread(), decompressed_bytes_max))
-        return check_produced(batch, message_bytes_max=message_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+        return check_produced(
+            batch, message_bytes_max=message_bytes_max, decompressed_bytes_max=decompressed_bytes_max, keyed=keyed
+        )
 
     monkeypatch.setattr("gateway.records.append.check_produced", noted)
     return opened

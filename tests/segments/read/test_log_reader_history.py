@@ -413,7 +413,7 @@ def test_a_leader_epoch_ends_where_the_next_one_begins_in_parquet_too() -> None:
         (EPOCH + 3, 24),
         (EPOCH + 4, 24),
     ]
-    assert led.end_of_epoch(EPOCH - 1) == (-1, -1)
+    assert led.end_of_epoch(EPOCH - 1) == (EPOCH - 1, 0), "an epoch below all records ended where the log starts"
 
 
 # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────────

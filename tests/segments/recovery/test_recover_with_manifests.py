@@ -20,7 +20,6 @@ from segments.recovery.footer_cache import FooterCache
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition
 from segments.recovery.takeover_prefetch import TakeoverPrefetch
-from segments.wal.run_index import NO_EPOCH_END
 from tests.kit.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS, Led, header_of, led, partition_of, sequenced_batch
 from tests.kit.segments.manifests import TOPIC, compacted_to, plant, remembered, writer_of
 from tests.kit.segments.past_sessions import BY, SETTINGS, Bucket
@@ -150,7 +149,7 @@ def test_the_ends_of_epochs_are_told_across_what_was_compacted() -> None:
         partition = LeaderPartition(found.log(LeaderEpoch(9)), found.runs, found.history)
         ends = {asked: tuple(partition.end_of_epoch(asked)) for asked in range(10)}
         assert ends == {
-            0: tuple(NO_EPOCH_END),
+            0: (0, 0),
             1: (1, 2),
             2: (1, 2),
             3: (3, 5),

@@ -105,6 +105,8 @@ class _Life:
         # The end of what was processed and is not committed yet, by partition.
         self._uncommitted: dict[int, int] = {}
         self._commit_at_s = 0.0
+        # One commit at a time: librdkafka repeats a commit whose answer is lost, also after later ones, and the offset goes back.
+        self._is_committing = False
         self._consumer = Consumer({**settings, "client.id": member, "on_commit": self._committed})
         self._consumer.subscribe([TOPIC], on_assign=self._assigned, on_revoke=self._gave_up, on_lost=self._gave_up)
 
@@ -118,7 +120,7 @@ class _Life:
             self._hand_out()
             await asyncio.sleep(self._rng.uniform(0.0, WORK_S))
             self._process()
-        if self._uncommitted and self._history.now_s >= self._commit_at_s:
+        if self._uncommitted and not self._is_committing and self._history.now_s >= self._commit_at_s:
             self._commit()
 
     def _hand_out(self) -> None:
@@ -140,9 +142,11 @@ class _Life:
         self._commit_at_s = self._history.now_s + COMMIT_EVERY_S
         offsets = [TopicPartition(TOPIC, partition, offset) for partition, offset in self._uncommitted.items()]
         self._uncommitted = {}
+        self._is_committing = True
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
+            self._is_committing = False
             self._refused(error.args[0])
 
     def end(self) -> None:
@@ -174,6 +178,7 @@ class _Life:
             self._history.add(GaveUp(self._history.now_s, GROUP, self.member, tuple(sorted(numbers))))
 
     def _committed(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
+        self._is_committing = False
         if error is not None:
             self._refused(error)
             return

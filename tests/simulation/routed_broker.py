@@ -306,7 +306,7 @@ class PeerChannel:
         self._called = called
         self.write_slots = asyncio.Semaphore(WRITES_MAX)
 
-    async def connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
+    async def wait_connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
         called, wire = self._called, self._caller.wire
         if called is None or called.ended or called.unreachable or wire.cut or called.wire.cut:
             await asyncio.sleep(min(CONNECT_TIMEOUT_S, timeout_s))

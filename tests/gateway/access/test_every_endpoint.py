@@ -75,6 +75,7 @@ REQUESTS: dict[str, Any] = {
     f"{_GROUPS}JoinGroup": groups_pb2.JoinGroupRequest(group=GROUP),
     f"{_GROUPS}SyncGroup": groups_pb2.SyncGroupRequest(group=GROUP),
     f"{_GROUPS}Heartbeat": groups_pb2.HeartbeatRequest(group=GROUP),
+    f"{_GROUPS}ConsumerHeartbeat": groups_pb2.ConsumerHeartbeatRequest(group=GROUP),
     f"{_GROUPS}LeaveGroup": groups_pb2.LeaveGroupRequest(group=GROUP, members=[groups_pb2.LeavingMember(member_id="m")]),
     f"{_GROUPS}OffsetCommit": groups_pb2.OffsetCommitRequest(
         group=GROUP, generation=-1, offsets=[groups_pb2.CommittedOffset(topic=TOPIC, offset=1)]

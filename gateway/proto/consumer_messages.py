@@ -75,7 +75,7 @@ def assigned(partitions: Partitions) -> groups_pb2.AssignedPartitions:
     return groups_pb2.AssignedPartitions(topics=topics)
 
 
-def partitions_of(told: groups_pb2.AssignedPartitions) -> Partitions:
+def partitions_of(assigned: groups_pb2.AssignedPartitions) -> Partitions:
     return frozenset(
-        TopicPartition(TopicId(each.topic_id), Partition(number)) for each in told.topics for number in each.partitions
+        TopicPartition(TopicId(each.topic_id), Partition(number)) for each in assigned.topics for number in each.partitions
     )

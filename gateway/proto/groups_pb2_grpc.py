@@ -141,7 +141,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ConsumerHeartbeat(self, request, context):
-        """Of a member of the consumer protocol (KIP-848): it joins, follows its assignment and leaves by this call alone.
+        """A member of the consumer protocol (KIP-848) joins, follows its assignment and leaves by this call alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -65,8 +65,9 @@ async def next_session(
     """Takes a new session number, from 1 on.
 
     `at_least` moves the counter past the sessions on the bucket, where the metadata were lost. `writer`: the nonce of the broker
-    that
-    takes the number; the same transaction stores it under `beginning`, until the session has begun. Raises Unavailable, Corrupt.
+    that takes the number. The same transaction stores it under `beginning`, until the session has begun.
+
+    Raises Unavailable, Corrupt.
     """
     keys = layout or KeyLayout()
 

@@ -31,7 +31,7 @@ WORK_S: Final = 0.05
 # librdkafka's own form of the metadata of a member: this, then its generation.
 METADATA_MAGIC: Final = b"CGMDv2:"
 
-# What a member is told that another generation, or a session that ended, explains. The next owner reads on from what is committed.
+# Errors that a new generation or an ended session explains. The next owner continues from the committed offsets.
 _STALE: Final = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,

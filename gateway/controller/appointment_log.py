@@ -12,7 +12,7 @@ sessions and leaders. Each number is created once, so only one of two copies app
 the other copy end. A copy that was made between two of these steps has noted the nonce, and applies the same decisions.
 
 A batch without appointments is a proof (`prove`): every copy that appoints later holds what the metadata held before the nonce of
-the batch was noted. The controller writes one before a snapshot, a mark of a deletion or the registration of an altered topic.
+the batch was noted. The controller writes one before a snapshot, a mark of a deletion or the registration of a topic.
 
 A create whose fsync failed ends the broker: the batch is not applied, since a power cut may free its number for another copy.
 
@@ -141,12 +141,6 @@ class AppointmentLog:
         broker is not the controller any more, Unavailable, OutcomeUnknown.
         """
         async with self._one_at_a_time:
-            await self._recovered(guard)
-
-    async def confirm(self, guard: Sequence[Compare]) -> None:
-        """Lists the bucket again for batches of another copy of the metadata. Raises what `recover` raises."""
-        async with self._one_at_a_time:
-            self._known = None
             await self._recovered(guard)
 
     async def prove(self, guard: Sequence[Compare]) -> None:

@@ -311,7 +311,6 @@ class Controller:
         The previous controller may have deleted the states of a deleted topic's partitions. If this one's watch has shown that and
         not yet the topic's deletion, leader epochs would start again at the first one.
         """
-        await self._appointments.confirm(guard)
         await mirror.ensure(self._topics_of(first))
         topics = {topic.id: topic for topic in self._topics_of(first)}
         for number, decisions in enumerate(_batches(decision for decision in first if decision.partition.topic_id in topics)):

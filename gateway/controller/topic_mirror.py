@@ -8,8 +8,8 @@ The controller runs it from its election on. Each change is a create-only object
 the highest revision counts. A controller that was replaced, and has not noticed, can only write objects that exist already.
 segments/bucket/topic_catalog.py writes and reads these objects.
 
-A copy of the metadata that has lost must not register its alterations. So the controller creates a batch of appointments before it
-writes them (appointment_log.py).
+A copy of the metadata that has lost must not register its topics. So the controller creates a batch of appointments first: each
+copy that appoints later was made after that, and holds the same topics (appointment_log.py).
 
 Invariants: every topic with records on the bucket is mirrored; a topic whose partitions had leaders is marked as deleted before
 their states are deleted. So a new controller mirrors only the changes since the last snapshot: a topic whose partitions have states
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from gateway.controller.metadata_snapshots import list_snapshots, place_of_now
@@ -38,7 +38,7 @@ from segments.object_store.interface import ObjectStore
 
 # PUTs that run at the same time.
 PUTS_MAX = 16
-# Delay after an election, so that its appointments come first: alterations need a batch of appointments before them.
+# Delay after an election, so that its appointments come first: registrations need a batch of appointments before them.
 CATCH_UP_AFTER_S = 1.0
 # Pause after a failure.
 PAUSE_S = 1.0
@@ -67,7 +67,9 @@ class TopicMirror:
         self._topics = topics
         self._layout = layout
         self._base: int | None = None
+        # The revisions that are on the bucket, and those that a batch of appointments has shown to be of the copy that goes on.
         self._mirrored: dict[TopicId, Revision] = {}
+        self._proven: dict[TopicId, Revision] = {}
         self._names: dict[TopicId, str] = {}
         self._due: dict[TopicId, Topic] = {}
         self._changed = asyncio.Event()
@@ -87,8 +89,9 @@ class TopicMirror:
                         await self._catch_up()
                         caught_up = True
                     while self._due:
-                        due = iter(list(self._due.values()))
-                        await self._prove()  # a copy of the metadata that has lost fails here
+                        altered = list(self._due.values())
+                        await self._prove_topics(altered)
+                        due = iter(altered)
                         while few := list(islice(due, PUTS_MAX)):  # a topic that waits for its leaders gets the lock in between
                             await self.ensure(few)
                 except TidelogError as error:
@@ -100,11 +103,15 @@ class TopicMirror:
             forget()
 
     async def ensure(self, topics: Iterable[Topic]) -> None:
-        """Writes the registrations of these topics to the bucket, unless they are there. Raises Unavailable, Denied, Corrupt."""
+        """Writes the registrations of these topics to the bucket, unless they are there.
+
+        Raises Rejected if another copy of the metadata has appointed leaders, Fenced, Unavailable, Denied, Corrupt.
+        """
         asked = list(topics)
         async with self._ensuring:
             base = await self._revision_base()
-            missing = [topic for topic in asked if self._mirrored.get(topic.id, -1) < topic.revision]
+            missing = _newer(asked, self._mirrored)
+            await self._prove_topics(missing)
             await gather_all(self._mirror(topic, base) for topic in missing)
             self._mirrored |= {topic.id: topic.revision for topic in missing}
         for topic in asked:
@@ -126,6 +133,15 @@ class TopicMirror:
 
     # ── what is written ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def _prove_topics(self, topics: Sequence[Topic]) -> None:
+        """Creates a batch of appointments, unless one was created while the metadata held all these topics.
+
+        It fails in a copy of the metadata that has lost.
+        """
+        if unproven := _newer(topics, self._proven):
+            await self._prove()
+            self._proven |= {topic.id: topic.revision for topic in unproven}
+
     async def _mirror(self, topic: Topic, base: int) -> None:
         async with self._puts:
             named = TopicIncarnation(topic.name, topic.id)
@@ -143,6 +159,7 @@ class TopicMirror:
             assert old is not None, "what is gone was there"
             self._due.pop(old.id, None)
             self._mirrored.pop(old.id, None)
+            self._proven.pop(old.id, None)
             return
         self._names[new.id] = new.name
         if old is not None:
@@ -166,3 +183,7 @@ class TopicMirror:
         if self._base is None:
             self._base = await read_revision_base(self._metadata, self._layout)
         return self._base
+
+
+def _newer(topics: Iterable[Topic], known: Mapping[TopicId, Revision]) -> list[Topic]:
+    return [topic for topic in topics if known.get(topic.id, -1) < topic.revision]

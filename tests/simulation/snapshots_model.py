@@ -10,7 +10,8 @@ many commits. Batches are without content here: tests/simulation/appointments_mo
 once the next batch carries a nonce that the copy has not noted.
 
 Invariants: a restore never prefers the snapshot of a copy that has lost to one of the winner; that snapshot keeps no broker of the
-winner from starting; no topic that the winner has is marked as deleted; a restore reports each topic of the winner that it drops.
+winner from starting; no topic that the winner has is marked as deleted; no topic is registered that the winner does not have; a
+restore reports each topic of the winner that it drops.
 
     python -m tests.simulation.snapshots_model                        explores all of it
     python -m tests.simulation.snapshots_model --break by-revision    shows the shortest way to the damage
@@ -36,6 +37,8 @@ class Break(Enum):
     SNAPSHOT_UNPROVEN = "snapshot-unproven"
     # The same before a mark of a deletion.
     MARK_UNPROVEN = "mark-unproven"
+    # A controller registers a topic once it has found no batches of others, and writes none itself.
+    REGISTER_UNPROVEN = "register-unproven"
     # Topics that were deleted after the nonce was noted are marked, too.
     MARKED_LATE = "marked-late"
     # A restore reports no topic that the snapshot does not name.
@@ -50,7 +53,7 @@ class Bounds:
     elections: int = 0
     # Added to the revision of B when the copy is made; below 0, to that of A.
     raised: int = 10
-    # What a controller does with the bucket: snapshots, marks, first leaders of `new`.
+    # What a controller does with the bucket: snapshots, marks, the registration and the first leaders of `new`.
     tasks: tuple[Task, ...] = ()
     broken: Break = Break.NOTHING
 
@@ -58,6 +61,7 @@ class Bounds:
 class Task(Enum):
     SNAPSHOT = "a snapshot"
     MARK = "a mark"
+    REGISTER = "a registration"
     BEGIN = "the first leader of new"
 
 
@@ -66,8 +70,13 @@ class Copy(NamedTuple):
     pending: tuple[int, ...] = ()
     revision: int = 1
     has_old: bool = True
-    has_new: bool = False
+    # The revision that made the topic `new`; 0 where it does not exist.
+    new_at: int = 0
     controller: int = -1
+
+    @property
+    def has_new(self) -> bool:
+        return self.new_at > 0
 
 
 class Do(IntEnum):
@@ -165,6 +174,8 @@ def damage_of(state: State, bounds: Bounds) -> str:
             return "no broker of the winner starts"
     if copy.has_old and state.marked_by:
         return "a topic of the winner is marked as deleted"
+    if state.registered and not copy.has_new:
+        return "a topic is registered that the winner does not have"
     if copy.has_new and state.begun and not _is_restored_or_reported(state, best, bounds):
         return "a topic of the winner is dropped without a finding"
     return ""
@@ -217,8 +228,8 @@ def _copy_steps(state: State, which: int, copy: Copy, bounds: Bounds) -> Iterato
     if Task.MARK in bounds.tasks and copy.has_old and state.deletions_left:
         deleted = _with_copy(state, which, copy._replace(has_old=False, revision=copy.revision + 1))
         yield f"topic old is deleted in {name}", deleted._replace(deletions_left=state.deletions_left - 1)
-    if Task.BEGIN in bounds.tasks and not copy.has_new and state.creations_left:
-        made = _with_copy(state, which, copy._replace(has_new=True, revision=copy.revision + 1))
+    if Task.REGISTER in bounds.tasks and not copy.has_new and state.creations_left:
+        made = _with_copy(state, which, copy._replace(new_at=copy.revision + 1, revision=copy.revision + 1))
         yield f"topic new is made in {name}", made._replace(creations_left=state.creations_left - 1)
     for index, controller in enumerate(state.controllers):
         if COPY_OF_CONTROLLER[index] != which or copy.controller == index or controller.do is Do.GONE:
@@ -251,7 +262,7 @@ def _controller_steps(state: State, index: int, bounds: Bounds) -> Iterator[tupl
                 yield "reads", now(Do.LIST, number=copy.number, pending=copy.pending)
         case Do.LIST:
             if len(state.batches) == own.number:
-                yield from _tasks(copy, now, bounds)
+                yield from _tasks(state, copy, now, bounds)
             elif state.batches[own.number] in own.pending and len(state.batches) == own.number + 1:
                 yield f"lists batch {own.number + 1} of this copy", now(Do.ADVANCE)
             elif unchanged:
@@ -259,7 +270,7 @@ def _controller_steps(state: State, index: int, bounds: Bounds) -> Iterator[tupl
             else:
                 yield "looks again", again()
         case Do.REGISTER:
-            yield "registers new", now(Do.NOTE)._replace(registered=state.registered | {copy.revision})
+            yield "registers new", again()._replace(registered=state.registered | {copy.new_at})
         case Do.NOTE:
             if not unchanged:
                 yield "does not note", again()
@@ -282,6 +293,8 @@ def _controller_steps(state: State, index: int, bounds: Bounds) -> Iterator[tupl
                     then = now(Do.READ_ALL)
                 elif own.task is Task.MARK and not copy.has_old:
                     then = now(Do.WRITE_MARK)
+                elif own.task is Task.REGISTER:
+                    then = now(Do.REGISTER)
                 else:
                     then = again()
                 begun = state.begun or own.task is Task.BEGIN
@@ -299,7 +312,7 @@ def _controller_steps(state: State, index: int, bounds: Bounds) -> Iterator[tupl
             raise AssertionError(own.do)
 
 
-def _tasks(copy: Copy, now: Now, bounds: Bounds) -> Iterator[tuple[str, State]]:
+def _tasks(state: State, copy: Copy, now: Now, bounds: Bounds) -> Iterator[tuple[str, State]]:
     """What a controller begins that has found no later batch. Whatever it is about was decided before its nonce is noted."""
     broken = bounds.broken
     yield "plans appointments of others", now(Do.NOTE, task=None)
@@ -307,8 +320,10 @@ def _tasks(copy: Copy, now: Now, bounds: Bounds) -> Iterator[tuple[str, State]]:
         yield "plans a snapshot", now(Do.READ_ALL if broken is Break.SNAPSHOT_UNPROVEN else Do.NOTE, task=Task.SNAPSHOT)
     if Task.MARK in bounds.tasks and (not copy.has_old or broken is Break.MARKED_LATE):
         yield "plans a mark", now(Do.WRITE_MARK if broken is Break.MARK_UNPROVEN else Do.NOTE, task=Task.MARK)
-    if Task.BEGIN in bounds.tasks and copy.has_new:
-        yield "plans the first leader of new", now(Do.REGISTER, task=Task.BEGIN)
+    if Task.REGISTER in bounds.tasks and copy.has_new and copy.new_at not in state.registered:
+        yield "plans a registration", now(Do.REGISTER if broken is Break.REGISTER_UNPROVEN else Do.NOTE, task=Task.REGISTER)
+    if Task.BEGIN in bounds.tasks and copy.has_new and copy.new_at in state.registered:
+        yield "plans the first leader of new", now(Do.NOTE, task=Task.BEGIN)
 
 
 class Now(Protocol):

@@ -92,22 +92,25 @@ def test_where_nothing_is_decided_nothing_is_written() -> None:
         await soon()
         await stage.end(3)
         await asyncio.sleep(600)
-        assert len(batches(stage.bucket)) == before == 1
+        assert len(batches(stage.bucket)) == before == 2, "one proves the topic, one appoints its leaders"
 
     on_stage(scenario)
 
 
 @pytest.mark.parametrize("act", [LOST_ANSWER, LOST_REQUEST, fails(Unavailable("503")), slow(3)], ids=str)
-def test_a_batch_whose_create_is_troubled_is_written_once(act: Act) -> None:
+@pytest.mark.parametrize("number", [1, 2], ids=["proof", "leaders"])
+def test_a_batch_whose_create_is_troubled_is_written_once(act: Act, number: int) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1, 2)
         topic = await stage.topic("orders", 2)
-        stage.bucket.script("create", appointments_key(1), act)
+        stage.bucket.script("create", appointments_key(number), act)
         await stage.stand(1)
         await asyncio.sleep(10)
         assert set(await stage.leaders(topic)) == {1, 2}
-        assert [batch.number for batch in batches(stage.bucket)] == [1]
-        assert await progress(stage) == Progress(1, (), (await progress(stage)).applied_at)
+        numbers = [batch.number for batch in batches(stage.bucket)]
+        assert numbers in ([1, 2], [1, 2, 3] if number == 1 else []), "a proof without an answer is followed by another"
+        assert [bool(batch.appointments) for batch in batches(stage.bucket)][-1:] == [True]
+        assert await progress(stage) == Progress(numbers[-1], (), (await progress(stage)).applied_at)
 
     on_stage(scenario)
 
@@ -147,7 +150,7 @@ def test_a_batch_that_a_controller_created_and_did_not_apply_is_applied_by_the_n
         await stage.register(1, 2)
         first = await stage.stand(1)
         await soon()
-        stage.bucket.script("create", appointments_key(1), Act(answer_after_s=1e6))
+        stage.bucket.script("create", appointments_key(2), Act(answer_after_s=1e6))
         topic = await stage.topic("orders", 2)
         await soon()
         assert await stage.leaders(topic) == [None, None]
@@ -166,7 +169,7 @@ def test_a_batch_that_a_controller_created_and_did_not_apply_is_applied_by_the_n
         await stage.sqlite.revoke_lease(lease)
         await soon()
         written = batches(stage.bucket)
-        assert {one.state.leader_session for one in written[0].appointments} == {1, 2}
+        assert {one.state.leader_session for one in written[1].appointments} == {1, 2}
         assert await stage.leaders(topic) == [2, 2], "the dead one of the batch was replaced by a later batch"
         assert [(state[0], state[1]) for state in await stage.states(topic) if state] != [(2, 0), (2, 0)]
 
@@ -178,7 +181,7 @@ def test_a_create_of_a_deposed_controller_that_lands_late_is_applied_and_planned
         await stage.register(1, 2)
         first = await stage.stand(1)
         await soon()
-        stage.bucket.script("create", appointments_key(1), Act(happens=False, happens_late_s=2.5, silent=True), slow(2))
+        stage.bucket.script("create", appointments_key(2), Act(happens=False, happens_late_s=2.5, silent=True), slow(2))
         topic = await stage.topic("orders", 1)
         await asyncio.sleep(0.5)
         await first.stop()
@@ -187,11 +190,11 @@ def test_a_create_of_a_deposed_controller_that_lands_late_is_applied_and_planned
         second = await stage.stand(2)
         await asyncio.sleep(1.0)
         assert len((await progress(stage)).pending) == 2
-        assert batches(stage.bucket) == []
+        assert [batch.number for batch in batches(stage.bucket)] == [1]
         await asyncio.sleep(10)
         assert not second.running.done()
         assert await stage.leaders(topic) == [2]
-        assert [one.state.leader_session for one in batches(stage.bucket)[0].appointments] == [1]
+        assert [one.state.leader_session for one in batches(stage.bucket)[1].appointments] == [1]
 
     on_stage(scenario)
 
@@ -257,7 +260,7 @@ def test_a_controller_whose_metadata_another_copy_has_overtaken_writes_no_last_s
         await stage.topic("orders", 1)
         contender = await stage.stand(1)
         await soon()
-        stage.bucket.plant(appointments_key(2), encode_batch(Batch(2, "another's")))
+        stage.bucket.plant(appointments_key(3), encode_batch(Batch(3, "another's")))
         await contender.controller.resign()
         assert not stage.bucket.keys(SNAPSHOTS)
         assert "or they exist twice" in (await ended(stage, contender)).message
@@ -281,17 +284,19 @@ def test_a_controller_whose_metadata_another_copy_has_overtaken_marks_no_topic_a
     on_stage(scenario)
 
 
-def test_a_controller_whose_number_another_copy_takes_just_then_ends_and_appoints_nobody() -> None:
+@pytest.mark.parametrize("number", [1, 2], ids=["of the proof", "of the leaders"])
+def test_a_controller_whose_number_another_copy_takes_just_then_ends_and_appoints_nobody(number: int) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)
         contender = await stage.stand(1)
         await soon()
-        stage.bucket.script("create", appointments_key(1), slow(1))
+        stage.bucket.script("create", appointments_key(number), slow(1))
         topic = await stage.topic("orders", 1)
         await asyncio.sleep(0.5)
-        stage.bucket.plant(appointments_key(1), encode_batch(Batch(1, "another's")))
+        stage.bucket.plant(appointments_key(number), encode_batch(Batch(number, "another's")))
         assert "or they exist twice" in (await ended(stage, contender)).message
         assert await stage.leaders(topic) == [None]
+        assert len(stage.bucket.keys(TOPICS)) == number - 1, "the proof comes before the registration"
 
     on_stage(scenario)
 
@@ -476,7 +481,7 @@ def test_a_batch_whose_fsync_failed_before_a_snapshot_ends_the_broker() -> None:
 # ── proofs: batches without appointments ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_snapshot_a_deletion_and_an_alteration_are_written_after_a_batch_of_their_own() -> None:
+def test_a_registration_an_alteration_a_snapshot_and_a_deletion_are_written_after_a_batch_of_their_own() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
         await stage.register(1)
@@ -494,8 +499,8 @@ def test_a_snapshot_a_deletion_and_an_alteration_are_written_after_a_batch_of_th
         await stage.hand_over_all()
         await asyncio.sleep(5)
         numbers.append(len(batches(stage.bucket)))
-        assert numbers == [1, 2, 3, 4]
-        assert [batch.appointments for batch in batches(stage.bucket)[1:]] == [(), (), ()]
+        assert numbers == [2, 3, 4, 5]
+        assert [bool(batch.appointments) for batch in batches(stage.bucket)] == [False, True, False, False, False]
         assert [key.split("/")[-1].split("-")[0] for key in stage.bucket.keys(TOPICS)] == ["deleted", "topic", "topic"]
         assert [parse_snapshot_key(key) is not None for key in stage.bucket.keys(SNAPSHOTS)] == [True]
 
@@ -510,7 +515,7 @@ def test_a_losing_copy_registers_no_alteration(planted: bool) -> None:
         contender = await stage.stand(1)
         await asyncio.sleep(5)
         if planted:
-            stage.bucket.plant(appointments_key(2), encode_batch(Batch(2, "another's")))
+            stage.bucket.plant(appointments_key(3), encode_batch(Batch(3, "another's")))
         await stage.topics.alter("orders", settings={"retention.ms": "5"})
         if planted:
             assert "or they exist twice" in (await ended(stage, contender)).message
@@ -561,7 +566,7 @@ def test_old_batches_are_collected_and_the_newest_stay(monkeypatch: pytest.Monke
             await stage.topic(f"topic-{number}", 1)
             await soon()
         numbers = [batch.number for batch in batches(stage.bucket)]
-        assert numbers == list(range(numbers[0], 13))
+        assert numbers == list(range(numbers[0], 25))
         assert 3 <= len(numbers) <= 5
 
     on_stage(scenario)
@@ -576,7 +581,7 @@ def test_of_many_partitions_the_leaders_are_in_few_batches(monkeypatch: pytest.M
         await stage.stand(1)
         await asyncio.sleep(60)
         assert Counter(await stage.leaders(topic)) == {1: 250, 2: 250}
-        assert len(batches(stage.bucket)) == 3
+        assert len(batches(stage.bucket)) == 4, "one proves the topic"
 
     on_stage(scenario)
 

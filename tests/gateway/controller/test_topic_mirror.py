@@ -13,7 +13,7 @@ import pytest
 from gateway.controller import topic_mirror
 from gateway.controller.metadata_snapshots import take_snapshot
 from gateway.controller.topic_mirror import TopicMirror
-from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.store.interface import KeyValue, Put
 from metadata.store.sqlite.store import SqliteStore
@@ -198,6 +198,45 @@ async def mirroring(
         yield TopicRegistry(metadata, LAYOUT), cache, mirror
     finally:
         following.cancel()
+
+
+def test_a_copy_of_the_metadata_that_has_lost_registers_no_topic(tmp_path: Path) -> None:
+    """It creates a batch of appointments before the registration, and another copy has taken the number of that batch."""
+
+    async def lost() -> None:
+        raise Rejected("appointments that the metadata do not contain")
+
+    async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
+        async with mirroring(bucket, metadata) as (topics, cache, _):
+            topic = await made(topics, cache)
+            with pytest.raises(Rejected):
+                await TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms, prove=lost).ensure([topic])
+            assert bucket.creates == 0
+
+    run(tmp_path, test)
+
+
+def test_one_batch_of_appointments_proves_a_topic_until_it_is_altered(tmp_path: Path) -> None:
+    """A bucket that refuses registrations for long does not fill up with batches."""
+    proofs: list[int] = []
+
+    async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
+        async def prove() -> None:
+            proofs.append(bucket.creates)
+
+        async with mirroring(bucket, metadata) as (topics, cache, _):
+            mirror = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms, prove=prove)
+            bucket.fails = Unavailable("refused")
+            for topic in (await made(topics, cache), await topics.alter("orders", settings={"retention.ms": "5"})):
+                for _ in range(3):
+                    with pytest.raises(Unavailable):
+                        await mirror.ensure([topic])
+            bucket.fails = None
+            await mirror.ensure([topic])
+            assert len(proofs) == 2
+            assert proofs[0] == 0, "the proof came before the registration"
+
+    run(tmp_path, test)
 
 
 async def made(topics: TopicRegistry, cache: TopicCache, name: str = "orders") -> Topic:

@@ -18,7 +18,7 @@ demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and 
 	$(BIN)/tidelog demo
 
 test: $(VENV)/ready kernel ## every quick and integration test, but for spark-crashes; TESTED="slow and not own_spark" for a part
-	$(BIN)/pytest -n 4 --dist loadscope -m "$(TESTED)"
+	$(BIN)/pytest -n 4 --dist loadscope --durations 25 -m "$(TESTED)"
 
 test-thorough: $(VENV)/ready kernel ## each property of a codec or a planner with eight times as many examples: for the night
 	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough

@@ -44,10 +44,13 @@ def main() -> int:
         try:
             SUITES[suite].prepare()
         except CannotPrepare as why:
-            results.append((suite, [Result("prepare", Verdict.FAILED, reason=str(why))]))
+            verdict = Verdict.SKIPPED if chosen.skip_unprepared else Verdict.FAILED
+            results.append((suite, [Result("prepare", verdict, reason=str(why))]))
     if chosen.prepare:
         return _report(results)
     unprepared = {suite for suite, _ in results}
+    if unprepared >= plan.keys():
+        return _report(results)
     directory = Path(tempfile.mkdtemp(prefix="tidelog-kafka-suites-"))
     with _served(chosen, directory) as served:
         for suite, tests in plan.items():
@@ -75,6 +78,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", metavar="SUITES", help=f"separated by commas: {', '.join(SUITES)}")
     parser.add_argument("--test", action="append", metavar="TEST", help="of the chosen suites this test alone; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="download and build what the suites need, and run nothing")
+    parser.add_argument(
+        "--skip-unprepared", action="store_true", help="skip what cannot be downloaded or built here, and say so; else it fails"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
     chosen = parser.parse_args()
     chosen.only = chosen.only.split(",") if chosen.only else list(SUITES)
@@ -125,7 +131,8 @@ def _report(results: Sequence[tuple[str, Sequence[Result]]]) -> int:
         print(line)
     counts = [sum(result.verdict is verdict for _, found in results for result in found) for verdict in Verdict]
     print(f"\n{counts[0]} passed, {counts[1]} failed, {counts[2]} skipped")
-    return 1 if counts[1] or not (counts[0] or not results) else 0
+    prepared = [suite for suite, found in results if [result.test for result in found] != ["prepare"]]
+    return 1 if counts[1] or (prepared and not counts[0]) else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_suites import differential, kafka_python, kgo, librdkafka
+from tests.kafka_suites.__main__ import main
 from tests.kafka_suites.cache import CannotPrepare, cached, check_hash, unpack
 from tests.kafka_suites.java import ARTEFACTS, HASHES, VERSION, pom
 from tests.kafka_suites.results import Listed, Result, Verdict, parse_list, selected, table, with_missing
@@ -188,3 +189,16 @@ def test_every_difference_has_a_reason() -> None:
     assert differential.parse_differences(differential.DIFFERENCES.read_text(encoding="utf-8"))
     with pytest.raises(ValueError, match="reason"):
         differential.parse_differences("Metadata topics*")
+
+
+@pytest.mark.parametrize(("options", "code", "verdict"), [([], 1, "failed"), (["--skip-unprepared"], 0, "skipped")])
+def test_a_suite_that_cannot_be_downloaded_fails_unless_it_may_be_skipped(
+    options: list[str], code: int, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise CannotPrepare("the registry does not answer")
+
+    monkeypatch.setitem(SUITES, "kgo", dataclasses.replace(SUITES["kgo"], prepare=refuse))
+    monkeypatch.setattr("sys.argv", ["kafka_suites", "--gate", "--only", "kgo", *options])
+    assert main() == code
+    assert f"{verdict}: kgo prepare: the registry does not answer" in capsys.readouterr().out

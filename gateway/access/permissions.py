@@ -172,6 +172,7 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "DeleteRecords": _ADMIN,
     # Configurations of topics and of brokers.
     "DescribeConfigs": RequiredAccess(topic="describe", cluster="describe"),
+    "ListConfigResources": RequiredAccess(cluster="describe"),
     "AlterConfigs": RequiredAccess(topic="admin", cluster="admin", changes=True),
     "IncrementalAlterConfigs": RequiredAccess(topic="admin", cluster="admin", changes=True),
     "DescribeLogDirs": RequiredAccess(cluster="describe"),

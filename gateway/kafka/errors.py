@@ -101,6 +101,13 @@ class UnsupportedTimestamp(KafkaRejected):
     kafka_code = ErrorCode.UNSUPPORTED_VERSION
 
 
+class UnsupportedResourceType(KafkaRejected):
+    """A client asks for a type of resources that this version of ListConfigResources does not have."""
+
+    code = "UNSUPPORTED_RESOURCE_TYPE"
+    kafka_code = ErrorCode.UNSUPPORTED_VERSION
+
+
 # Clients of these versions and below do not know KAFKA_STORAGE_ERROR.
 _STORAGE_ERROR_SINCE_PRODUCE = 4
 _STORAGE_ERROR_SINCE_FETCH = 6

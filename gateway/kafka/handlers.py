@@ -78,6 +78,7 @@ def kafka_handlers(
         "CreatePartitions": (0, 3, topics.create_partitions),
         "DeleteRecords": (0, 2, records.delete_records),
         "DescribeConfigs": (1, 4, configs.describe),
+        "ListConfigResources": (0, 1, configs.list_resources),
         "AlterConfigs": (0, 2, configs.alter),
         "IncrementalAlterConfigs": (0, 1, configs.alter_incrementally),
         "DescribeLogDirs": (1, 4, placement.describe_log_dirs),

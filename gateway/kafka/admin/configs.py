@@ -1,4 +1,4 @@
-"""Answers DescribeConfigs, AlterConfigs and IncrementalAlterConfigs for topics and brokers.
+"""Answers DescribeConfigs, ListConfigResources, AlterConfigs and IncrementalAlterConfigs for topics and brokers.
 
     topic    its settings: described, and altered
     broker   its settings, by Kafka's names: described. A broker reads them when it starts, so they are never altered here
@@ -22,7 +22,7 @@ from gateway.concurrency.bounded_map import map_bounded
 from gateway.kafka.admin.changes import change_each
 from gateway.kafka.admin.config_entries import TYPES, ConfigEntry, broker_configs, topic_configs
 from gateway.kafka.call import KafkaCall
-from gateway.kafka.errors import KafkaRejected, admin_code, error_text
+from gateway.kafka.errors import KafkaRejected, UnsupportedResourceType, admin_code, error_text
 from gateway.kafka.listener import ListenerConfig, Route
 from gateway.kafka.protocol.admin_messages import (
     AlterConfigsRequest,
@@ -40,6 +40,9 @@ from gateway.kafka.protocol.admin_messages import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
     IncrementalAlterConfigsResponse,
     IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListConfigResourcesResult,
 )
 from gateway.topics.describe import fresh_topic
 from metadata.cluster.broker_registry import BrokerRegistration
@@ -52,10 +55,13 @@ DESCRIBED_MAX: Final = 16
 
 
 class ResourceType(enum.IntEnum):
-    """Kafka's numbers of the resources that have configs here."""
+    """Kafka's numbers of the resources that may have configs. Only topics and brokers have some here."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigOperation(enum.IntEnum):
@@ -136,6 +142,28 @@ class KafkaConfigs:
             f"this broker is not number {number[:20]}", hint="Ask that broker itself, or name none for what all brokers have."
         )
 
+    # ── list ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def list_resources(self, call: KafkaCall, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+        """Answers with the resources of the types that are named, or of all types.
+
+        Version 0 lists the subscriptions of client metrics alone. There are none, and groups have no configs of their own.
+        """
+        try:
+            check_cluster()
+            types = _resource_types(request.resource_types, call.version)
+        except TidelogError as error:
+            return ListConfigResourcesResponse(error_code=admin_code(error))
+        names: dict[int, list[str]] = {
+            ResourceType.TOPIC: sorted(topic.name for topic in self._broker.topic_cache.topics()),
+            ResourceType.BROKER: [str(number) for number in sorted(each.node_id for each in self._broker.registrations())],
+        }
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ListConfigResourcesResult(resource_name=name, resource_type=kind) for kind in types for name in names.get(kind, ())
+            ]
+        )
+
     # ── alter ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def alter(self, call: KafkaCall, request: AlterConfigsRequest) -> AlterConfigsResponse:
@@ -203,6 +231,15 @@ class KafkaConfigs:
         check_topic(resource.resource_name)
         if counts[resource.resource_type, resource.resource_name] > 1:
             raise KafkaRejected(f"the request names topic {resource.resource_name[:249]} more than once", hint="Name it once.")
+
+
+def _resource_types(named: Sequence[int], version: int) -> Sequence[int]:
+    """Returns the types to list. Raises UnsupportedResourceType."""
+    if version == 0:
+        return [ResourceType.CLIENT_METRICS]
+    if unknown := set(named).difference(ResourceType):
+        raise UnsupportedResourceType(f"there are no resources of type {min(unknown)}", hint="Use 2, 4, 8, 16 or 32.")
+    return sorted(set(named)) or list(ResourceType)
 
 
 def _unsupported(resource: _Resource) -> KafkaRejected:

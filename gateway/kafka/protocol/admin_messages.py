@@ -4882,6 +4882,86 @@ def encode_consumer_group_describe_response(
     return writer.finish()
 
 
+class ListConfigResourcesRequest:
+    __slots__ = ("resource_types",)
+
+    def __init__(self, *, resource_types: Sequence[int] = ()) -> None:
+        self.resource_types = resource_types
+
+
+def _read_ListConfigResourcesRequest(reader: Reader, version: int) -> ListConfigResourcesRequest:
+    message = ListConfigResourcesRequest.__new__(ListConfigResourcesRequest)
+    flexible = True
+    if version >= 1:
+        count = reader.array_length(flexible, 1)
+        message.resource_types = [reader.int8() for _ in range(count)]
+    else:
+        message.resource_types = ()
+    reader.skip_tags()
+    return message
+
+
+def decode_list_config_resources_request(
+    frame: Buffer, offset: int, version: int, elements_max: int = ELEMENTS_MAX
+) -> ListConfigResourcesRequest:
+    if not 0 <= version <= 1:
+        raise MalformedFrame(f"ListConfigResourcesRequest has versions 0 to 1, not {version}")
+    reader = Reader(frame, offset, elements_max)
+    message = _read_ListConfigResourcesRequest(reader, version)
+    reader.finish()
+    return message
+
+
+class ListConfigResourcesResult:
+    __slots__ = ("resource_name", "resource_type")
+
+    def __init__(self, *, resource_name: str = "", resource_type: int = 16) -> None:
+        self.resource_name = resource_name
+        self.resource_type = resource_type
+
+
+class ListConfigResourcesResponse:
+    __slots__ = ("config_resources", "error_code", "throttle_time_ms")
+
+    def __init__(
+        self, *, throttle_time_ms: int = 0, error_code: int = 0, config_resources: Sequence[ListConfigResourcesResult] = ()
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.config_resources = config_resources
+
+
+def _write_ListConfigResourcesResult(writer: Writer, message: ListConfigResourcesResult, version: int) -> bool:
+    flexible = True
+    writer.string(message.resource_name, flexible)
+    if version >= 1:
+        writer.int8(message.resource_type)
+    writer.uvarint(0)
+    return True
+
+
+def _write_ListConfigResourcesResponse(writer: Writer, message: ListConfigResourcesResponse, version: int) -> bool:
+    flexible = True
+    writer.int32(message.throttle_time_ms)
+    writer.int16(message.error_code)
+    writer.array_length(len(message.config_resources), flexible)
+    for config_resources_item in message.config_resources:
+        _write_ListConfigResourcesResult(writer, config_resources_item, version)
+    writer.uvarint(0)
+    return True
+
+
+def encode_list_config_resources_response(message: ListConfigResourcesResponse, version: int, correlation_id: int) -> list[Buffer]:
+    if not 0 <= version <= 1:
+        raise ValueError(f"ListConfigResourcesResponse has versions 0 to 1, not {version}")
+    writer = Writer()
+    writer.int32(0)
+    writer.int32(correlation_id)
+    writer.uvarint(0)
+    _write_ListConfigResourcesResponse(writer, message, version)
+    return writer.finish()
+
+
 class DescribeTopicPartitionsRequestTopicRequest:
     __slots__ = ("name",)
 

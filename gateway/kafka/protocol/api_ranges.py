@@ -57,5 +57,6 @@ API_RANGES: Final[tuple[tuple[int, str, int, int, int | None, str], ...]] = (
     (66, "ListTransactions", 0, 2, 0, "list_transactions"),
     (68, "ConsumerGroupHeartbeat", 0, 1, 0, "consumer_group_heartbeat"),
     (69, "ConsumerGroupDescribe", 0, 1, 0, "consumer_group_describe"),
+    (74, "ListConfigResources", 0, 1, 0, "list_config_resources"),
     (75, "DescribeTopicPartitions", 0, 0, 0, "describe_topic_partitions"),
 )

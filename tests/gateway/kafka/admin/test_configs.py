@@ -18,6 +18,7 @@ from gateway.kafka.protocol.admin_messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
+    ListConfigResourcesRequest,
 )
 from gateway.settings import GatewaySettings
 from metadata.topics.settings import SETTINGS
@@ -25,7 +26,7 @@ from tests.kit.gateway.kafka_admin import KafkaAdmin, address, with_admin
 from tests.kit.gateway.kafka_client import kafka_client
 
 pytestmark = pytest.mark.slow
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -97,6 +98,27 @@ def test_a_topic_is_described_in_each_version(tmp_path: Path, version: int) -> N
             assert [types[name] for name in names] == [1, 2, 3, 5, 6]
             assert types["cleanup.policy"] == 7
             assert all(each.documentation for each in found.configs)
+
+    with_admin(tmp_path, scenario)
+
+
+def test_what_has_configs_is_listed_by_type(tmp_path: Path) -> None:
+    async def scenario(admin: KafkaAdmin) -> None:
+        for name in ("payments", "orders"):
+            await admin.broker.create_topic(name, 1)
+
+        async def listed(*types: int, version: int = 1) -> tuple[int, list[tuple[int, str]]]:
+            answer = await admin.ask("ListConfigResources", version, ListConfigResourcesRequest(resource_types=types))
+            return answer.error_code, [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+        number = str(next(iter(admin.broker.registrations())).node_id)
+        topics = [(TOPIC, "orders"), (TOPIC, "payments")]
+        assert await listed() == (0, [*topics, (BROKER, number)])
+        assert await listed(BROKER, TOPIC, TOPIC) == (0, [*topics, (BROKER, number)])
+        assert await listed(BROKER) == (0, [(BROKER, number)])
+        assert await listed(BROKER_LOGGER, CLIENT_METRICS, GROUP) == (0, [])
+        assert await listed(version=0) == (0, []), "it lists client metrics alone"
+        assert await listed(TOPIC, 3) == (35, [])
 
     with_admin(tmp_path, scenario)
 

@@ -28,6 +28,7 @@ from gateway.kafka.protocol.admin_messages import (
     ElectLeadersRequestTopicPartitions,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterConfigsResource,
+    ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
 )
 from metadata.access.acl import Acl
@@ -169,6 +170,8 @@ def test_what_is_asked_of_the_cluster_needs_a_right_to_it(tmp_path: Path, is_adm
         await admin.broker.create_topic("orders", 1)
         answer = await admin.ask("DescribeLogDirs", 4, DescribeLogDirsRequest(topics=None))
         assert (answer.error_code, len(answer.results)) == ((0, 1) if is_admin else (31, 0))
+        answer = await admin.ask("ListConfigResources", 1, ListConfigResourcesRequest())
+        assert (answer.error_code, len(answer.config_resources)) == ((0, 2) if is_admin else (31, 0))
         asked = [ElectLeadersRequestTopicPartitions(topic="orders", partitions=[0])]
         answer = await admin.ask("ElectLeaders", 2, ElectLeadersRequest(topic_partitions=asked))
         codes = [each.error_code for topic in answer.replica_election_results for each in topic.partition_result]

@@ -112,6 +112,8 @@ class TopicMirror:
             base = await self._revision_base()
             missing = _newer(asked, self._mirrored)
             await self._prove_topics(missing)
+            there = {topic.id for topic in self._topics.topics()}
+            missing = [topic for topic in missing if topic.id in there]  # some may have been deleted meanwhile
             await gather_all(self._mirror(topic, base) for topic in missing)
             self._mirrored |= {topic.id: topic.revision for topic in missing}
         for topic in asked:

@@ -128,10 +128,12 @@ def reapplied(decided: PartitionState, current: PartitionState | None) -> Partit
 
     The leader may have handed over, pruned its list or let go of the partition since the batch was planned, in one copy of the
     metadata and not in another. So the appointed leader follows whatever leads in an earlier epoch, with the epochs of the batch.
-    A partition without a state gets its first leader alone: any other state was forgotten with its topic.
+    A partition without a state gets its first leader alone: any other state was forgotten with its topic. The epoch of a first
+    leader may be above 0 (`Topic.first_leader_epoch`).
     """
     if current is None:
-        return decided if decided.leader_epoch == 0 else None
+        is_first_leader = len(decided.sessions) == 1 and decided.moving_to is None
+        return decided if is_first_leader else None
     if current.format_version > STATE_FORMAT_VERSION:
         return None
     if current.leader_epoch < decided.leader_epoch:

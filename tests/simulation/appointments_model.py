@@ -37,6 +37,8 @@ class Break(Enum):
     NOT_NUMBERED = "not-numbered"
     # A batch of this copy's own nonce counts as applied without its content.
     NOT_REPLAYED = "not-replayed"
+    # A batch that is read back appoints no first leaders.
+    FIRST_LEADER_SKIPPED = "first-leader-skipped"
     # A decision is skipped where the partition has changed since it was planned.
     SKIPPED_WHERE_CHANGED = "skipped-where-changed"
     # The session that a dead leader was asked to hand over to is left out.
@@ -69,6 +71,8 @@ class Bounds:
     asked: bool = False
     # Whether B has a controller.
     led_copy: bool = True
+    # Whether the partition has no leader at the beginning.
+    unled: bool = False
     broken: Break = Break.NOTHING
 
 
@@ -79,7 +83,7 @@ class Span(NamedTuple):
 
 
 class Led(NamedTuple):
-    """The stored state of the partition."""
+    """The stored state of the partition; without spans it has had no leader yet."""
 
     spans: tuple[Span, ...] = (Span(0, 0),)
     moving_to: int = -1
@@ -142,13 +146,15 @@ class State(NamedTuple):
 
 
 SESSIONS = 4
+NEVER_LED = Led(())
 COPY_OF_CONTROLLER = (0, 0, 1)
 
 
 def explore(bounds: Bounds, *, states_max: int | None = None) -> tuple[int, list[str]]:
     """Returns how many states there are, and the shortest way to one that is damaged; empty where none is."""
-    first = Copy(Led(moving_to=1 if bounds.asked else -1))
-    begin = State((first, None), batches=(None,) * bounds.numbers, serving=(0, -1, -1, -1), elections_left=bounds.elections)
+    first = Copy(NEVER_LED if bounds.unled else Led(moving_to=1 if bounds.asked else -1))
+    serving = (-1 if bounds.unled else 0, -1, -1, -1)
+    begin = State((first, None), batches=(None,) * bounds.numbers, serving=serving, elections_left=bounds.elections)
     came_from: dict[State, tuple[State, str] | None] = {begin: None}
     left = deque([begin])
     while left and (states_max is None or len(came_from) < states_max):
@@ -190,7 +196,7 @@ def steps(state: State, bounds: Bounds) -> Iterator[tuple[str, State]]:
 
 def _copy_steps(state: State, which: int, copy: Copy, bounds: Bounds) -> Iterator[tuple[str, State]]:
     name = "AB"[which]
-    for session in {copy.led.spans[-1].session, copy.led.moving_to} - {-1}:  # nothing else is of interest
+    for session in {*(span.session for span in copy.led.spans[-1:]), copy.led.moving_to} - {-1}:  # nothing else is of interest
         if copy.registered & 1 << session:
             gone = _with_copy(state, which, copy._replace(registered=copy.registered & ~(1 << session)))
             yield f"session {session} is sealed by {name}", _sealed(gone, 1 << session)
@@ -222,7 +228,7 @@ def _session_steps(state: State, session: int, bounds: Bounds) -> Iterator[tuple
     if copy is None:
         return
     spans = copy.led.spans
-    if spans[-1].session != session or spans[-1].is_released:
+    if not spans or spans[-1].session != session or spans[-1].is_released:
         return
     if unread < 0 and not state.sealed & bit and copy.led.moving_to == -1:
         sealed, read = state.sealed, bit
@@ -264,7 +270,9 @@ def _controller_steps(state: State, index: int, bounds: Bounds) -> Iterator[tupl
             elif (batch := state.batches[own.number]) is None:
                 yield "lists nothing", now(Do.PLAN)
             elif batch.nonce in own.pending:
-                planned = {} if broken is Break.NOT_REPLAYED else {"planned_on": batch.planned_on, "content": batch.content}
+                is_first = batch.content is not None and _is_first(batch.content)
+                is_skipped = broken is Break.NOT_REPLAYED or (is_first and broken is Break.FIRST_LEADER_SKIPPED)
+                planned = {} if is_skipped else {"planned_on": batch.planned_on, "content": batch.content}
                 yield f"lists batch {own.number + 1} of this copy", now(Do.APPLY, **planned)
             else:
                 yield f"lists batch {own.number + 1} of another copy", _foreign(state, index, bounds)
@@ -329,6 +337,11 @@ def _controller_steps(state: State, index: int, bounds: Bounds) -> Iterator[tupl
 
 def _plans(state: State, copy: Copy, broken: Break) -> Iterator[tuple[str, Led]]:
     spans, moving_to = copy.led
+    if not spans:
+        for session in range(SESSIONS):
+            if copy.registered & 1 << session:
+                yield f"plans to appoint {session} as the first leader", Led((Span(0, session),))
+        return
     leader, epoch = spans[-1].session, spans[-1].epoch
     others = [s for s in range(SESSIONS) if copy.registered & 1 << s and s != leader]
     if copy.registered & 1 << leader:
@@ -359,6 +372,8 @@ def _applied(led: Led, own: Controller, broken: Break) -> Led:
         return led
     if broken is Break.SKIPPED_WHERE_CHANGED and led != own.planned_on:
         return led
+    if not led.spans:
+        return own.content if _is_first(own.content) else led
     epoch = led.spans[-1].epoch
     if epoch < own.content.spans[-1].epoch:
         later = tuple(span for span in own.content.spans if span.epoch > epoch)
@@ -366,6 +381,10 @@ def _applied(led: Led, own: Controller, broken: Break) -> Led:
     if epoch == own.content.spans[-1].epoch and (led.moving_to == -1 or broken is Break.TAKEN_BACK):
         return Led(led.spans, own.content.moving_to)
     return led
+
+
+def _is_first(led: Led) -> bool:
+    return len(led.spans) == 1 and led.moving_to == -1
 
 
 def _foreign(state: State, index: int, bounds: Bounds) -> State:
@@ -411,6 +430,7 @@ def main() -> None:
     parser.add_argument("--newcomer", action="store_true")
     parser.add_argument("--asked", action="store_true")
     parser.add_argument("--no-controller-of-b", dest="led_copy", action="store_false")
+    parser.add_argument("--unled", action="store_true", help="the partition begins without a leader")
     parser.add_argument("--once", action="store_true", help="the metadata are never copied")
     parser.add_argument("--states-max", type=int)
     parser.add_argument("--break", dest="broken", type=Break, default=Break.NOTHING)
@@ -424,6 +444,7 @@ def main() -> None:
         given.newcomer,
         given.asked,
         given.led_copy,
+        given.unled,
         given.broken,
     )
     count, way = explore(bounds, states_max=given.states_max)

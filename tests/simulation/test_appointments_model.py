@@ -16,6 +16,8 @@ from tests.simulation.appointments_model import Bounds, Break, explore, main
         pytest.param(Bounds(elections=0, leaves=(1,)), id="the next leader uses the newer copy"),
         pytest.param(Bounds(elections=0, leaves=(0, 1)), id="both use the newer copy"),
         pytest.param(Bounds(elections=0, asked=True), id="copied while the leader is asked to hand over"),
+        pytest.param(Bounds(elections=0, unled=True), id="a partition that has no leader yet"),
+        pytest.param(Bounds(elections=0, unled=True, leaves=(1,)), id="no leader yet, and a session uses the newer copy"),
     ],
 )
 def test_whoever_writes_has_read_what_others_wrote_in_every_interleaving(bounds: Bounds) -> None:
@@ -36,6 +38,7 @@ def test_metadata_that_exist_once_are_never_taken_for_two_though_controllers_dep
     [
         Bounds(elections=0, broken=Break.NOT_NUMBERED),
         Bounds(elections=0, broken=Break.NOT_REPLAYED),
+        Bounds(elections=0, unled=True, broken=Break.FIRST_LEADER_SKIPPED),
         Bounds(elections=0, broken=Break.TARGET_FORGOTTEN),
         Bounds(elections=0, broken=Break.TARGET_UNREAD),
         Bounds(elections=0, asked=True, newcomer=True, leaves=(0, 1), led_copy=False, broken=Break.TAKEN_BACK),

@@ -19,6 +19,7 @@ from metadata.controller.appointments import Batch, Progress, decode_batch, deco
 from metadata.errors import Denied, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Compare, Put
+from metadata.topics.registry import TopicRegistry
 from segments.bucket.layout import APPOINTMENTS, SNAPSHOTS, TOPICS, appointments_key, parse_appointments_key, parse_snapshot_key
 from segments.bucket.markers import begin_restoration
 from segments.object_store.interface import unsynced
@@ -657,6 +658,30 @@ def test_of_two_copies_one_alone_appoints() -> None:
     with_copies(scenario)
 
 
+def test_a_copy_that_was_made_while_first_leaders_are_appointed_appoints_the_same() -> None:
+    """In a topic whose leader epochs begin above 0, since another topic was deleted before."""
+
+    async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
+        topics = TopicRegistry(older.etcd, LAYOUT)
+        await topics.create("old", 1)
+        await topics.delete("old")
+        topic = await topics.create("orders", 1)
+        assert topic.first_leader_epoch > 0
+        partition = TopicPartition(topic.id, Partition(0))
+        first = LeadershipChange(partition, Revision(0), appointed(None, S1, first_epoch=topic.first_leader_epoch))
+        part = Part([first], [Compare(LAYOUT.topic("orders"), topic.revision)])
+        bucket.script("create", appointments_key(1), slow(1))
+        appointing = asyncio.ensure_future(older.log.appoint([part], await older.guard()))
+        await asyncio.sleep(0.5)
+        newer = copy()
+        await appointing
+        await newer.log.recover(await newer.guard())
+        states = [(await read_all(each.etcd, LAYOUT))[partition][0] for each in (older, newer)]
+        assert states == [first.state, first.state]
+
+    with_copies(scenario)
+
+
 def test_a_copy_that_was_made_while_a_batch_is_created_applies_the_same_batch() -> None:
     async def scenario(bucket: ScriptedStore, older: Copy, copy: Callable[[], Copy]) -> None:
         bucket.script("create", appointments_key(1), slow(1))
@@ -779,7 +804,7 @@ def test_a_topic_that_is_gone_when_its_first_leaders_are_applied_again_gets_none
         await stage.register(1)
         await stage.stand(1)
         await soon()
-        stage.bucket.script("create", appointments_key(1), slow(1))
+        stage.bucket.script("create", appointments_key(2), slow(1))
         gone = await stage.topic("gone", 1)
         await asyncio.sleep(0.5)
         await stage.topics.delete("gone")
@@ -797,7 +822,7 @@ def test_a_topic_that_has_grown_when_its_first_leaders_are_applied_gets_them() -
         await stage.register(1)
         await stage.stand(1)
         await soon()
-        stage.bucket.script("create", appointments_key(1), slow(1))
+        stage.bucket.script("create", appointments_key(2), slow(1))
         await stage.topic("orders", 1)
         await asyncio.sleep(0.5)
         grown = await stage.topics.alter("orders", partition_count=2)

@@ -239,6 +239,21 @@ def test_one_batch_of_appointments_proves_a_topic_until_it_is_altered(tmp_path: 
     run(tmp_path, test)
 
 
+def test_a_topic_that_is_deleted_during_its_proof_is_not_registered(tmp_path: Path) -> None:
+    async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
+        async with mirroring(bucket, metadata) as (topics, cache, _):
+
+            async def delete() -> None:
+                await topics.delete("orders")
+                await cache.catch_up_with_all(timeout_s=10)
+
+            topic = await made(topics, cache)
+            await TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms, prove=delete).ensure([topic])
+            assert bucket.creates == 0
+
+    run(tmp_path, test)
+
+
 async def made(topics: TopicRegistry, cache: TopicCache, name: str = "orders") -> Topic:
     topic = await topics.create(name, 1)
     await cache.wait_for(topic.revision, timeout_s=10)

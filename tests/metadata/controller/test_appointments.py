@@ -21,7 +21,7 @@ from metadata.controller.appointments import (
     reapplied,
 )
 from metadata.errors import Corrupt, Rejected
-from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import KeyValue
 
 PARTITION = TopicPartition(TopicId("a" * 32), Partition(7))
@@ -75,6 +75,8 @@ def test_the_progress_is_read_back_and_new_metadata_have_none() -> None:
 
 def test_a_first_leader_is_appointed_where_there_is_none_and_no_other_state_comes_back() -> None:
     assert reapplied(LED, None) == LED
+    of_remade_topic = appointed(None, S1, first_epoch=LeaderEpoch(8))
+    assert reapplied(of_remade_topic, None) == of_remade_topic
     assert reapplied(appointed(LED, S2), None) is None, "the topic was deleted"
     assert reapplied(LED, LED) is None
 
@@ -120,7 +122,7 @@ def test_a_state_of_a_newer_version_is_left_alone() -> None:
 @st.composite
 def lives(draw: st.DrawFn) -> tuple[PartitionState, PartitionState]:
     """A state that a batch was planned on, and that state after what its leader may have done since."""
-    state = LED
+    state = appointed(None, S1, first_epoch=LeaderEpoch(draw(st.sampled_from([0, 8]))))
     for session in draw(st.lists(st.sampled_from([S2, S3, SessionId(4)]), max_size=3)):
         state = appointed(state, session)
     if draw(st.booleans()):

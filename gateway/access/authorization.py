@@ -139,13 +139,14 @@ class Principal:
             raise Unauthenticated(f"the {self.credential} {self._lost}")
 
     def may(self, operation: str, resource: str, name: str) -> bool:
-        """Returns whether the principal may do this. Raises Unavailable until ACLs were read."""
+        """Returns whether the principal may do this. Raises Unavailable until ACLs were read, and while one can't be read."""
         if self.is_peer:
             return True
         if not self.is_admin:
             if self._rights is None or self._version != self._view.version:
-                self._version = self._view.version
-                self._rights = self._view.rights(self.principal)
+                version = self._view.version
+                self._rights = None  # if an ACL can't be read, each check is refused, not only the first one
+                self._rights, self._version = self._view.rights(self.principal), version
             if not self._rights.allow(operation, resource, name):
                 return False
         return self._scopes is None or self._scopes.allow(operation, resource, name)
@@ -256,10 +257,8 @@ class AuthorizedCall:
             for operation, kind, name in self.granted:
                 if not self.caller.may(operation, kind, name):
                     return self.caller.refusal(operation, kind, name)
-        except Unauthenticated as error:
+        except TidelogError as error:  # Unavailable while an ACL can't be read, which may be a denial
             return error.with_traceback(None)
-        except TidelogError:
-            return None  # the view of ACLs is unread at the moment
         return None
 
     def note_logged(self) -> None:

@@ -8,21 +8,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gateway.access.authentication import Authenticator
-from gateway.access.authorization import AuthorizedCall, CallOrigin
+from gateway.access.authorization import AuthorizedCall, CallOrigin, Principal
 from gateway.access.guard import AccessGuard
 from gateway.access.peer_tokens import FORWARDED_BY, PEER_KEY, PEER_PRINCIPAL, PeerClaim, PeerTokens
 from gateway.access.permissions import RequiredAccess
 from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from gateway.net.tls.client_subject import ClientSubject
-from metadata.access.acl import Acl
+from metadata.access.acl import Acl, encode_acl
 from metadata.access.api_key import parse_key
 from metadata.access.cache import AccessCache
 from metadata.access.registry import AccessRegistry
 from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
 from metadata.model import Revision
 from metadata.secret import Secret
-from metadata.store.interface import NOW, Delete, KeyValue, RangeResult, WatchBatch
+from metadata.store.interface import NOW, Delete, KeyValue, Put, RangeResult, WatchBatch
 from metadata.store.keys import KeyLayout
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -328,3 +328,34 @@ def test_a_leader_refuses_a_forwarded_call_of_a_key_that_it_knows_to_be_revoked(
 def test_the_bound_is_a_number(age_ms: float) -> None:
     with pytest.raises(InvalidArgument, match="access_max_age_ms"):
         AccessSettings(access_max_age_ms=age_ms)
+
+
+def test_while_an_acl_can_not_be_read_every_check_is_refused_and_lasting_calls_end() -> None:
+    """It may be a denial: damaged, or of a newer version of Tidelog."""
+
+    async def main() -> None:
+        store = EtcdModel(virtual_loop().time)
+        cache = AccessCache(store, LAYOUT, age_s_max=None)
+        following = asyncio.ensure_future(cache.run())
+        allowed = Acl(principal="billing", operation="read", resource="topic", name="orders")
+        await store.transact([], [Put(LAYOUT.acl(allowed.acl_id), encode_acl(allowed))])
+        await asyncio.sleep(1)
+        principal = Principal("billing", cache, lambda: 0, credential="API key x")
+
+        def call() -> AuthorizedCall:
+            return AuthorizedCall(principal, READ, CallOrigin("grpc", FETCH, ""), refusal=lambda *_: None)
+
+        stream = call()
+        stream.check("topic", "orders")
+        await store.transact([], [Put(LAYOUT.acl("0" * 16), b"{")])
+        await asyncio.sleep(1)
+        assert isinstance(stream.end_reason(), Unavailable)
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="an ACL can't be read"):
+                call().check("topic", "orders")
+        await store.transact([], [Delete(LAYOUT.acl("0" * 16))])
+        await asyncio.sleep(1)
+        call().check("topic", "orders")
+        following.cancel()
+
+    run(main())

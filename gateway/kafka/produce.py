@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from gateway.access.authorization import AuthorizedCall, acting
+from gateway.access.authorization import AuthorizedCall, acting, check_topic
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import BoundedExecutor
 from gateway.kafka.connection import Answer, Hold, KafkaConnection
@@ -132,13 +132,14 @@ class _Request:
         log: LogService,
         size_bytes: int,
         now_s: float,
+        timeout_s_max: float,
     ) -> None:
         self.connection = connection
         self.header = header
         self.authorized = authorized
         self.size_bytes = size_bytes
         self.acks = _ACKS.get(message.acks, Acks.ALL)
-        timeout_s = max(0, message.timeout_ms) / 1000
+        timeout_s = min(max(0, message.timeout_ms) / 1000, timeout_s_max)
         self.produced = AppendRequest(log, self.acks, Deadline(now_s + timeout_s, timeout_s))
         self.answer: Answer = connection.answer()
         self.admission: Admission | None = None
@@ -181,7 +182,16 @@ class KafkaProduce:
         """
         log = self._broker.local_log if connection.listener.route is Route.DIRECT else self._broker.cluster_log
         now_s = asyncio.get_running_loop().time()
-        request = _Request(connection, header, message, authorized=authorized, log=log, size_bytes=len(frame.data), now_s=now_s)
+        request = _Request(
+            connection,
+            header,
+            message,
+            authorized=authorized,
+            log=log,
+            size_bytes=len(frame.data),
+            now_s=now_s,
+            timeout_s_max=self._broker.settings.produce_timeout_ms / 1000,
+        )
         with acting(authorized):
             self._resolve(request, message, frame)
         request.admission = admission or self._broker.cluster_log.admit_now(_memory_of(request))
@@ -273,8 +283,18 @@ class KafkaProduce:
         if request.admission is not None:
             for batch in takes_long:
                 await self._check_in_thread(batch)
+            self._check_rights(request)
         self._append(request)
         request.connection.go_on(Hold.ADMISSION)
+
+    def _check_rights(self, request: _Request) -> None:
+        """Refuses the batches whose topics the client may not write any more: a right or key may have been revoked meanwhile."""
+        with acting(request.authorized):
+            for batch in request.batches:
+                try:
+                    check_topic(batch.target.topic.name)
+                except TidelogError as error:
+                    batch.checked, batch.pending = None, error.with_traceback(None)
 
     # ── the append ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

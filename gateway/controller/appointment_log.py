@@ -279,6 +279,8 @@ class AppointmentLog:
             await self._retry_request(create)
         except AlreadyExists:
             return False
+        except Denied as error:
+            raise self._denied("create", error) from error
         return True
 
     def _ended_unsynced(self, key: str, error: TidelogError) -> Rejected:
@@ -328,18 +330,19 @@ class AppointmentLog:
             raise
 
     async def _read(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Returns the answer to a LIST or GET.
-
-        If the bucket denies it to this broker, another broker with other credentials should try.
-        """
+        """Returns the answer to a LIST or GET."""
         try:
             return await self._retry_request(request)
         except Denied as error:
-            self._gave_up()
-            raise Denied(
-                f"no leaders are appointed, since this broker may not read {APPOINTMENTS} on {self._bucket.url}: {error.message}",
-                hint=f"Allow the broker to list the bucket, and to read, create and delete objects below {APPOINTMENTS}.",
-            ) from error
+            raise self._denied("read", error) from error
+
+    def _denied(self, operation: str, error: Denied) -> Denied:
+        """Returns the error, and makes another broker the controller, whose credentials may be others."""
+        self._gave_up()
+        return Denied(
+            f"no leaders are appointed, since this broker may not {operation} {APPOINTMENTS} on {self._bucket.url}: {error.message}",
+            hint=f"Allow the broker to list the bucket, and to read, create and delete objects below {APPOINTMENTS}.",
+        )
 
     async def _retry_request(self, request: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Returns the answer of the bucket; repeats refused requests for RETRY_S."""

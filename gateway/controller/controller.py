@@ -32,7 +32,7 @@ from metadata.cluster.leadership import LeadershipChange
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.controller.ledger import Changes, PartitionLedger
 from metadata.controller.plan import Steps, closed_by_leader, plan
-from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.errors import Corrupt, Denied, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Revision, SessionId, TopicId, TopicPartition
 from metadata.store.interface import (
     OPERATIONS_MAX,
@@ -311,7 +311,11 @@ class Controller:
         The previous controller may have deleted the states of a deleted topic's partitions. If this one's watch has shown that and
         not yet the topic's deletion, leader epochs would start again at the first one.
         """
-        await mirror.ensure(self._topics_of(first))
+        try:
+            await mirror.ensure(self._topics_of(first))
+        except Denied:
+            self._stand_aside()  # another broker's credentials may be others
+            raise
         topics = {topic.id: topic for topic in self._topics_of(first)}
         for number, decisions in enumerate(_batches(decision for decision in first if decision.partition.topic_id in topics)):
             if number and self._broker_changes != planned_at:

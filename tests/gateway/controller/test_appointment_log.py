@@ -423,9 +423,9 @@ def test_a_controller_that_cannot_read_a_pending_batch_stands_aside_for_others(c
     assert {"controller elected broker=b1", "controller elected broker=b2"} <= told
 
 
-@pytest.mark.parametrize("operation", ["list", "get"])
-def test_a_controller_that_may_not_read_the_appointments_stands_aside_for_others(
-    operation: Literal["list", "get"], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("operation", ["list", "get", "create"])
+def test_a_controller_that_may_not_use_the_appointments_stands_aside_for_others(
+    operation: Literal["list", "get", "create"], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
@@ -435,6 +435,9 @@ def test_a_controller_that_may_not_read_the_appointments_stands_aside_for_others
         if operation == "get":
             key = appointments_key(1)
             stage.bucket.plant(key, encode_batch(Batch(1, "another's")))
+        if operation == "create":
+            key = appointments_key(1)
+            await stage.topic("orders", 1)
         stage.bucket.script(operation, key, *[fails(Denied("AccessDenied"))] * 100)
         await stage.stand(1)
         await stage.stand(2)
@@ -443,7 +446,7 @@ def test_a_controller_that_may_not_read_the_appointments_stands_aside_for_others
     on_stage(scenario)
     logged = [record.getMessage() for record in caplog.records]
     assert {"controller elected broker=b1", "controller elected broker=b2"} <= set(logged)
-    errors = [message for message in logged if "may not read appointments/" in message]
+    errors = [message for message in logged if "appointments/ on" in message]
     assert errors
     assert all("Allow the broker to list the bucket" in message for message in errors)
     assert len(errors) <= 6, "one each time that a broker becomes the controller"

@@ -340,7 +340,8 @@ class AppointmentLog:
         """Returns the error, and makes another broker the controller, whose credentials may be others."""
         self._gave_up()
         return Denied(
-            f"no leaders are appointed, since this broker may not {operation} {APPOINTMENTS} on {self._bucket.url}: {error.message}",
+            f"no leaders are appointed, since this broker may not {operation} {APPOINTMENTS} on {self._bucket.url}: "
+            f"{error.message}",
             hint=f"Allow the broker to list the bucket, and to read, create and delete objects below {APPOINTMENTS}.",
         )
 

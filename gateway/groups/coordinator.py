@@ -14,7 +14,8 @@ that ends, or whose client disconnects, leaves nothing behind but a member whose
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from msgspec.structs import replace
@@ -34,6 +35,7 @@ from metadata.errors import (
     RebalanceInProgress,
     Throttled,
     TidelogError,
+    Unavailable,
     UnknownGroup,
     UnknownMember,
 )
@@ -191,12 +193,25 @@ class GroupCoordinator:
     async def beat(self, name: str, request: Heartbeat) -> Beat:
         """Takes a heartbeat of a member of KIP-848, by which it also joins and leaves. Raises what refuses it."""
         held = await self._loaded(name)
-        beat = held.beat_at_rest(request)
-        if beat is None:
-            beat = await self._work.done(held.beat(request))
+        async with self._proven_refusals(held):
+            beat = held.beat_at_rest(request)
+            if beat is None:
+                beat = await self._work.done(held.beat(request))
         await self._verify()
         held.check_here()
         return beat._replace(interval_ms=self._settings.group_consumer_heartbeat_interval_ms)
+
+    @asynccontextmanager
+    async def _proven_refusals(self, held: CoordinatedGroup) -> AsyncIterator[None]:
+        """Refuses a member only while this broker is proven to coordinate its group: another coordinator may know the member."""
+        try:
+            yield
+        except (Unavailable, OutcomeUnknown):
+            raise
+        except TidelogError:
+            await self._verify()
+            held.check_here()
+            raise
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
         """Removes members. Returns one answer for each, in order."""
@@ -231,8 +246,9 @@ class GroupCoordinator:
             return decide(group, waiter) if held.waits(waiter) else Step(group)
 
         try:
-            await self._work.done(held.step(unless_it_hung_up, heard=member_id))
-            answer = await told
+            async with self._proven_refusals(held):
+                await self._work.done(held.step(unless_it_hung_up, heard=member_id))
+                answer = await told
             await self._verify()
             held.check_here()
             return answer
@@ -268,7 +284,8 @@ class GroupCoordinator:
             else:
                 check_commit(group, member_id, instance_id, generation)
 
-        check(held.group)
+        async with self._proven_refusals(held):
+            check(held.group)
 
         async def write() -> None:
             at_ms = self._now_ms()

@@ -6,7 +6,7 @@ import asyncio
 
 from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import NoCoordinator, StaleGeneration, UnknownMember
-from metadata.groups.model import GroupPhase
+from metadata.groups.model import GroupPhase, MemberId
 from tests.kit.gateway.coordinated_groups import Cluster, outcome, with_cluster
 from tests.kit.metadata.played_group import REBALANCE_MS, SESSION_MS
 
@@ -21,6 +21,21 @@ def test_members_are_answered_only_while_it_is_proven_that_their_group_is_coordi
         assert await outcome(b1.join(second)) is NoCoordinator
         b1.unproven = None
         await b1.heartbeat(first, 1)
+
+    with_cluster(scenario)
+
+
+def test_a_member_is_refused_only_while_it_is_proven_that_its_group_is_coordinated_here() -> None:
+    """Another coordinator may know the member, or a later generation of it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        unknown = MemberId("unknown")
+        for reason, errors in (("etcd is silent", [NoCoordinator] * 4), (None, [StaleGeneration, UnknownMember] * 2)):
+            b1.unproven = reason
+            answers = [b1.sync(first, 9), b1.sync(unknown, 1), b1.commit(1, first, 9), b1.commit(1, unknown, 1)]
+            assert [await outcome(answer) for answer in answers] == errors
 
     with_cluster(scenario)
 

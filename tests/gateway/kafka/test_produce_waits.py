@@ -32,13 +32,13 @@ async def writer(guarded: Guarded, client: KafkaCaller) -> str:
 
 def all_memory(guarded: Guarded) -> Admission:
     log: Any = guarded.broker.cluster_log
-    held = log.admit_now(log._budget.bytes_max)
+    held: Admission | None = log.admit_now(log._budget.bytes_max)
     assert held is not None
     return held
 
 
 def send(client: KafkaCaller, timeout_ms: int) -> None:
-    records = PartitionProduceData(index=0, records=batch_of(b"a"))
+    records = PartitionProduceData(index=0, records=memoryview(batch_of(b"a")))
     data = TopicProduceData(name="orders", partition_data=[records])
     client.send("Produce", 9, ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=[data]))
 

@@ -203,7 +203,8 @@ class World:
             load.stop_reading()
         await self._rest(load)
         background.pop().cancel()
-        through_brokers = {str(partition): await self._read_to_the_end(partition) for partition in load.partitions}
+        until_s = virtual_loop().time() + CALM_S_MAX
+        through_brokers = {str(partition): await self._read_to_the_end(partition, until_s) for partition in load.partitions}
         self._compactors.kill_all()
         for broker in self._cluster.slots.values():
             held = broker.leadership.budget.bytes_used
@@ -240,16 +241,20 @@ class World:
         if (done := self._cluster.work_done() - before) > 0:
             self._failures.append(f"{done} writes in {self._length.rest_s:g} s, though all is at rest")
 
-    async def _read_to_the_end(self, partition: TopicPartition) -> list[tuple[int, RecordId]]:
+    async def _read_to_the_end(self, partition: TopicPartition, until_s: float) -> list[tuple[int, RecordId]]:
+        """Reads a partition until its end or `until_s`, but looks at least once."""
         reader = Reader(self._clients, f"last reader of {partition}", [partition], names_epoch=True)
         records: list[tuple[int, RecordId]] = []
-        deadline_s = virtual_loop().time() + CALM_S_MAX
-        while virtual_loop().time() < deadline_s:
+        pause_s = 0.01
+        while True:
             for fetched in await reader.poll(self._cluster.leader(partition), bytes_max=50_000, wait_ms_max=0):
                 records += fetched.records
                 if reader.offsets[partition] >= fetched.high_watermark:
                     return records
-            await asyncio.sleep(0.01)
+            if virtual_loop().time() > until_s:
+                break
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1.0)
         self._failures.append(f"{partition} can't be read beyond offset {reader.offsets[partition]}")
         return records
 

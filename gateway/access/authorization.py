@@ -216,9 +216,12 @@ class AuthorizedCall:
     def principal(self) -> str:
         return self.caller.principal if self.caller is not None else ""
 
-    def part(self) -> AuthorizedCall:
-        """Returns a call of the same caller, for one of several changes that this call asks for."""
-        return AuthorizedCall(self.caller, self.needs, self.origin, refusal=self.refusal)
+    def part(self, needs: RequiredAccess | None = None) -> AuthorizedCall:
+        """Returns a call of the same caller, for one of several changes that this call asks for.
+
+        `needs`: the access that the change requires, if it is not that of this call.
+        """
+        return AuthorizedCall(self.caller, needs or self.needs, self.origin, refusal=self.refusal)
 
     def check(self, kind: str, name: str) -> None:
         """Raises NotAuthorized unless the call may use this resource, and as Principal.check_counts."""

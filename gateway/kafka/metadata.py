@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.access.authorization import may_see_topic
+from gateway.access.permissions import KAFKA_CALLS
 from gateway.api import BrokerApi
 from gateway.concurrency.bounded_map import map_bounded
 from gateway.concurrency.offload import LoopYielder
 from gateway.kafka.access.authorized_operations import NOT_ASKED, authorized_cluster_operations, authorized_topic_operations
+from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, metadata_code
 from gateway.kafka.leaders import KafkaLeaders, KafkaNode
@@ -170,7 +172,8 @@ class KafkaMetadata:
             if call.authorized is not None and not call.authorized.may("admin", "topic", name):
                 return missing[name]
             try:
-                return await self._broker.create_topic(name, self._broker.settings.kafka_auto_create_partitions)
+                with one_change(self._broker.guard, call, needs=KAFKA_CALLS["CreateTopics"]):
+                    return await self._broker.create_topic(name, self._broker.settings.kafka_auto_create_partitions)
             except AlreadyExists:
                 return (await topics_named(self._broker, [NamedTopic(name)]))[0]
             except TidelogError as error:

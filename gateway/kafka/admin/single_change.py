@@ -7,13 +7,18 @@ from contextlib import contextmanager
 
 from gateway.access.authorization import acting
 from gateway.access.guard import AccessGuard
+from gateway.access.permissions import RequiredAccess
 from gateway.kafka.call import KafkaCall
 from metadata.errors import TidelogError
 
 
 @contextmanager
-def one_change(guard: AccessGuard | None, call: KafkaCall, *, validate_only: bool = False) -> Iterator[None]:
+def one_change(
+    guard: AccessGuard | None, call: KafkaCall, *, validate_only: bool = False, needs: RequiredAccess | None = None
+) -> Iterator[None]:
     """Runs the body with the caller's rights for one change, and writes the outcome of that change to the audit log.
+
+    `needs`: the access that the change requires, if it is not that of the call.
 
     The audit log then has no line for the whole request: its changes may end differently.
     """
@@ -22,7 +27,7 @@ def one_change(guard: AccessGuard | None, call: KafkaCall, *, validate_only: boo
         yield
         return
     whole.note_logged()
-    part = whole.part()
+    part = whole.part(needs)
     part.validate_only = validate_only
     failure = "INTERNAL"
     try:

@@ -31,6 +31,8 @@ from gateway.kafka.protocol.admin_messages import (
     ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
 )
+from gateway.kafka.protocol.hot_messages import MetadataRequest, MetadataRequestTopic
+from gateway.settings import GatewaySettings
 from metadata.access.acl import Acl
 from tests.kit.gateway.kafka_admin import KafkaAdmin, allow, authenticate, with_admin
 from tests.kit.metadata.stores import until
@@ -40,7 +42,7 @@ TOPIC, BROKER = 2, 4
 ADMIN_KEY = "tlk_" + "ad" * 8 + "_" + "5e" * 32
 
 
-def with_rights(tmp_path: Path, scenario: Any, *rights: tuple[str, str, str]) -> None:
+def with_rights(tmp_path: Path, scenario: Any, *rights: tuple[str, str, str], gateway: GatewaySettings | None = None) -> None:
     """Runs the scenario as alice, who has these rights."""
     key_file = tmp_path / "admin.key"
     key_file.write_text(ADMIN_KEY + "\n")
@@ -51,7 +53,7 @@ def with_rights(tmp_path: Path, scenario: Any, *rights: tuple[str, str, str]) ->
         await authenticate(admin, "alice")
         await scenario(admin)
 
-    with_admin(tmp_path, authenticated, access=access)
+    with_admin(tmp_path, authenticated, access=access, gateway=gateway)
 
 
 async def audited(admin: KafkaAdmin, tmp_path: Path) -> list[tuple[str, str, list[str], bool]]:
@@ -184,3 +186,17 @@ def test_what_is_asked_of_the_cluster_needs_a_right_to_it(tmp_path: Path, is_adm
 
     rights = [("admin", "cluster", "cluster"), ("describe", "cluster", "cluster")] if is_admin else []
     with_rights(tmp_path, scenario, ("describe", "topic", "orders"), *rights)
+
+
+def test_topics_that_metadata_creates_are_in_the_audit_log(tmp_path: Path) -> None:
+    async def scenario(admin: KafkaAdmin) -> None:
+        asked = [MetadataRequestTopic(name=name) for name in ("mine", "others")]
+        answer = await admin.ask("Metadata", 12, MetadataRequest(topics=asked, allow_auto_topic_creation=True))
+        assert [topic.error_code == 0 for topic in answer.topics] == [True, False]
+        assert await audited(admin, tmp_path) == [
+            ("Metadata", "PERMISSION_DENIED", ["topic:others"], False),
+            ("Metadata", "ok", ["topic:mine"], False),
+        ]
+
+    rights = [("admin", "topic", "mine"), ("describe", "topic", "mine")]
+    with_rights(tmp_path, scenario, *rights, gateway=GatewaySettings(kafka_auto_create_topics=True))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.access.authorization import may_see_topic
+from gateway.access.authorization import check_topic, may_see_topic
 from gateway.access.permissions import KAFKA_CALLS
 from gateway.api import BrokerApi
 from gateway.concurrency.bounded_map import map_bounded
@@ -173,6 +173,7 @@ class KafkaMetadata:
                 return missing[name]
             try:
                 with one_change(self._broker.guard, call, needs=KAFKA_CALLS["CreateTopics"]):
+                    check_topic(name)  # which names it in the audit log
                     return await self._broker.create_topic(name, self._broker.settings.kafka_auto_create_partitions)
             except AlreadyExists:
                 return (await topics_named(self._broker, [NamedTopic(name)]))[0]

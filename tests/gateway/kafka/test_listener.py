@@ -274,18 +274,18 @@ def test_a_producer_learns_the_log_append_time_also_where_another_broker_appends
     run(tmp_path, scenario, count=2)
 
 
-def test_a_client_whose_last_epoch_is_not_in_the_log_is_out_of_range(tmp_path: Path) -> None:
+def test_a_client_whose_last_epoch_is_later_than_the_log_is_out_of_range_and_one_before_it_begins_at_the_start(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, topic: Topic) -> None:
         broker = cluster.brokers[0]
         await broker.delete_topic(topic.name)
         remade = await broker.create_topic(topic.name, 1)  # led in a later epoch than before
         async with client_of(broker) as client:
             await produced(client, 9, produce(remade, batch_of(b"a")))
-            for epoch in (0, 1_000):
+            for epoch, error_code in ((0, 0), (1_000, 1)):  # OFFSET_OUT_OF_RANGE
                 request = fetch(remade)
                 request.topics[0].partitions[0].last_fetched_epoch = epoch
                 data = await fetched(client, 12, request)
-                assert (data.error_code, data.diverging_epoch) == (1, None), epoch  # OFFSET_OUT_OF_RANGE
+                assert (data.error_code, data.diverging_epoch) == (error_code, None), epoch
 
     run(tmp_path, scenario)
 

@@ -32,7 +32,7 @@ from metadata.cluster.leadership import LeadershipChange
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.controller.ledger import Changes, PartitionLedger
 from metadata.controller.plan import Steps, closed_by_leader, plan
-from metadata.errors import Corrupt, Denied, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Revision, SessionId, TopicId, TopicPartition
 from metadata.store.interface import (
     OPERATIONS_MAX,
@@ -68,6 +68,8 @@ SEAL_TIMEOUT_S = 15.0
 ASIDE_S = 5.0
 # If the states of deleted topics could not be deleted, and no topic has changed, the topics are read again after this time.
 FORGET_AGAIN_S = 60.0
+# Time limit for the mirror of topics before a clean stop.
+LAST_MIRROR_TIMEOUT_S = 5.0
 # Longest wait for the watch to show a write of this controller.
 FOLLOW_TIMEOUT_S = 5.0
 
@@ -123,7 +125,8 @@ class Controller:
         self._broker_changes = 0
         self._sealed: set[SessionId] = set()
         self._alongside: set[str] = set()
-        self._asked_s: dict[TopicPartition, tuple[SessionId, float]] = {}
+        # Since when a leader is known to be asked to hand over. Kept when another broker becomes the controller for a while.
+        self._asked_s: dict[TopicPartition, tuple[SessionId, LeaderEpoch, float]] = {}
         self._not_forgotten: tuple[Sequence[TopicPartition], Revision] | None = None
         self._forget_again_s = 0.0
         self._aside_until_s = 0.0
@@ -166,7 +169,6 @@ class Controller:
                             await self._act(tasks, guard, mirror)
                         else:  # the next election begins with all partitions
                             self._ledger = None
-                            self._asked_s.clear()
                             self._stale_partitions.clear()
                             self._stale_topics.clear()
                         if guard is not None and not recovered:  # before any seal, since another copy may have appointed
@@ -260,8 +262,13 @@ class Controller:
             self._changed.set()  # if another copy has appointed, the next plan ends this broker
 
     async def resign(self) -> None:
-        """Writes the last snapshot of the metadata before a clean stop, if this broker is the controller."""
+        """Mirrors alterations of topics and writes the last snapshot before a clean stop, if this broker is the controller."""
         if self._mirror is not None:
+            try:
+                async with asyncio.timeout(LAST_MIRROR_TIMEOUT_S):
+                    await self._mirror.flush()  # the next controller mirrors only what is later than the snapshot
+            except (TidelogError, TimeoutError) as error:
+                log.warning("topic changes not mirrored to the bucket before the stop: %s", error)
             await self._snapshots.last()
 
     # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
@@ -311,12 +318,8 @@ class Controller:
         The previous controller may have deleted the states of a deleted topic's partitions. If this one's watch has shown that and
         not yet the topic's deletion, leader epochs would start again at the first one.
         """
-        try:
-            await mirror.ensure(self._topics_of(first))
-        except Denied:
-            self._stand_aside()  # another broker's credentials may be others
-            raise
-        topics = {topic.id: topic for topic in self._topics_of(first)}
+        unregistered = await mirror.ensure(self._topics_of(first))
+        topics = {topic.id: topic for topic in self._topics_of(first) if topic.id not in unregistered}
         for number, decisions in enumerate(_batches(decision for decision in first if decision.partition.topic_id in topics)):
             if number and self._broker_changes != planned_at:
                 break  # the rest is planned again
@@ -326,6 +329,8 @@ class Controller:
                 guards = [Compare(self._layout.topic(topic.name), topic.revision) for topic in known]
                 parts.append(Part([decision for held in begun.values() for decision in held], guards))
             await self._appointments.appoint(parts, guard)
+        if unregistered:  # their partitions are planned again
+            raise next(iter(unregistered.values()))
 
     async def _appoint(self, decisions: Sequence[LeadershipChange], guard: Guard, planned_at: int) -> None:
         """Appoints leaders one batch after the other. If a broker has come or gone since the plan, the rest is planned again."""
@@ -446,11 +451,12 @@ class Controller:
         now_s = asyncio.get_running_loop().time()
         asked = {}
         for partition in self._partitions.moving:
-            leader = self._partitions.states[partition][0].leader_session
+            state = self._partitions.states[partition][0]
+            led = state.leader_session, state.leader_epoch
             since = self._asked_s.get(partition)
-            asked[partition] = since if since and since[0] == leader else (leader, now_s)
+            asked[partition] = since if since and since[:2] == led else (*led, now_s)
         self._asked_s = asked
-        late = {session for session, since_s in asked.values() if now_s - since_s >= self._release_timeout_s}
+        late = {session for session, _, since_s in asked.values() if now_s - since_s >= self._release_timeout_s}
         for broker_id, registered in (await read_brokers(self._metadata, self._layout)).items() if late else ():
             if registered.registration.session in late:
                 session = registered.registration.session
@@ -461,7 +467,8 @@ class Controller:
     async def _wait(self) -> None:
         """Waits for a change, for the next deadline of a handover, or until this broker may stand for election again."""
         now_s = asyncio.get_running_loop().time()
-        look_at_s = [since_s + self._release_timeout_s for _, since_s in self._asked_s.values()]
+        is_controller = self._ledger is not None
+        look_at_s = [since_s + self._release_timeout_s for _, _, since_s in self._asked_s.values() if is_controller]
         look_at_s += [at_s for at_s in (self._aside_until_s, self._forget_again_s) if at_s > now_s]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(max(min(look_at_s), now_s + PAUSE_S) if look_at_s else None):

@@ -72,6 +72,7 @@ class TopicMirror:
         self._proven: dict[TopicId, Revision] = {}
         self._names: dict[TopicId, str] = {}
         self._due: dict[TopicId, Topic] = {}
+        self._caught_up = False
         self._changed = asyncio.Event()
         self._ensuring = asyncio.Lock()  # so that no topic is written twice at the same time
         self._puts = asyncio.Semaphore(PUTS_MAX)
@@ -80,46 +81,56 @@ class TopicMirror:
         """Mirrors every alteration of a topic until cancelled, including earlier ones that no snapshot contains."""
         forget = self._topics.subscribe(self._topic_changed)
         try:
-            caught_up = False
             await asyncio.sleep(CATCH_UP_AFTER_S)
             while True:
                 self._changed.clear()
                 try:
-                    if not caught_up:
-                        await self._catch_up()
-                        caught_up = True
-                    while self._due:
-                        altered = list(self._due.values())
-                        await self._prove_topics(altered)
-                        due = iter(altered)
-                        while few := list(islice(due, PUTS_MAX)):  # a topic that waits for its leaders gets the lock in between
-                            await self.ensure(few)
+                    errors = await self.flush()
                 except TidelogError as error:
-                    log.warning("topic changes not mirrored to the bucket; retrying: %s", error)
+                    errors = [error]
+                if errors:
+                    log.warning("topic changes not mirrored to the bucket; retrying: %s", errors[0])
                     await asyncio.sleep(PAUSE_S)
-                    continue
-                await self._changed.wait()
+                else:
+                    await self._changed.wait()
         finally:
             forget()
 
-    async def ensure(self, topics: Iterable[Topic]) -> None:
-        """Writes the registrations of these topics to the bucket, unless they are there.
+    async def flush(self) -> Sequence[TidelogError]:
+        """Mirrors the alterations that are not mirrored yet. Returns the errors of single topics, which stay due.
 
-        Raises Rejected if another copy of the metadata has appointed leaders, Fenced, Unavailable, Denied, Corrupt.
+        Raises Rejected if another copy of the metadata has appointed leaders, Fenced, Unavailable.
+        """
+        if not self._caught_up:
+            await self._catch_up()
+            self._caught_up = True
+        altered = list(self._due.values())
+        await self._prove_topics(altered)
+        due = iter(altered)
+        errors: list[TidelogError] = []
+        while few := list(islice(due, PUTS_MAX)):  # a topic that waits for its leaders gets the lock in between
+            errors += (await self.ensure(few)).values()
+        return errors
+
+    async def ensure(self, topics: Iterable[Topic]) -> dict[TopicId, TidelogError]:
+        """Writes the registrations of these topics to the bucket, unless they are there. Returns the error of each that is not.
+
+        Raises Rejected if another copy of the metadata has appointed leaders, Fenced, Unavailable.
         """
         asked = list(topics)
         async with self._ensuring:
             base = await self._revision_base()
             missing = _newer(asked, self._mirrored)
             await self._prove_topics(missing)
-            there = {topic.id for topic in self._topics.topics()}
-            missing = [topic for topic in missing if topic.id in there]  # some may have been deleted meanwhile
-            await gather_all(self._mirror(topic, base) for topic in missing)
-            self._mirrored |= {topic.id: topic.revision for topic in missing}
+            missing = self._existing(missing)  # some may have been deleted meanwhile
+            written = await gather_all(self._mirror(topic, base) for topic in missing)
+            errors = {topic.id: error for topic, error in zip(missing, written, strict=True) if error is not None}
+            self._mirrored |= {topic.id: topic.revision for topic in self._existing(missing) if topic.id not in errors}
         for topic in asked:
             due = self._due.get(topic.id)
-            if due is not None and due.revision <= topic.revision:
+            if due is not None and due.revision <= topic.revision and topic.id not in errors:
                 del self._due[topic.id]
+        return errors
 
     async def ensure_deleted(self, topic_ids: Collection[TopicId]) -> None:
         """Marks deleted topics on the bucket, by their ids. Raises Unavailable, Denied, Corrupt."""
@@ -142,16 +153,24 @@ class TopicMirror:
         """
         if unproven := _newer(topics, self._proven):
             await self._prove()
-            self._proven |= {topic.id: topic.revision for topic in unproven}
+            self._proven |= {topic.id: topic.revision for topic in self._existing(unproven)}
 
-    async def _mirror(self, topic: Topic, base: int) -> None:
+    async def _mirror(self, topic: Topic, base: int) -> TidelogError | None:
+        named = TopicIncarnation(topic.name, topic.id)
         async with self._puts:
-            named = TopicIncarnation(topic.name, topic.id)
-            await write_registration(self._bucket, named, Revision(topic.revision + base), encode_topic(topic))
+            try:
+                await write_registration(self._bucket, named, Revision(topic.revision + base), encode_topic(topic))
+            except TidelogError as error:  # Unavailable, Denied, Corrupt
+                return error.with_traceback(None)
+        return None
 
     async def _mark_one(self, name: str, topic_id: TopicId, revision: Revision) -> None:
         async with self._puts:
             await mark_deleted(self._bucket, TopicIncarnation(name, topic_id), revision, now_ms=self._now_ms())
+
+    def _existing(self, topics: Iterable[Topic]) -> list[Topic]:
+        there = {topic.id for topic in self._topics.topics()}
+        return [topic for topic in topics if topic.id in there]
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -225,7 +225,8 @@ class GroupCoordinator:
                 return leave(group, at, instance, now_ms=uptime_ms(), settings=self._settings)
 
             try:
-                await self._work.done(held.step(decide))
+                async with self._proven_refusals(held):
+                    await self._work.done(held.step(decide))
                 answers.append(None)
             except TidelogError as error:
                 answers.append(error)
@@ -326,7 +327,8 @@ class GroupCoordinator:
         """
         held = await self._loaded(name)
         if isinstance(held.group, ReconciledGroup) and member_id != NO_MEMBER:
-            check_member_commit(held.group.consumer, member_id, member_epoch)
+            async with self._proven_refusals(held):
+                check_member_commit(held.group.consumer, member_id, member_epoch)
         await held.fence()
         return await read_offsets(self._store, self._layout, name)
 

@@ -20,7 +20,15 @@ from metadata.errors import Denied, Fenced, OutcomeUnknown, Rejected, TidelogErr
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Compare, Put
 from metadata.topics.registry import TopicRegistry
-from segments.bucket.layout import APPOINTMENTS, SNAPSHOTS, TOPICS, appointments_key, parse_appointments_key, parse_snapshot_key
+from segments.bucket.layout import (
+    APPOINTMENTS,
+    SNAPSHOTS,
+    TOPICS,
+    appointments_key,
+    parse_appointments_key,
+    parse_snapshot_key,
+    topic_mirror_key,
+)
 from segments.bucket.markers import begin_restoration
 from segments.object_store.interface import unsynced
 from tests.kit.gateway.contenders import LAYOUT, Contender, Stage, on_stage, soon
@@ -359,11 +367,53 @@ def test_while_the_bucket_takes_no_batch_the_controller_looks_on_and_expels() ->
         await soon()
         await stage.register(2, draining=True)
         await soon()
-        stage.bucket.script("create", appointments_key(3), *[fails(Denied("AccessDenied"))] * 1000)
+        stage.bucket.script("create", appointments_key(4), *[fails(Denied("AccessDenied"))] * 1000)
         await stage.topic("events", 1)
         await asyncio.sleep(40)
         assert await stage.sqlite.get(LAYOUT.broker("b2")) is None, "it did not hand over"
         assert stage.sealed(2)
+        assert stage.bucket.count("create", appointments_key(4)) > 0, "no batch was denied"
+
+    on_stage(scenario)
+
+
+def test_a_topic_whose_registration_is_denied_holds_up_nothing_else() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
+        await stage.register(1, 2)
+        await stage.stand(1)
+        kept = await stage.topic("orders", 2)
+        await soon()
+        secret = await stage.topics.create("secret", 1)
+        stage.bucket.script(
+            "create", topic_mirror_key("secret", secret.id, secret.revision), *[fails(Denied("AccessDenied"))] * 10_000
+        )
+        late = await stage.topic("late", 2)
+        await stage.topics.alter("orders", settings={"retention.ms": "5"})
+        await stage.register(2, draining=True)
+        await asyncio.sleep(120)
+        assert await stage.leaders(secret) == [None]
+        assert set(await stage.leaders(late)) <= {1, 2}
+        assert len([key for key in stage.bucket.keys(TOPICS) if kept.id in key]) == 2, "the alteration is mirrored"
+        assert await stage.sqlite.get(LAYOUT.broker("b2")) is None, "it did not hand over"
+        assert len(batches(stage.bucket)) < 15
+
+    on_stage(scenario)
+
+
+def test_an_alteration_just_before_a_clean_stop_is_mirrored() -> None:
+    """The next controller mirrors only what is later than the snapshot of that stop."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        contender = await stage.stand(1)
+        await asyncio.sleep(0.5)
+        await stage.topics.alter("orders", settings={"retention.ms": "5"})
+        await asyncio.sleep(0.1)
+        await contender.controller.resign()
+        assert len([key for key in stage.bucket.keys(TOPICS) if topic.id in key]) == 2
 
     on_stage(scenario)
 

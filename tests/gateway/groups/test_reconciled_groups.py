@@ -12,6 +12,7 @@ import pytest
 from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import (
     InconsistentProtocol,
+    NoCoordinator,
     NotCoordinator,
     OutcomeUnknown,
     StaleMember,
@@ -21,12 +22,12 @@ from metadata.errors import (
     UnknownGroup,
     UnknownMember,
 )
-from metadata.groups.model import GroupPhase, MemberId
+from metadata.groups.model import NO_INSTANCE, GroupPhase, MemberId
 from metadata.groups.reconciliation.group import ReconciledGroup
 from metadata.groups.reconciliation.model import JOINING, LEAVING, NO_PARTITIONS, Beat, GroupTopic, Heartbeat, Partitions
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicId, TopicPartition
-from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, with_cluster
+from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, outcome, with_cluster
 from tests.simulation.virtual_loop import virtual_loop
 
 ORDERS = GroupTopic(TopicId("0" * 31 + "1"), 4)
@@ -304,3 +305,19 @@ def test_no_partition_is_read_twice_while_coordinators_change_and_all_are_read_i
         assert frozenset().union(*(member.owns() for member in members)) == there
 
     with_cluster(scenario, shuffled=seed)
+
+
+def test_offsets_and_departures_are_refused_only_while_it_is_proven_that_the_group_is_coordinated_here() -> None:
+    """A member that joined at another coordinator is unknown here."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1, b2 = await coordinator(cluster), await coordinator(cluster)
+        await join(b1, "m1")
+        beat = await join(b2, "m2")
+        b1.unproven = "etcd is silent"
+        assert await outcome(b1.groups.offsets("g", MemberId("m2"), beat.epoch)) is NoCoordinator
+        (error,) = await b1.groups.leave("g", [(MemberId("m2"), NO_INSTANCE)])
+        assert isinstance(error, NoCoordinator)
+        assert await outcome(b2.groups.offsets("g", MemberId("m2"), beat.epoch)) is not NoCoordinator
+
+    with_cluster(scenario)

@@ -274,7 +274,9 @@ def test_a_producer_learns_the_log_append_time_also_where_another_broker_appends
     run(tmp_path, scenario, count=2)
 
 
-def test_a_client_whose_last_epoch_is_later_than_the_log_is_out_of_range_and_one_before_it_begins_at_the_start(tmp_path: Path) -> None:
+def test_a_client_whose_last_epoch_is_later_than_the_log_is_out_of_range(
+    tmp_path: Path,
+) -> None:
     async def scenario(cluster: Cluster, topic: Topic) -> None:
         broker = cluster.brokers[0]
         await broker.delete_topic(topic.name)

@@ -46,16 +46,21 @@ class ReferenceBroker:
 
 @contextmanager
 def reference_broker(
-    directory: Path, properties: Mapping[str, str] | None = None, *, heap: str = HEAP
+    directory: Path,
+    properties: Mapping[str, str] | None = None,
+    *,
+    listeners: Mapping[str, int] | None = None,
+    heap: str = HEAP,
 ) -> Iterator[ReferenceBroker]:
-    """A broker that serves. `properties` come before those of this module."""
+    """A broker that serves. `properties` come before those of this module; `listeners` are ports by their security protocol."""
     port, controller_port = free_port(), free_port()
     configuration = directory / "server.properties"
+    addresses = ",".join(f"{name}://127.0.0.1:{number}" for name, number in ({"PLAINTEXT": port} | dict(listeners or {})).items())
     lines = {
         **PROPERTIES,
         "controller.quorum.voters": f"0@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"{addresses},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": addresses,
         "log.dirs": str(directory / "kafka-log"),
         **(properties or {}),
     }

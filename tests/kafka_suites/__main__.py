@@ -1,6 +1,6 @@
 """`python -m tests.kafka_suites`: runs the suites, prints a table, and ends with 1 where a test failed.
 
-python -m tests.kafka_suites --gate                            about two minutes, against three Tidelog brokers
+python -m tests.kafka_suites --gate                            two to three minutes, against three Tidelog brokers
 python -m tests.kafka_suites                                   everything
 python -m tests.kafka_suites --reference                       against Apache Kafka, started for this run
 python -m tests.kafka_suites --bootstrap 127.0.0.1:9092        against a broker that runs
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     )
     where.add_argument("--reference", action="store_true", help="start Apache Kafka, and run against it")
     parser.add_argument("--brokers", type=int, help="how many to start (3), or how many are behind --bootstrap (1)")
-    parser.add_argument("--gate", action="store_true", help="the selection of two minutes")
+    parser.add_argument("--gate", action="store_true", help="a selection of two to three minutes")
     parser.add_argument("--only", metavar="SUITES", help=f"separated by commas: {', '.join(SUITES)}")
     parser.add_argument("--test", action="append", metavar="TEST", help="of the chosen suites this test alone; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="download and build what the suites need, and run nothing")

@@ -17,6 +17,7 @@ from tests.kit.servers import free_port
 
 START_TIMEOUT_S = 120.0
 HEAP = "400m"
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # Every test suite here runs with these. Node id 0 and the session timeout are what kafka-python's suite expects.
 PROPERTIES: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -61,6 +62,8 @@ def reference_broker(
         "controller.quorum.voters": f"0@127.0.0.1:{controller_port}",
         "listeners": f"{addresses},CONTROLLER://127.0.0.1:{controller_port}",
         "advertised.listeners": addresses,
+        # Kafka knows by itself that its controller speaks plain text only where no other listener is secured.
+        "listener.security.protocol.map": ",".join(("CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in PROTOCOLS))),
         "log.dirs": str(directory / "kafka-log"),
         **(properties or {}),
     }

@@ -71,7 +71,6 @@ def _build(folder: Path) -> None:
     python_source(RAPIDJSON_PACKAGE, RAPIDJSON_VERSION, RAPIDJSON_SHA256, folder)
     (unpacked,) = folder.glob("python_rapidjson-*")
     root = folder / "librdkafka"
-    # Below the tests, where a path that does not change when the finished folder gets its name is found.
     (unpacked / "rapidjson" / "include" / "rapidjson").rename(root / "tests" / "rapidjson")
     jobs = f"-j{os.cpu_count() or 1}"
     run(["./configure", *WITHOUT], cwd=root, environment={"CPPFLAGS": f"-I{root / 'tests'}"})

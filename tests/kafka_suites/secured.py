@@ -148,7 +148,7 @@ def _kafka(directory: Path, certificates: Path, api_key: str) -> Iterator[dict[s
         "ssl.keystore.location": str(keystore),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates / "ca.pem"),
-        "ssl.client.auth": "requested",
+        "ssl.client.auth": "required",
         **{
             f"listener.name.sasl_plaintext.{mechanism}.sasl.jaas.config": f"org.apache.kafka.common.security.{module};"
             for mechanism, module in modules.items()

@@ -45,7 +45,7 @@ chaos-proof: $(VENV)/ready kernel ## brokers with a rule broken on purpose: chao
 cluster-proof: $(VENV)/ready kernel ## the image built, and the chart on a real Kubernetes of this machine; Debian, root and Go
 	$(BIN)/python -m tests.real_cluster
 
-kafka-gate: $(VENV)/ready kernel ## other projects' tests of Kafka clients, two minutes of them; needs Java, Maven, Go and a C compiler
+kafka-gate: $(VENV)/ready kernel ## other projects' tests of Kafka clients, two to three minutes of them; needs Java, Maven, Go and a C compiler
 	$(BIN)/python -m tests.kafka_suites --gate $(SUITES)
 
 kafka-proof: $(VENV)/ready kernel ## all of them; SUITES="--reference" runs them against Apache Kafka

@@ -1,6 +1,6 @@
 """`python -m tests.kafka_suites`: runs the suites, prints a table, and ends with 1 where a test failed.
 
-python -m tests.kafka_suites --gate                            about two minutes, against three Tidelog brokers
+python -m tests.kafka_suites --gate                            two to three minutes, against three Tidelog brokers
 python -m tests.kafka_suites                                   everything
 python -m tests.kafka_suites --reference                       against Apache Kafka, started for this run
 python -m tests.kafka_suites --bootstrap 127.0.0.1:9092        against a broker that runs
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from tests.kafka_suites.cache import CannotPrepare
@@ -26,13 +26,6 @@ from tests.kafka_suites.results import Result, Verdict, selected, table, with_mi
 from tests.kafka_suites.suites import SUITES, listed
 from tests.kafka_suites.target import Target, summary
 from tests.kafka_suites.tidelog_cluster import start_tidelog
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    bootstrap: str
-    brokers: int
-    on_kafka: bool
 
 
 def main() -> int:
@@ -74,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     )
     where.add_argument("--reference", action="store_true", help="start Apache Kafka, and run against it")
     parser.add_argument("--brokers", type=int, help="how many to start (3), or how many are behind --bootstrap (1)")
-    parser.add_argument("--gate", action="store_true", help="the selection of two minutes")
+    parser.add_argument("--gate", action="store_true", help="a selection of two to three minutes")
     parser.add_argument("--only", metavar="SUITES", help=f"separated by commas: {', '.join(SUITES)}")
     parser.add_argument("--test", action="append", metavar="TEST", help="of the chosen suites this test alone; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="download and build what the suites need, and run nothing")
@@ -98,25 +91,26 @@ def _plan(chosen: argparse.Namespace) -> dict[str, list[str] | None]:
 
 
 @contextmanager
-def _served(chosen: argparse.Namespace, directory: Path) -> Iterator[Served]:
+def _served(chosen: argparse.Namespace, directory: Path) -> Iterator[Target]:
+    """The brokers that the arguments name or ask for."""
     if chosen.bootstrap:
-        yield Served(chosen.bootstrap, chosen.brokers or 1, on_kafka=False)
+        yield Target(chosen.bootstrap, False, chosen.brokers or 1, directory, startable=False)
     elif chosen.reference:
         with reference_broker(directory) as broker:
-            yield Served(broker.bootstrap, 1, on_kafka=True)
+            yield Target(broker.bootstrap, True, 1, directory)
     else:
         brokers = chosen.brokers or 3
         with start_tidelog(directory, brokers=brokers) as cluster:
-            yield Served(cluster.bootstrap, brokers, on_kafka=False)
+            yield Target(cluster.bootstrap, False, brokers, directory, bucket=cluster.bucket, environment=cluster.environment)
 
 
-def _run(suite: str, named: list[str] | None, served: Served, directory: Path, *, gate: bool) -> list[Result]:
+def _run(suite: str, named: list[str] | None, served: Target, directory: Path, *, gate: bool) -> list[Result]:
     tests, skipped = (named, []) if named else selected(listed(suite), gate=gate, on_kafka=served.on_kafka)
     scratch = directory / suite
     scratch.mkdir()
     results: list[Result] = []
     try:
-        for result in SUITES[suite].run(Target(served.bootstrap, served.on_kafka, served.brokers, scratch), tests):
+        for result in SUITES[suite].run(replace(served, directory=scratch), tests):
             results.append(result)
             why = f": {result.reason}" if result.verdict is Verdict.FAILED else ""
             print(f"{suite:<18}{result.verdict:<8}{result.seconds:>7.1f} s  {result.test}{why}", flush=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,13 +218,15 @@ def find_coordinator(side: Side, version: int) -> None:
         side.ask("FindCoordinator", version, key=group, **({"key_type": 0} if version >= 1 else {}))
 
 
-def groups(side: Side, version: int) -> None:
-    """A member joins, synchronises, commits, fetches, beats and leaves; then it is unknown."""
-    group = f"group-{version}-{side.topic}"
+def groups(
+    side: Side, version: int, *, protocol_type: str = "consumer", protocol: str = "range", metadata: bytes = SUBSCRIPTION
+) -> None:
+    """A member joins, synchronises, commits, fetches, beats and leaves; then it is unknown. A member of another type is refused."""
+    group = f"{protocol_type}-{version}-{side.topic}"
     _ready_group(side, group)
     _await_topic(side)
 
-    def join(member_id: str) -> Answer:
+    def join(member_id: str, kind: str = protocol_type) -> Answer:
         return side.ask(
             "JoinGroup",
             version,
@@ -231,8 +234,8 @@ def groups(side: Side, version: int) -> None:
             session_timeout_ms=10_000,
             **({"rebalance_timeout_ms": 10_000} if version >= 1 else {}),
             member_id=member_id,
-            protocol_type="consumer",
-            protocols=[{"name": "range", "metadata": SUBSCRIPTION}],
+            protocol_type=kind,
+            protocols=[{"name": protocol, "metadata": metadata}],
         )
 
     joined = join("")
@@ -242,6 +245,7 @@ def groups(side: Side, version: int) -> None:
     side.ask("SyncGroup", 3, **member, assignments=[{"member_id": joined["member_id"], "assignment": ASSIGNMENT}])
     side.ask("Heartbeat", 3, **member)
     side.ask("Heartbeat", 3, **{**member, "generation_id": 1_000})
+    join("", "unheard-of")
     committed = [{"name": side.topic, "partitions": [{"partition_index": 0, "committed_offset": 2, "committed_metadata": "m"}]}]
     commit = {"group_id": group, "generation_id_or_member_epoch": joined["generation_id"], "member_id": joined["member_id"]}
     side.ask("OffsetCommit", 7, **commit, topics=committed)
@@ -321,6 +325,9 @@ SCENARIOS: dict[str, tuple[str, Scenario]] = {
     "ListOffsets": ("ListOffsets", list_offsets),
     "FindCoordinator": ("FindCoordinator", find_coordinator),
     "groups": ("JoinGroup", groups),
+    # As registries of schemas elect a leader, and as Connect's workers share connectors: the broker reads nothing of theirs.
+    "groups-sr": ("JoinGroup", partial(groups, protocol_type="sr", protocol="v0", metadata=b'{"host":"127.0.0.1"}')),
+    "groups-connect": ("JoinGroup", partial(groups, protocol_type="connect", protocol="sessioned", metadata=b"\x00\x03")),
     "DescribeConfigs": ("DescribeConfigs", configs),
     "IncrementalAlterConfigs": ("IncrementalAlterConfigs", alter_configs),
 }

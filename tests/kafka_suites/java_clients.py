@@ -11,6 +11,7 @@ from typing import Any
 from tests.kafka_suites.java import jars, tool
 from tests.kafka_suites.python_probes import CODECS, expect, new_topic
 from tests.kafka_suites.target import Suite, Target, runner
+from tests.kafka_suites.verifiable_kills import verifiable_kills
 
 RECORDS = 500
 
@@ -113,6 +114,7 @@ CLIENTS: dict[str, Callable[[Target], None]] = {
     "compatibility": compatibility,
     "verifiable": verifiable,
     "performance": performance,
+    **{f"kills/{protocol}": functools.partial(verifiable_kills, protocol=protocol) for protocol in ("classic", "consumer")},
     **{f"console/{codec}": functools.partial(console, codec=codec) for codec in CODECS},
 }
 SUITE = Suite(jars, runner(CLIENTS))

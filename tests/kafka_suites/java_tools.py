@@ -6,9 +6,11 @@ import json
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.kafka_suites.java import jars, tool
 from tests.kafka_suites.python_probes import eventually, expect, new_topic
+from tests.kafka_suites.secured import ADMIN, CLIENT, secured_broker
 from tests.kafka_suites.target import Suite, Target, runner
 
 MAINS = {
@@ -92,13 +94,31 @@ def consumer_groups(target: Target) -> None:
 
 
 def acls(target: Target) -> None:
-    topic = new_topic(target)
-    rule = ["--allow-principal", "User:reader", "--operation", "Read", "--topic", topic]
-    ask(target, "acls", "--add", *rule)
-    described = ask(target, "acls", "--list", "--topic", topic)
-    expect("User:reader" in described and "READ" in described, True)
-    ask(target, "acls", "--remove", "--force", *rule)
-    eventually(lambda: "User:reader" in ask(target, "acls", "--list", "--topic", topic), False)
+    """An administrator who authenticates denies a user to read, and later removes the rule. The user is refused meanwhile."""
+    with secured_broker(target) as secured:
+        login = target.directory / "admin.properties"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        lines = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{module} required username="{ADMIN}" password="{secured.api_key}";',
+        }
+        login.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+        where = replace(target, bootstrap=secured.addresses["sasl"])
+        topic = new_topic(replace(target, bootstrap=secured.addresses["admin"]))
+
+        def ask_acls(*arguments: str) -> str:
+            return ask(where, "acls", "--command-config", str(login), *arguments)
+
+        rule = ["--deny-principal", f"User:{CLIENT}", "--operation", "Read", "--topic", topic]
+        expect(secured.read_error(topic), None)
+        ask_acls("--add", *rule)
+        described = ask_acls("--list", "--topic", topic)
+        expect(f"User:{CLIENT}" in described and "READ" in described and "DENY" in described, True)
+        eventually(lambda: secured.read_error(topic), "TOPIC_AUTHORIZATION_FAILED")
+        ask_acls("--remove", "--force", *rule)
+        expect(f"User:{CLIENT}" in ask_acls("--list", "--topic", topic), False)
+        eventually(lambda: secured.read_error(topic), None)
 
 
 def delete_records(target: Target) -> None:

@@ -11,13 +11,15 @@ from xml.etree import ElementTree
 
 from tests.kafka_suites.cache import cached, python_source
 from tests.kafka_suites.results import Result, Verdict
-from tests.kafka_suites.target import Suite, Target
+from tests.kafka_suites.secured import secured_broker
+from tests.kafka_suites.target import Skipped, Suite, Target
 
 VERSION = "3.0.12"
 SHA256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"
 # What the tests expect of a broker.
 KAFKA_VERSION = "4.2.0"
 TEST_TIMEOUT_S = 90
+ACL_TESTS = "_acls"
 # What the fixtures import of it: a broker that runs already is neither started nor stopped.
 SERVICE = """class SpawnedService:
     pass
@@ -47,12 +49,24 @@ def _unpack(folder: Path) -> None:
 
 
 def run_tests(target: Target, tests: Sequence[str]) -> Iterator[Result]:
-    """A test is named `FILE::FUNCTION`; its parameters count as one test."""
-    report = target.directory / "report.xml"
-    environment = {**os.environ, "KAFKA_URI": f"kafka://{target.host}:{target.port}", "KAFKA_VERSION": KAFKA_VERSION}
+    """A test is named `FILE::FUNCTION`; its parameters count as one test. Those of ACLs run at a broker with credentials."""
+    acls = [test for test in tests if test.endswith(ACL_TESTS)]
+    if others := [test for test in tests if test not in acls]:
+        yield from _run(target, target.bootstrap, others, "pytest")
+    if acls:
+        try:
+            with secured_broker(target) as secured:
+                yield from _run(target, secured.addresses["admin"], acls, "acls")
+        except Skipped as why:
+            yield from (Result(test, Verdict.SKIPPED, reason=str(why)) for test in acls)
+
+
+def _run(target: Target, bootstrap: str, tests: Sequence[str], name: str) -> list[Result]:
+    report = target.directory / f"{name}.xml"
+    environment = {**os.environ, "KAFKA_URI": f"kafka://{bootstrap.partition(',')[0]}", "KAFKA_VERSION": KAFKA_VERSION}
     # pytest of this environment, without the settings and the plugin of this repository.
     options = ["-q", "-p", "no:tidelog", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT_S}", f"--junitxml={report}"]
-    with (target.directory / "pytest.log").open("wb") as log:
+    with (target.directory / f"{name}.log").open("wb") as log:
         subprocess.run(
             [sys.executable, "-m", "pytest", *options, *(f"test/integration/{test}" for test in tests)],
             cwd=source(),
@@ -61,8 +75,7 @@ def run_tests(target: Target, tests: Sequence[str]) -> Iterator[Result]:
             stdout=log,
             stderr=log,
         )
-    if report.exists():
-        yield from outcomes(report.read_text(encoding="utf-8"))
+    return outcomes(report.read_text(encoding="utf-8")) if report.exists() else []
 
 
 def outcomes(report: str) -> list[Result]:

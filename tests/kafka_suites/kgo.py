@@ -6,12 +6,13 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.kafka_suites.cache import CannotPrepare, cached, run
 from tests.kafka_suites.results import Result, Verdict
-from tests.kafka_suites.target import Suite, Target
+from tests.kafka_suites.secured import CLIENT, PASSWORD, secured_broker
+from tests.kafka_suites.target import Skipped, Suite, Target
 
 MODULE = "github.com/twmb/franz-go@v1.21.3"
 # Go's own hash of the module: the SHA-256 of the hashes of its files. The module's go.sum pins what it needs.
@@ -19,6 +20,7 @@ SUM = "h1:q9Mo8ri+OwBQBjKqrerNCqNWJlJnUDe2qnYsj2V3hdI="
 # The default of half a million records takes many minutes.
 RECORDS = 10_000
 TESTS_TIMEOUT_S = 900
+SCRAM_PREFIX = "TestSCRAM"
 _OUTCOME = re.compile(r"^--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)$", re.MULTILINE)
 _VERDICTS = {"PASS": Verdict.PASSED, "FAIL": Verdict.FAILED, "SKIP": Verdict.SKIPPED}
 
@@ -36,12 +38,31 @@ def _build(folder: Path) -> None:
 
 
 def run_tests(target: Target, tests: Sequence[str]) -> Iterator[Result]:
+    """Runs the tests in one process; those of SCRAM in another, which needs a broker with credentials."""
+    scram = [test for test in tests if test.startswith(SCRAM_PREFIX)]
+    if others := [test for test in tests if test not in scram]:
+        yield from _run(target, others, {}, "kgo.log")
+    if scram:
+        try:
+            with secured_broker(target) as secured:
+                yield from _run(
+                    target,
+                    scram,
+                    {"KGO_TEST_SCRAM": f"{CLIENT}:{PASSWORD}:256", "KGO_TEST_SCRAM_SEEDS": secured.addresses["sasl"]},
+                    "kgo-scram.log",
+                )
+        except Skipped as why:
+            yield from (Result(test, Verdict.SKIPPED, reason=str(why)) for test in scram)
+
+
+def _run(target: Target, tests: Sequence[str], more: Mapping[str, str], log: str) -> list[Result]:
     environment = {
         **os.environ,
         "KGO_SEEDS": target.bootstrap,
         "KGO_TEST_RF": "1",
         "KGO_TEST_RECORDS": str(RECORDS),
         "KGO_LOG_LEVEL": "none",
+        **more,
     }
     pattern = f"^({'|'.join(tests)})$"
     # -test.parallel 1: two cores run a broker as well, and tests that starve tell nothing.
@@ -56,8 +77,8 @@ def run_tests(target: Target, tests: Sequence[str]) -> Iterator[Result]:
         text=True,
         errors="replace",
     )
-    (target.directory / "kgo.log").write_text(done.stdout, encoding="utf-8")
-    yield from outcomes(done.stdout)
+    (target.directory / log).write_text(done.stdout, encoding="utf-8")
+    return outcomes(done.stdout)
 
 
 def outcomes(said: str) -> list[Result]:

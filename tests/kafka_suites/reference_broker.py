@@ -17,6 +17,7 @@ from tests.kit.servers import free_port
 
 START_TIMEOUT_S = 120.0
 HEAP = "400m"
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # Every test suite here runs with these. Node id 0 and the session timeout are what kafka-python's suite expects.
 PROPERTIES: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -46,16 +47,23 @@ class ReferenceBroker:
 
 @contextmanager
 def reference_broker(
-    directory: Path, properties: Mapping[str, str] | None = None, *, heap: str = HEAP
+    directory: Path,
+    properties: Mapping[str, str] | None = None,
+    *,
+    listeners: Mapping[str, int] | None = None,
+    heap: str = HEAP,
 ) -> Iterator[ReferenceBroker]:
-    """A broker that serves. `properties` come before those of this module."""
+    """A broker that serves. `properties` come before those of this module; `listeners` are ports by their security protocol."""
     port, controller_port = free_port(), free_port()
     configuration = directory / "server.properties"
+    addresses = ",".join(f"{name}://127.0.0.1:{number}" for name, number in ({"PLAINTEXT": port} | dict(listeners or {})).items())
     lines = {
         **PROPERTIES,
         "controller.quorum.voters": f"0@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"{addresses},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": addresses,
+        # Kafka knows by itself that its controller speaks plain text only where no other listener is secured.
+        "listener.security.protocol.map": ",".join(("CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in PROTOCOLS))),
         "log.dirs": str(directory / "kafka-log"),
         **(properties or {}),
     }

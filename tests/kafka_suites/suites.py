@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.kafka_suites import (
+    apicurio,
     connect,
     differential,
     java_clients,
@@ -14,6 +15,7 @@ from tests.kafka_suites import (
     kgo,
     librdkafka,
     python_probes,
+    spark_kafka,
     streams,
 )
 from tests.kafka_suites.results import Listed, parse_list
@@ -30,6 +32,8 @@ SUITES: dict[str, Suite] = {
     "kafka-python": kafka_python.SUITE,
     "streams": streams.SUITE,
     "connect": connect.SUITE,
+    "apicurio": apicurio.SUITE,
+    "spark": spark_kafka.SUITE,
     "differential": differential.SUITE,
 }
 

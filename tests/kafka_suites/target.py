@@ -6,7 +6,7 @@ import functools
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,15 +24,11 @@ class Target:
     brokers: int
     # An empty folder of this run of the suite.
     directory: Path
-
-    @property
-    def host(self) -> str:
-        """Of the first broker; `port` likewise."""
-        return self.bootstrap.partition(",")[0].rpartition(":")[0]
-
-    @property
-    def port(self) -> int:
-        return int(self.bootstrap.partition(",")[0].rpartition(":")[2])
+    # Whether a suite may start further brokers of this kind. With `--bootstrap` it may not.
+    startable: bool = True
+    # URL of Tidelog's bucket, and the environment that opens it. Empty where the runner does not know them.
+    bucket: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Runner(Protocol):

@@ -6,13 +6,17 @@ import dataclasses
 import hashlib
 import tarfile
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tests.kafka_suites import differential, kafka_python, kgo, librdkafka
+from tests.chaos.history import GroupEnd, Served
+from tests.chaos.history_checker import check
+from tests.kafka_suites import differential, kafka_python, kgo, librdkafka, spark_kafka, verifiable_kills
 from tests.kafka_suites.__main__ import main
 from tests.kafka_suites.cache import CannotPrepare, cached, check_hash, unpack
-from tests.kafka_suites.java import ARTEFACTS, HASHES, VERSION, pom
+from tests.kafka_suites.java import ARTEFACTS, HASHES, pom
 from tests.kafka_suites.results import Listed, Result, Verdict, parse_list, selected, table, with_missing
 from tests.kafka_suites.suites import LISTS, SUITES, listed
 
@@ -22,6 +26,10 @@ proof   0011
 tidelog 0103  asks for three replicas
 kafka   0061  uses transactions
 omit    0055  measures latency
+"""
+RDKAFKA_PART = """\x1b[35m[ do_test_consume_batch_with_seek:127 ]
+\x1b[32m[ do_test_consume_batch_with_seek:127: PASS (2.51s) ]
+|\x1b[32m 0137_barrier_batch_consume              |     PASSED |   2.600s \x1b[0m|
 """
 RDKAFKA = """[0011_produce_batch          /  1.000s] ================= Test 0011_produce_batch PASSED =================
 | <MAIN>                                   |     PASSED |   5.200s |
@@ -114,6 +122,17 @@ def test_the_summary_of_librdkafka_is_read(test: str, exit_code: int, verdict: V
     assert found.reason.startswith(reason)
 
 
+@pytest.mark.parametrize(("part", "verdict"), [("with_seek", Verdict.PASSED), ("control msgs", Verdict.SKIPPED)])
+def test_a_part_of_a_librdkafka_test_passes_only_where_a_subtest_of_that_name_ran(part: str, verdict: Verdict) -> None:
+    found = librdkafka.outcome("0137", RDKAFKA_PART, 0, 1.0, part=part, test="0137/a-part")
+    assert (found.test, found.verdict) == ("0137/a-part", verdict)
+
+
+def test_every_place_of_a_librdkafka_test_can_be_made() -> None:
+    assert all(hasattr(librdkafka.Places, f"_{place}") for place in librdkafka.PLACES.values())
+    assert {each.test.partition("/")[0] for each in listed("librdkafka")} >= librdkafka.PLACES.keys()
+
+
 def test_the_closing_lines_of_go_are_read() -> None:
     passed, failed, skipped = kgo.outcomes(KGO)
     assert passed == Result("TestPing", Verdict.PASSED, 0.09)
@@ -130,13 +149,62 @@ def test_a_junit_report_is_read_and_of_parameters_the_worst_counts() -> None:
     )
 
 
-def test_the_pom_and_the_hashes_name_the_same_artefacts() -> None:
-    text = pom(ARTEFACTS)
-    hashed = HASHES.read_text(encoding="ascii")
-    for _, name, version, classifier in ARTEFACTS:
+@pytest.mark.parametrize("artefacts_and_hashes", [(ARTEFACTS, HASHES), (spark_kafka.ARTEFACTS, spark_kafka.HASHES)])
+def test_the_pom_and_the_hashes_name_the_same_artefacts(artefacts_and_hashes: tuple[Any, Path]) -> None:
+    artefacts, hashes = artefacts_and_hashes
+    text = pom(artefacts)
+    hashed = hashes.read_text(encoding="ascii")
+    for _, name, version, classifier in artefacts:
         assert f"<artifactId>{name}</artifactId><version>{version}</version>" in text
         assert f"  {'-'.join(filter(None, (name, version, classifier)))}.jar\n" in hashed
-    assert VERSION in hashed
+
+
+VERIFIABLE_PRODUCER: list[dict[str, Any]] = [
+    {"timestamp": 1_000, "name": "startup_complete"},
+    {"timestamp": 2_000, "name": "producer_send_success", "value": "1.0", "partition": 0, "offset": 0},
+    {"timestamp": 2_001, "name": "producer_send_success", "value": "1.1", "partition": 0, "offset": 1},
+    {"timestamp": 2_002, "name": "producer_send_error", "value": "1.2", "message": "timed out"},
+]
+VERIFIABLE_CONSUMER: list[dict[str, Any]] = [
+    {"timestamp": 1_500, "name": "partitions_assigned", "partitions": [{"topic": "t", "partition": 0}]},
+    {"timestamp": 2_100, "name": "record_data", "partition": 0, "offset": 0, "value": "1.0"},
+    {"timestamp": 2_100, "name": "record_data", "partition": 0, "offset": 1, "value": "1.1"},
+    {"timestamp": 2_100, "name": "records_consumed", "partitions": [{"partition": 0, "minOffset": 0, "maxOffset": 1}]},
+    {"timestamp": 2_101, "name": "offsets_committed", "success": True, "offsets": [{"partition": 0, "offset": 2}]},
+    {"timestamp": 2_200, "name": "partitions_revoked", "partitions": [{"topic": "t", "partition": 0}]},
+]
+
+
+def verdicts(stored: tuple[tuple[int, str], ...], consumed: list[dict[str, Any]]) -> set[str]:
+    events = [
+        *verifiable_kills.producer_events(VERIFIABLE_PRODUCER),
+        *verifiable_kills.group_events("g", {0: consumed}),
+        Served(3.0, 0, stored),
+        GroupEnd(3.0, "g", 0, ((0, len(stored)),)),
+    ]
+    return {found.anomaly for found in check(events)}
+
+
+def test_what_javas_verifiable_clients_print_is_judged_as_a_history() -> None:
+    stored = ((0, "1#0"), (1, "1#1"))
+    assert verdicts(stored, VERIFIABLE_CONSUMER) == set()
+    assert verdicts(stored[:1], VERIFIABLE_CONSUMER) == {"unseen"}
+    assert verdicts(((0, "1#1"), (1, "1#0")), VERIFIABLE_CONSUMER) == {"inconsistent-offsets", "duplicate", "reordered"}
+    assert verdicts((*stored, (2, "1#1")), VERIFIABLE_CONSUMER) >= {"duplicate", "reordered"}
+    assert verdicts(stored, [line for line in VERIFIABLE_CONSUMER if line.get("offset") != 0]) == {"group-skip"}
+    assert verdicts(stored, [{"timestamp": 1, "name": "tool_data"}, *VERIFIABLE_CONSUMER]) == {"unexpected"}
+
+
+def test_rows_that_differ_are_named_by_column_and_row() -> None:
+    wanted = pa.table({"partition": [0, 0], "offset": [0, 1], "value": [b"a", b"b"]})
+    spark_kafka.expect_rows(wanted, wanted, "the copy")
+    with pytest.raises(AssertionError, match="the copy: value of row 1"):
+        spark_kafka.expect_rows(pa.table({"partition": [0, 0], "offset": [0, 1], "value": [b"a", b"c"]}), wanted, "the copy")
+    with pytest.raises(AssertionError, match="found 1, not 2"):
+        spark_kafka.expect_rows(wanted.slice(1), wanted, "the copy")
+    nulls = pa.table({"partition": [0, 0], "offset": [0, 1], "value": [b"a", None]})
+    with pytest.raises(AssertionError, match="value of row 1"):
+        spark_kafka.expect_rows(nulls, wanted, "the copy")
 
 
 def test_what_is_downloaded_is_checked(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def test_a_lower_limit_of_the_brokers_is_the_default_of_topics() -> None:
 
 
 def test_a_broker_is_described_by_what_holds_there() -> None:
-    settings = replace(GatewaySettings(), kafka_auto_create_topics=True, kafka_auto_create_partitions=3)
+    settings = replace(
+        GatewaySettings(), kafka_auto_create_topics=True, kafka_auto_create_partitions=3, kafka_session_ms_max=60_000
+    )
     groups = replace(GroupSettings(), offsets_retention_ms=120_000, group_session_timeout_ms_min=1_000)
     listeners = parse_listeners("external=0.0.0.0:9094/forward", "external=kafka.example.com:9094")
     entries = broker_configs(REGISTRATION, settings, groups, listeners, bucket_url="s3://bucket/prefix")
@@ -72,6 +74,9 @@ def test_a_broker_is_described_by_what_holds_there() -> None:
         "log.dirs": ("s3://bucket/prefix", ConfigSource.STATIC_BROKER),
         "num.partitions": ("3", ConfigSource.STATIC_BROKER),
         "auto.create.topics.enable": ("true", ConfigSource.STATIC_BROKER),
+        "connections.max.reauth.ms": ("60000", ConfigSource.STATIC_BROKER),
+        "group.consumer.session.timeout.ms": ("45000", ConfigSource.DEFAULT),
+        "group.consumer.heartbeat.interval.ms": ("5000", ConfigSource.DEFAULT),
         "default.replication.factor": ("1", ConfigSource.DEFAULT),
         "delete.topic.enable": ("true", ConfigSource.DEFAULT),
         "message.max.bytes": (str(LIMIT), ConfigSource.DEFAULT),

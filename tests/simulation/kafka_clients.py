@@ -49,7 +49,9 @@ SENT_AGAIN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
+# Of a batch behind one that is not in the log. Clients send it again once those before it are acknowledged, in the same epoch or,
+# after UNKNOWN_PRODUCER_ID, in the next one. Here the epoch stays.
+OUT_OF_ORDER: Final = frozenset({45, 59})
 NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 # max.in.flight.requests.per.connection
 IN_FLIGHT_MAX: Final = 5
@@ -340,12 +342,12 @@ class KafkaProducer(RouteClient):
             clients.record(Unknown(attempt.operation, str(code)))
             return
         clients.refused += 1
-        told_of_a_gap = code == OUT_OF_ORDER_SEQUENCE_NUMBER and attempt.comes_next
+        told_of_a_gap = code in OUT_OF_ORDER and attempt.comes_next
         clients.record(Refused(attempt.operation, str(code), told_of_a_gap))
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             client.turned_away(line)
         elif code in NOT_THERE and attempt.known and client.topic_id not in clients.deleted:
             at = f"{client.topic_id}/{attempt.partition}"
             clients.denied.append(f"{line.host.name}, which knows {at}, answered {code} to a Kafka producer")
-        elif code not in SENT_AGAIN and code != OUT_OF_ORDER_SEQUENCE_NUMBER:
+        elif code not in SENT_AGAIN | OUT_OF_ORDER:
             clients.denied.append(f"{line.host.name} answered {code} to a Kafka producer, which then gives up")

@@ -40,6 +40,10 @@ CAUGHT_AS = {
     BrokenGroupRule.UNKNOWN_COMMIT_REPEATED: Shown(GroupRule.COMMITTED, in_seed=15),
     BrokenGroupRule.SESSIONS_NEVER_END: Shown(GroupRule.UNOWNED, in_seed=3),
     BrokenGroupRule.GIVEN_UP_UNCOMMITTED: Shown(GroupRule.DELIVERED, in_seed=5),
+    BrokenGroupRule.FENCED_MEMBER_COMMITS: Shown(GroupRule.COMMITTED, in_seed=1),
+    BrokenGroupRule.GIVEN_BEFORE_RELEASED: Shown(GroupRule.OWNED, in_seed=1),
+    BrokenGroupRule.COMMIT_ERRORS_HIDDEN: Shown(GroupRule.COMMITTED, in_seed=8),
+    BrokenGroupRule.OFFSET_LEFT_OUT: Shown(GroupRule.COMMITTED, in_seed=1),
 }
 SEEDS_TO_CATCH_MAX = 20
 

@@ -17,6 +17,7 @@ from typing import Final
 from metadata.errors import MemberIdRequired, TidelogError
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_subscription
 from metadata.groups.model import NO_INSTANCE, NO_MEMBER, JoinRequest, MemberId, Protocol
+from metadata.groups.reconciliation.group import ReconciledGroup
 from metadata.groups.record import decode_group
 from tests.simulation.group_brokers import LAYOUT, GroupBroker, GroupBrokers, GroupSite
 from tests.simulation.group_consumers import Consumer, GroupLine
@@ -172,7 +173,7 @@ class GroupBlows:
         if self._chance.random() < 0.5:
             self._load.join(late.group)
         while offsets and generation >= 0 and virtual_loop().time() < until_s:
-            if await self._generation(late.group) > generation:
+            if await self._generation(late.group, member_id) > generation:
                 await self._sleep(0.0, 0.0, 0.5, 3.0)
                 await self._commit_everywhere(late.group, member_id, generation, offsets)
                 return
@@ -181,7 +182,7 @@ class GroupBlows:
     async def _commit_everywhere(self, group: str, member_id: MemberId, generation: int, offsets: object) -> None:
         for broker in self._brokers.alive():
             with contextlib.suppress(TidelogError):
-                present = await self._generation(group)
+                present = await self._generation(group, member_id)
                 refused = await broker.call(
                     "late",
                     broker.wire,
@@ -191,9 +192,15 @@ class GroupBlows:
                 if len(refused) < len(offsets):  # type: ignore[arg-type]
                     self._site.judge.committed_late(str(member_id), generation, present)
 
-    async def _generation(self, group: str) -> int:
+    async def _generation(self, group: str, member_id: MemberId) -> int:
+        """The present one of the group; for a member of KIP-848, its epoch."""
         kept = await self._site.etcd.get(LAYOUT.group(group))
-        return 0 if kept is None else decode_group(kept, now_ms=0).generation
+        if kept is None:
+            return 0
+        held = decode_group(kept, now_ms=0)
+        if isinstance(held, ReconciledGroup) and (member := held.consumer.members.get(member_id)) is not None:
+            return member.epoch
+        return held.generation
 
     async def _same_instance(self) -> None:
         """Two processes under one instance id: the later one stays."""
@@ -230,6 +237,10 @@ class GroupBlows:
 
     async def _flap_for(self, for_s: float, *, member_id_required: bool) -> None:
         group = self._load.any_group()
+        if self._load.groups[
+            group
+        ].reconciles:  # a member of the classic protocol that comes while it is empty would make it its own
+            return
         until_s = virtual_loop().time() + for_s
         name = f"flapper {self.fallen.total()}"
         line = GroupLine(name, self._brokers, self._chance, longest_s=self._load.rebalance_s(group), joined=lambda: None)

@@ -17,13 +17,20 @@ from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.group import CoordinatedGroup
 from gateway.groups.landed_offsets import OffsetWrite, operation_of
 from gateway.groups.timer import uptime_ms
+from gateway.kafka.call import KafkaCall
+from gateway.kafka.groups import KafkaGroups
+from gateway.kafka.protocol.client_messages import OffsetCommitRequest, OffsetCommitResponse
 from metadata.errors import NotCoordinator
 from metadata.group_member.rebalance import MemberRebalance
 from metadata.group_member.state import NOTHING, MemberState, Moves
 from metadata.groups import join, rebalance_barrier, state_machine
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, Group, GroupPhase, InstanceId, MemberId, Synced
+from metadata.groups.offsets import StoredOffsets
 from metadata.groups.rebalance_barrier import Step, open_if_all_are_here, rebalancing
+from metadata.groups.reconciliation import heartbeat
+from metadata.groups.reconciliation.model import NO_PARTITIONS, ConsumerGroup, ConsumerMember, Partitions
+from metadata.groups.reconciliation.reconcile import reconciled
 from metadata.model import Revision
 from metadata.store.interface import Compare, Delete, Put
 from metadata.store.write_batcher import CompareFailed, WriteBatcher
@@ -53,6 +60,14 @@ class BrokenGroupRule(Enum):
     SESSIONS_NEVER_END = "sessions-never-end"
     # A member that has to give up partitions does not commit what it read of them.
     GIVEN_UP_UNCOMMITTED = "given-up-uncommitted"
+    # A coordinator takes commits of a member of KIP-848 that it has removed, and of any epoch.
+    FENCED_MEMBER_COMMITS = "fenced-member-commits"
+    # A member of KIP-848 is given partitions that others have not given up yet.
+    GIVEN_BEFORE_RELEASED = "given-before-released"
+    # An answer to OffsetCommit tells of no error.
+    COMMIT_ERRORS_HIDDEN = "commit-errors-hidden"
+    # An answer to OffsetFetch has no offset of the last partition.
+    OFFSET_LEFT_OUT = "offset-left-out"
 
 
 @contextlib.contextmanager
@@ -90,6 +105,14 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
             return [(CoordinatedGroup, "heard", _heard_for_ever)]
         case BrokenGroupRule.GIVEN_UP_UNCOMMITTED:
             return [(MemberRebalance, "_revoke", _told_as_lost)]
+        case BrokenGroupRule.FENCED_MEMBER_COMMITS:
+            return [(coordinator, "check_member_commit", _any_member)]
+        case BrokenGroupRule.GIVEN_BEFORE_RELEASED:
+            return [(heartbeat, "reconciled", _as_if_released(reconciled))]
+        case BrokenGroupRule.COMMIT_ERRORS_HIDDEN:
+            return [(KafkaGroups, "commit", _without_errors(KafkaGroups.commit))]
+        case BrokenGroupRule.OFFSET_LEFT_OUT:
+            return [(KafkaGroups, "_all", _without_the_last(KafkaGroups._all))]
 
 
 class _NeverWritten:
@@ -195,3 +218,35 @@ async def _told_as_lost(self: MemberRebalance, partitions: frozenset[TopicPartit
     if partitions:
         await self._reader.lost(partitions)
         self._place.gave_up(partitions)
+
+
+def _any_member(group: ConsumerGroup, member_id: MemberId, epoch: int) -> None:
+    return
+
+
+def _as_if_released(real: Callable[..., ConsumerMember]) -> Callable[..., ConsumerMember]:
+    def broken(member: ConsumerMember, *, epoch: int, owned: Partitions | None, held_by_others: Partitions) -> ConsumerMember:
+        return real(member, epoch=epoch, owned=owned, held_by_others=NO_PARTITIONS)
+
+    return broken
+
+
+def _without_errors(commit: Callable[..., Awaitable[OffsetCommitResponse]]) -> Callable[..., Awaitable[OffsetCommitResponse]]:
+    async def broken(self: KafkaGroups, call: KafkaCall, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        answer = await commit(self, call, request)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                partition.error_code = 0
+        return answer
+
+    return broken
+
+
+def _without_the_last(everything: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def broken(self: KafkaGroups, stored: StoredOffsets) -> list[Any]:
+        committed = dict(stored.committed)
+        if committed:
+            del committed[max(committed)]
+        return everything(self, StoredOffsets(committed, stored.damaged))
+
+    return broken

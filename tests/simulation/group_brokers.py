@@ -26,6 +26,7 @@ from metadata.store.keys import KeyLayout
 from tests.simulation.appointments import Writer
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.group_judge import GroupJudge
+from tests.simulation.kafka_groups import KafkaHandlers, ModelTopics, kafka_address
 from tests.simulation.metadata_wire import MetadataWire
 from tests.simulation.simulated_process import CalledProcess, Wire
 from tests.simulation.virtual_loop import virtual_loop
@@ -49,6 +50,7 @@ class GroupSite:
     note: Callable[[str], None]
     # Bugs that came to light: tasks that ended with an error which nobody was meant to get, and what does not come to rest.
     failures: list[str]
+    topics: ModelTopics = field(default_factory=ModelTopics)
     sessions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     member_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -89,7 +91,9 @@ class GroupBroker(CalledProcess):
             verify=self.view.verify,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(site.member_ids)}"),
+            topics=site.topics.group_topics,
         )
+        self.kafka = KafkaHandlers(self.groups, self.coordinators, self.view, site.topics, lambda: self.seen.brokers)
         self.view.subscribe(self.groups.proven)
         self.coordinators.subscribe(self.groups.brokers_changed)
         self.wire = Wire(random.Random(f"{site.seed}/{name}/wire"))
@@ -101,7 +105,8 @@ class GroupBroker(CalledProcess):
         sessions: set[SessionId] = set()
         while True:
             number = SessionId(next(self._site.sessions))
-            registration = BrokerRegistration(broker_id=self.broker_id, session=number)
+            node_id, listeners = kafka_address(self.broker_id)
+            registration = BrokerRegistration(broker_id=self.broker_id, session=number, node_id=node_id, kafka_listeners=listeners)
             membership = BrokerLease(self.metadata, LAYOUT, registration, ttl_s=self._site.session_timeout_s, own_sessions=sessions)
             try:
                 if await membership.join():

@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.coordinator_lease import PROOF_S
@@ -22,8 +22,9 @@ from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset
-from metadata.model import Partition, TopicId, TopicPartition
+from metadata.model import TopicPartition
 from tests.simulation.group_brokers import GroupBrokers, GroupSite
+from tests.simulation.kafka_groups import stored_as
 from tests.simulation.simulated_process import SimulatedProcess, Wire
 from tests.simulation.virtual_loop import virtual_loop
 
@@ -35,6 +36,20 @@ CALL_S: Final = 2.0
 # What a coordinator may take for a call, beyond what it waits for others.
 ANSWER_S: Final = 3.0
 T = TypeVar("T")
+
+
+class Member(Protocol):
+    """What a consumer needs of its member: GroupMember, or one of KIP-848."""
+
+    @property
+    def member_id(self) -> MemberId: ...
+    @property
+    def generation(self) -> Generation: ...
+    @property
+    def owned(self) -> frozenset[TopicPartitionName]: ...
+    async def run(self) -> None: ...
+    def stop(self) -> None: ...
+    def polled(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -161,8 +176,8 @@ class Consumer(SimulatedProcess):
         self._site = site
         self._log = log
         self._chance = chance = random.Random(f"{site.seed}/{name}")
-        self.line = GroupLine(name, brokers, chance, longest_s=longest_s, joined=lambda: site.judge.replaced(self))
-        self.member = GroupMember(self.line, self, settings, group=group, jitter=chance.random)
+        self.line = self._line_to(brokers, longest_s)
+        self.member = self._new_member()
         self._poll_s = chance.choice((0.1, 0.2, 0.4))
         self._commit_s = chance.choice((0.3, 1.0, 3.0, RARELY_S))
         self._batch = chance.choice((100, 1000))
@@ -173,6 +188,12 @@ class Consumer(SimulatedProcess):
         self._committed: dict[TopicPartitionName, int] = {}
         self._committing = asyncio.Lock()
         self.main = self.start(self._run())
+
+    def _line_to(self, brokers: GroupBrokers, longest_s: float) -> GroupLine:
+        return GroupLine(self.name, brokers, self._chance, longest_s=longest_s, joined=lambda: self._site.judge.replaced(self))
+
+    def _new_member(self) -> Member:
+        return GroupMember(self.line, self, self.settings, group=self.group, jitter=self._chance.random)
 
     async def _run(self) -> None:
         reading = self.start(self._read())
@@ -188,6 +209,11 @@ class Consumer(SimulatedProcess):
     def stop(self) -> None:
         """As SIGTERM, or the end of the caller's loop."""
         self.member.stop()
+
+    @property
+    def is_member(self) -> bool:
+        """Its own clock says when it is none any more: see `believes`."""
+        return True
 
     def believes(self, partition: TopicPartitionName) -> bool:
         return not self.finished and partition in self._held and partition in self.member.owned
@@ -290,10 +316,11 @@ class Consumer(SimulatedProcess):
                 return
             offsets = {stored_as(at): CommittedOffset(offset=offset, committed_at_ms=0) for at, offset in moved.items()}
             instance_id = InstanceId(self.settings.instance_id)
-            refused = await self.line.commit(self.group, member.member_id, instance_id, member.generation, offsets)
+            by, generation = member.member_id, member.generation
+            refused = await self.line.commit(self.group, by, instance_id, generation, offsets)
             for at, offset in moved.items():
                 if stored_as(at) not in refused:
-                    self._site.judge.committed(self, at, offset)
+                    self._site.judge.committed(self, at, offset, by=by, generation=generation)
                     if at in self._held:
                         self._committed[at] = offset
 
@@ -301,9 +328,3 @@ class Consumer(SimulatedProcess):
         """What it would commit, for somebody who sends it late."""
         offsets = {stored_as(at): CommittedOffset(offset=offset, committed_at_ms=0) for at, offset in self._positions.items()}
         return self.member.member_id, self.member.generation, offsets
-
-
-def stored_as(partition: TopicPartitionName) -> TopicPartition:
-    """A topic's id is its name here, as hex digits."""
-    topic, number = partition
-    return TopicPartition(TopicId(topic.encode().hex().zfill(32)), Partition(number))

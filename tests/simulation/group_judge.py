@@ -3,7 +3,8 @@
     owned       no two live members of a group believe to own a partition at one instant; nobody hands out what another owns
     unowned     no partition of a group with live members is without an owner for longer than the bound
     generation  none is given twice, and none is told before it is stored
-    committed   committed offsets never go back, none is above what was handed out, and who begins, begins at what was acknowledged
+    committed   committed offsets never go back, none is above what was handed out, and who begins, begins at what was acknowledged;
+                no two members commit one partition in one generation, or in one epoch of KIP-848
     delivered   every offset reaches the group; in worlds where nobody came to harm, exactly once
     answered    every call is answered within its bound
 
@@ -22,7 +23,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from metadata.groups.assignors import TopicPartitionName
-from metadata.groups.model import NO_INSTANCE, Joined
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, Joined
 from metadata.groups.offsets import decode_offset
 from metadata.groups.record import decode_group
 from metadata.store.interface import KeyValue
@@ -59,6 +60,11 @@ class Owner(Protocol):
     instance_id: str
     # For so long a former process may not know that it was replaced under its instance id: its session timeout, at most.
     twins_s: float
+
+    @property
+    def is_member(self) -> bool:
+        """Whether what it owns counts. A member of KIP-848 that was removed goes on until it hears of it, and commits nothing."""
+        ...
 
     def believes(self, partition: TopicPartitionName) -> bool:
         """Whether it would hand out records of it at this instant, if it ran."""
@@ -102,6 +108,8 @@ class GroupJudge:
         self._note = note
         self._generations: dict[tuple[str, int], Joined] = {}
         self._members: dict[tuple[str, int], frozenset[str]] = {}
+        self._committers: dict[tuple[str, TopicPartitionName, int], str] = {}
+        """Who committed a partition in a generation."""
         self._instances: dict[tuple[str, str], Owner] = {}
         """Who joined last under each instance id."""
         self._replaced_s: dict[Owner, float] = {}
@@ -131,6 +139,8 @@ class GroupJudge:
 
     def _clash(self, owner: Owner, other: Owner, partition: TopicPartitionName) -> bool:
         if other is owner or not other.alive or not other.believes(partition):
+            return False
+        if not (owner.is_member and other.is_member):
             return False
         return not any(self._clock() - self._replaced_s.get(each, -each.twins_s) < each.twins_s for each in (owner, other))
 
@@ -179,9 +189,15 @@ class GroupJudge:
         self.tallies["offsets delivered"] += end - start
         self.tallies["offsets delivered again"] += repeated
 
-    def committed(self, owner: Owner, partition: TopicPartitionName, offset: int) -> None:
-        """It was acknowledged."""
+    def committed(
+        self, owner: Owner, partition: TopicPartitionName, offset: int, *, by: str = "", generation: int = NO_GENERATION
+    ) -> None:
+        """It was acknowledged. `generation`: or the epoch of a member of KIP-848, which is one of its group."""
         owned = owner.group, partition
+        if generation != NO_GENERATION and not owner.instance_id:
+            first = self._committers.setdefault((*owned, generation), by)
+            if first != by:
+                self._broke(GroupRule.COMMITTED, f"{by} and {first} commit {_shown([partition])} in generation {generation}")
         self.tallies["commits acknowledged"] += 1
         self.acknowledged[owned] = max(self.acknowledged[owned], offset)
         if (complete_to := self.delivered[owned].complete_to) < offset:

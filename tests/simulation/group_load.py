@@ -10,11 +10,15 @@ from typing import Final, NamedTuple
 from metadata.group_member.settings import MemberSettings
 from tests.simulation.group_brokers import GroupBrokers, GroupSite
 from tests.simulation.group_consumers import Consumer, ModelLog
+from tests.simulation.kafka_members import KafkaConsumer, ReconcilingConsumer
 from tests.simulation.simulated_process import Wire
 
 MEMBERS_MAX: Final = 8
 PARTITIONS_MAX: Final = 20
 COOPERATIVE: Final = ("cooperative-sticky", "range")
+# Groups that have Kafka members, and those of them whose members use the consumer protocol (KIP-848).
+KAFKA: Final = 0.4
+RECONCILING: Final = 0.5
 ASSIGNORS: Final = (COOPERATIVE, COOPERATIVE, ("cooperative-sticky",), ("range",), ("sticky",), ("roundrobin", "range"))
 
 
@@ -28,6 +32,10 @@ class GroupOf(NamedTuple):
     rebalance_timeout_ms: int
     # How many of its members have an instance id.
     static: float
+    # How many of its members speak Kafka's protocol.
+    kafka: float = 0.0
+    # Whether its members use the consumer protocol (KIP-848), all of them.
+    reconciles: bool = False
 
 
 class GroupLoad:
@@ -37,7 +45,9 @@ class GroupLoad:
             {topic: chance.choice((1.0, 10.0, 100.0)) for topic in topics},
             {topic: chance.choice((1, 2, 5, PARTITIONS_MAX)) for topic in topics},
         )
+        site.topics.counts = self.log.counts
         groups = [_group(f"g{number}", topics, chance, gentle) for number in range(chance.choice((1, 1, 2)))]
+        groups = [_with_kafka(group, site) for group in groups]
         self.groups = {group.name: group for group in groups}
         self.consumers: list[Consumer] = []
         self._site = site
@@ -120,9 +130,12 @@ class GroupLoad:
         )
         self._site.note(f"{name} starts in {of.name} with {settings}")
         longest_s = of.rebalance_timeout_ms / 1000
-        consumer = Consumer(
-            name, self._site, self._brokers, self.log, settings, group=of.name, topics=of.topics, longest_s=longest_s
-        )
+        kind = Consumer
+        if of.reconciles:
+            kind = ReconcilingConsumer
+        elif of.kafka and random.Random(f"{self._site.seed}/kafka/{name}").random() < of.kafka:
+            kind = KafkaConsumer
+        consumer = kind(name, self._site, self._brokers, self.log, settings, group=of.name, topics=of.topics, longest_s=longest_s)
         self.consumers.append(consumer)
 
     def leave(self) -> None:
@@ -167,3 +180,13 @@ def _group(name: str, topics: Sequence[str], chance: random.Random, gentle: bool
         int(session_s * (3.0 if gentle else chance.choice((0.6, 1.0, 2.0))) * 1000),
         0.0 if gentle else chance.choice((0.0, 0.0, 0.5, 1.0)),
     )
+
+
+def _with_kafka(group: GroupOf, site: GroupSite) -> GroupOf:
+    """Gives a share of the groups Kafka members; the others are what they were."""
+    chance = random.Random(f"{site.seed}/kafka/{group.name}")
+    if chance.random() >= KAFKA:
+        return group
+    if chance.random() < RECONCILING:
+        return group._replace(kafka=1.0, reconciles=True, session_timeout_ms=site.settings.group_consumer_session_timeout_ms)
+    return group._replace(kafka=chance.choice((0.5, 1.0)))

@@ -83,6 +83,8 @@ class GroupWorld:
                 group_session_timeout_ms_min=1_000,
                 group_initial_rebalance_delay_ms=chance.choice((0, 100, 500)),
                 commit_linger_ms=chance.choice((0, 5, 50)),
+                group_consumer_session_timeout_ms=4_000,
+                group_consumer_heartbeat_interval_ms=500,
             ),
             chance.choice((1.5, 3.0)),
             judge,

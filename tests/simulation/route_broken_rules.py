@@ -20,19 +20,26 @@ from gateway.grpc.consume.standalone import StandaloneConsumer
 from gateway.grpc.produce.appender import MessageAppender
 from gateway.grpc.produce.request_decoder import AppendRequest
 from gateway.http.records.stream import RecordStream
+from gateway.kafka import produce as kafka_produce
+from gateway.kafka.fetch_sessions import AskedPartition, FetchSession, FetchSessions
+from gateway.kafka.produce import KafkaProduce
+from gateway.kafka.protocol.hot_messages import PartitionData
 from gateway.records import append as records_append
 from gateway.records.append import AppendTarget
 from gateway.records.partitioning import CheckedBatch
 from gateway.routing.cluster_log import ClusterLog
+from gateway.routing.forward_queue import NOT_AWAITED
 from gateway.routing.forward_sender import Load, send_forwarded
 from gateway.routing.forwarder import ProduceForwarder
 from gateway.routing.leader_lookup import LeaderLookup
 from gateway.routing.log_service import LogService, Pending, WrittenOnce
 from metadata.cluster.broker_registry import BrokerRegistration
+from metadata.cluster.id_allocation import IDS_PER_SESSION, ProducerIds
 from metadata.controller.appointments import Batch
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, ProducerId, Revision, TopicPartition
 from metadata.store.view_proof import ViewProof
+from segments.log.session_log import PendingAppend
 
 
 class BrokenRouteRule(Enum):
@@ -65,6 +72,14 @@ class BrokenRouteRule(Enum):
     RIGHTS_CHECKED_ONCE = "rights-checked-once"
     # A broker whose view was too old once refuses all calls from then on.
     STALE_FOR_GOOD = "stale-for-good"
+    # Kafka's listener acknowledges a batch when the leader holds it in memory.
+    KAFKA_ACKNOWLEDGED_EARLY = "kafka-acknowledged-early"
+    # An answer within a fetch session leaves out partitions whose data changed.
+    FETCH_SESSION_SKIPS = "fetch-session-skips"
+    # A fetch session keeps the offsets with which it was opened.
+    FETCH_SESSION_STANDS_STILL = "fetch-session-stands-still"
+    # A broker gives all Kafka producers of its session one producer id.
+    PRODUCER_ID_GIVEN_TWICE = "producer-id-given-twice"
 
 
 @contextlib.contextmanager
@@ -108,6 +123,14 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
             return [(Principal, "may", _may_as_at_first(Principal.may))]
         case BrokenRouteRule.STALE_FOR_GOOD:
             return [(ViewProof, "why_stale", _stale_for_good(ViewProof.why_stale))]
+        case BrokenRouteRule.KAFKA_ACKNOWLEDGED_EARLY:
+            return [(KafkaProduce, "_await_segments", _not_followed), (kafka_produce, "_outcome", _as_if_committed)]
+        case BrokenRouteRule.FETCH_SESSION_SKIPS:
+            return [(FetchSession, "changed", _errors_alone(FetchSession.changed))]
+        case BrokenRouteRule.FETCH_SESSION_STANDS_STILL:
+            return [(FetchSessions, "_update", _added_alone(FetchSessions._update))]
+        case BrokenRouteRule.PRODUCER_ID_GIVEN_TWICE:
+            return [(ProducerIds, "next", _first_of_session)]
 
 
 async def _asked_here_alone(
@@ -196,3 +219,30 @@ def _stale_for_good(why_stale: Callable[[ViewProof], Unavailable | None]) -> Cal
         return found
 
     return broken
+
+
+def _as_if_committed(pending: Pending | TidelogError | None, request: Any) -> Any:
+    return pending.appended if isinstance(pending, PendingAppend) else pending if pending is not None else NOT_AWAITED
+
+
+def _errors_alone(changed: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(self: FetchSession, asked: Any, data: Sequence[PartitionData]) -> Any:
+        return [(each, answer) for each, answer in changed(self, asked, data) if answer.error_code]
+
+    return broken
+
+
+def _added_alone(update: Callable[..., bool]) -> Callable[..., bool]:
+    def broken(self: FetchSessions, session: FetchSession, request: Any, asked: Sequence[AskedPartition], **how: Any) -> bool:
+        held = {(each.asked.topic, each.asked.topic_id, each.asked.request.partition) for each in session.partitions.values()}
+        added = [each for each in asked if (each.topic, each.topic_id, each.request.partition) not in held]
+        return update(self, session, request, added, **how)
+
+    return broken
+
+
+def _first_of_session(self: ProducerIds) -> ProducerId:
+    self._session = self._present_session() or self._session
+    if self._session is None:
+        raise Unavailable("this broker has no session yet")
+    return ProducerId(self._session * IDS_PER_SESSION)

@@ -70,6 +70,8 @@ class RouteClients:
     repeats: int = 0
     refused: int = 0
     unknown: int = 0
+    # Batches of Kafka producers.
+    kafka_acknowledged: int = 0
 
     def record(self, event: Event) -> None:
         self.events.append(event)

@@ -16,6 +16,8 @@ class RouteCluster(Cluster):
     beside: RouteCluster | None = None
     # None where nobody is asked for credentials.
     access: AccessTerms | None = None
+    # Whether brokers have listeners for Kafka's clients.
+    serves_kafka = False
 
     def _process(self, name: str, broker_id: str, weather: Faults) -> BrokerProcess:
         return RoutedBroker(
@@ -24,11 +26,13 @@ class RouteCluster(Cluster):
             broker_id=broker_id,
             rack=f"rack-{broker_id}",
             faults=weather,
-            at_address=self._at_address,
+            at_address=self.at_address,
             access=self.access,
+            serves_kafka=self.serves_kafka,
         )
 
-    def _at_address(self, address: str) -> RoutedBroker | None:
+    def at_address(self, address: str) -> RoutedBroker | None:
+        """Returns the process that others reach at an address; None where there never was one."""
         everywhere = [*self.routed, *(self.beside.routed if self.beside is not None else [])]
         return next((broker for broker in everywhere if broker.name == address), None)
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gateway.cluster.view import partitions_of
 from metadata.model import TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
+from tests.simulation.kafka_clients import KafkaProducer
+from tests.simulation.kafka_readers import KafkaReader
 from tests.simulation.route_clients import KeyedClient, PlainClient, RouteClient, RouteClients, SequencedClient
 from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStream
+from tests.simulation.routed_broker import RoutedBroker
+from tests.simulation.simulated_process import innermost
 from tests.simulation.virtual_loop import virtual_loop
 
 # A topic that stays, and one that is deleted and made again.
@@ -25,10 +29,19 @@ MESSAGE_BYTES_MAX = {"max.message.bytes": "4096"}
 
 class RouteLoad:
     def __init__(
-        self, clients: RouteClients, metadata: MetadataStore, chance: random.Random, *, failures: list[str], settle_s: float
+        self,
+        clients: RouteClients,
+        metadata: MetadataStore,
+        chance: random.Random,
+        *,
+        failures: list[str],
+        settle_s: float,
+        kafka_at: Callable[[str], RoutedBroker | None] | None = None,
     ) -> None:
-        """A client that has not come to its end by `settle_s` is a failure."""
+        """A client that has not come to its end by `settle_s` is a failure. `kafka_at`: the process at an address; None where no
+        client speaks Kafka's protocol."""
         self._clients = clients
+        self._kafka_at = kafka_at
         self._chance = chance
         self._failures = failures
         self._settle_s = settle_s
@@ -42,6 +55,8 @@ class RouteLoad:
         self.topics_changed = 0
         self._bursts = 0
         self.streams: list[RouteStream] = [ConsumeStream(clients, "consume", ORDERS), EventStream(clients, "events", ORDERS)]
+        if kafka_at is not None:
+            self.streams.append(KafkaReader(clients, kafka_at, "kafka reader", ORDERS))
         self._streaming: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
 
@@ -67,7 +82,7 @@ class RouteLoad:
             await self._create(CHURN)
         for number, client in enumerate(self._chosen()):
             tasks.create_task(self._settles(f"client {number}", client))
-        self._streaming = [asyncio.ensure_future(stream.run()) for stream in self.streams]
+        self._streaming = [asyncio.ensure_future(self._reads(stream)) for stream in self.streams]
 
     def stop_streams(self) -> None:
         for stream in self._streaming:
@@ -79,7 +94,11 @@ class RouteLoad:
         if CHURN in self.held:
             chosen += [KeyedClient(clients, "keyed3", CHURN), SequencedClient(clients, "sequenced3", CHURN)]
         chosen += [SequencedClient(clients, f"sequenced{number}", ORDERS) for number in (1, 2)]
-        chosen += [PlainClient(clients, f"plain{number}", ORDERS) for number in (1, 2)]
+        if self._kafka_at is None:
+            return [*chosen, *(PlainClient(clients, f"plain{number}", ORDERS) for number in (1, 2))]
+        chosen += [KafkaProducer(clients, self._kafka_at, f"kafka{number}", ORDERS, by_id=False) for number in (1, 2)]
+        if CHURN in self.held:
+            chosen.append(KafkaProducer(clients, self._kafka_at, "kafka3", CHURN, by_id=True))
         return chosen
 
     @contextlib.contextmanager
@@ -116,6 +135,13 @@ class RouteLoad:
     async def _create(self, name: str) -> None:
         self.held[name] = topic = await self._topics.create(name, self._chance.randint(1, 3), MESSAGE_BYTES_MAX)
         self.names[topic.id] = name
+
+    async def _reads(self, stream: RouteStream) -> None:
+        """A reader that fails fails the world: the judge would take it for one that was given too little."""
+        try:
+            await stream.run()
+        except Exception as error:  # noqa: BLE001  # a bug of the reader
+            self._failures.append(f"{stream.name} failed: {innermost(error)!r}")
 
     async def _settles(self, name: str, client: RouteClient) -> None:
         running = asyncio.ensure_future(client.run())

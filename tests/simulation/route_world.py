@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import secrets
 import time
 from collections.abc import Iterator
 from unittest.mock import patch
@@ -42,6 +43,8 @@ TROUBLE_S = 5.0
 CLONES = 0.2
 # In so many of the others brokers ask for credentials (route_access.py).
 ACCESS = 0.35
+# In so many of those without a copy some clients speak Kafka's protocol (kafka_clients.py).
+KAFKA = 0.4
 # Between one blow and the next, from … to.
 PAUSE_S = (0.1, 1.0)
 CALM_S_MAX = 60.0
@@ -62,7 +65,7 @@ def simulate_routes(
     has_clone = random.Random(f"{seed}/clone").random() < CLONES
     kind = CloneWorld if has_clone else RouteWorld
     world = kind(seed, TROUBLE_S if trouble_s is None else trouble_s, keep_trace=keep_trace)
-    with in_force(broken), _virtual_clocks():
+    with in_force(broken), _virtual_clocks(), _drawn_session_ids(seed):
         return run(world.run(), seed=seed, shuffled=seed % 2 == 1)
 
 
@@ -74,6 +77,11 @@ def _virtual_clocks() -> Iterator[None]:
         patch.object(time, "monotonic", lambda: virtual_loop().time()),
     ):
         yield
+
+
+def _drawn_session_ids(seed: int) -> contextlib.AbstractContextManager[object]:
+    """The ids of Kafka's fetch sessions come from the seed."""
+    return patch.object(secrets, "randbelow", random.Random(f"{seed}/fetch sessions").randrange)
 
 
 class RouteWorld:
@@ -120,8 +128,10 @@ class RouteWorld:
             self._access = RouteAccess(self._seed, metadata, cluster, ORDERS)
             cluster.access = self._access.terms
             clients.shown = await self._access.begin()
+        cluster.serves_kafka = random.Random(f"{self._seed}/kafka").random() < KAFKA
         settle_s = self._trouble_s + CALM_S_MAX
-        self._load = load = RouteLoad(clients, metadata, chance, failures=self._failures, settle_s=settle_s)
+        kafka_at = cluster.at_address if cluster.serves_kafka else None
+        self._load = load = RouteLoad(clients, metadata, chance, failures=self._failures, settle_s=settle_s, kafka_at=kafka_at)
         for number in range(chance.choice((2, 2, 3))):
             cluster.start(f"b{number + 1}")
         for broker in cluster.routed:
@@ -156,6 +166,7 @@ class RouteWorld:
             "streams begun": sum(stream.begun for stream in load.streams),
             "routed records": sum(map(len, contents.log.values())),
             "topics changed under routes": load.topics_changed,
+            **({"batches of Kafka producers acknowledged": clients.kafka_acknowledged} if cluster.serves_kafka else {}),
             **(self._access.tallies if self._access is not None else {}),
             **{f"times {name} under routes": count for name, count in sorted(self._blows.fallen.items())},
         }

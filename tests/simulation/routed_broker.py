@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -38,6 +38,9 @@ from gateway.http.guard import HttpGuard
 from gateway.http.records.fetch import HttpFetch
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Receive, Request, Send
+from gateway.kafka.connection import Requests
+from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.server import KafkaServer
 from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import ProduceForwarder
 from gateway.routing.local_log import LocalLog
@@ -47,7 +50,8 @@ from gateway.routing.peer_reader import PeerReader
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import MetricsRegistry
 from metadata.access.cache import AccessCache
-from metadata.cluster.broker_registry import BrokerRegistration
+from metadata.cluster.broker_registry import BrokerRegistration, KafkaListener
+from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import TopicPartition
 from metadata.secret import Secret
@@ -57,6 +61,7 @@ from metadata.topics.registry import TopicRegistry
 from segments.log.session_log import SessionLog
 from tests.kit.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site
+from tests.simulation.kafka_line import KafkaLine
 from tests.simulation.listener_calls import GrpcMethod, HttpCall, Metadata, RpcEnd, called
 from tests.simulation.simulated_process import Wire
 from tests.simulation.virtual_loop import virtual_loop
@@ -68,6 +73,11 @@ LISTENERS: Final = GatewaySettings(produce_timeout_ms=5_000, message_bytes_max=1
 STOP_GRACE_S: Final = 1.0
 # More than one simulated client ever opens.
 CALLS_MAX: Final = 10_000
+# Kafka's listeners: of clients that connect to leaders, and of those behind one address for all brokers.
+KAFKA_LISTENERS: Final = (
+    ListenerConfig("direct", "", "", Route.DIRECT),
+    ListenerConfig("balanced", "", "", Route.FORWARD),
+)
 T = TypeVar("T")
 
 
@@ -96,6 +106,8 @@ class Served:
     bucket_trouble = None
     grpc_address = ""
     http_address = ""
+    cluster_id = "simulated"
+    access = None
     settings = LISTENERS
 
     def __init__(
@@ -104,10 +116,15 @@ class Served:
         topics: TopicRegistry,
         cluster_log: LogService,
         local_log: LocalLog,
+        session_log: Callable[[], SessionLog],
+        session: Callable[[], int | None],
         *,
         broker_id: str,
         guard: AccessGuard | None,
     ) -> None:
+        self._view = view
+        self._session_log = session_log
+        self.producer_ids = ProducerIds(session)
         self.broker_id = broker_id
         self.guard = guard
         self.topics = topics
@@ -116,6 +133,24 @@ class Served:
         self.local_log = local_log
         self.metrics = MetricsRegistry()
         self.leader = view.leader
+
+    @property
+    def log(self) -> SessionLog:
+        return self._session_log()
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        state = self._view.partitions.get(partition)
+        return state.leader_epoch if state is not None else -1
+
+    def last_leader(self, partition: TopicPartition) -> BrokerRegistration | None:
+        state = self._view.partitions.get(partition)
+        return self._view.brokers.last_with_session(state.leader_session) if state is not None else None
+
+    def registrations(self) -> Iterable[BrokerRegistration]:
+        return self._view.brokers.brokers.values()
+
+    def registration(self, broker_id: str) -> BrokerRegistration | None:
+        return self._view.brokers.brokers.get(broker_id)
 
 
 class RoutedBroker(BrokerProcess):
@@ -129,11 +164,16 @@ class RoutedBroker(BrokerProcess):
         faults: Faults,
         at_address: Callable[[str], RoutedBroker | None],
         access: AccessTerms | None = None,
+        serves_kafka: bool = False,
     ) -> None:
         """`at_address`: the process that other brokers reach at an address; None where there never was one. `access`: None where
-        nobody is asked for credentials."""
+        nobody is asked for credentials. `serves_kafka`: whether it has listeners for Kafka's clients."""
         super().__init__(name, site, broker_id=broker_id, rack=rack, faults=faults)
-        self.leadership.registration = msgspec.structs.replace(self.leadership.registration, grpc_address=name, http_address=name)
+        listeners = tuple(KafkaListener(name=each.name, host=name, port=9092) for each in KAFKA_LISTENERS) if serves_kafka else ()
+        self.leadership.registration = msgspec.structs.replace(
+            self.leadership.registration, grpc_address=name, http_address=name, kafka_listeners=listeners
+        )
+        self.kafka_lines: dict[KafkaLine, None] = {}
         self.wire = Wire(random.Random(f"{site.seed}/{name}/peers"))
         """To the other brokers."""
         self._stopping = False
@@ -173,9 +213,17 @@ class RoutedBroker(BrokerProcess):
         served = cast(
             "BrokerApi",
             Served(
-                self.view, TopicRegistry(self.metadata, KeyLayout()), self.cluster_log, local_log, broker_id=broker_id, guard=guard
+                self.view,
+                TopicRegistry(self.metadata, KeyLayout()),
+                self.cluster_log,
+                local_log,
+                self._log,
+                lambda: self.leadership.session,
+                broker_id=broker_id,
+                guard=guard,
             ),
         )
+        self._kafka = KafkaServer(served, KAFKA_LISTENERS) if serves_kafka else None
         self._waits = InterruptibleWaits()
         self.http_fetch = HttpFetch(served, self._waits)
         self.http_produce = HttpProduce(served, self.http_fetch.budget)
@@ -201,6 +249,8 @@ class RoutedBroker(BrokerProcess):
                 await self.leadership.run()
                 await self.forwarding.wait_until_quiet(quiet_s=0.2, timeout_s=STOP_GRACE_S)
                 self._waits.stop()
+                if self._kafka is not None:
+                    await self._kafka.stop(STOP_GRACE_S)
                 forwarding.cancel()
                 following.cancel()
                 if guarding is not None:
@@ -212,6 +262,37 @@ class RoutedBroker(BrokerProcess):
         if self.ended:
             raise Unavailable(f"{self.name} takes no connection")
         return await super().ask(serve, latency_s=latency_s, timeout_s=timeout_s, hang_up=hang_up)
+
+    # ── Kafka's clients ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def kafka_requests(self) -> Requests:
+        assert self._kafka is not None, "the world has Kafka clients"
+        return self._kafka.requests
+
+    @property
+    def takes_connections(self) -> bool:
+        return not self.ended and not self.unreachable
+
+    def later(self, delay_s: float, work: Callable[[], None]) -> None:
+        virtual_loop().call_later(delay_s, work, context=self._context.copy())
+
+    def failed_to_answer(self, error: BaseException) -> None:
+        self._failed_to_answer(error)
+
+    def kill(self) -> None:
+        super().kill()
+        self._break_kafka_lines("the broker was killed")
+
+    def cut_from_clients(self) -> None:
+        super().cut_from_clients()
+        self._break_kafka_lines("the broker is out of reach")
+
+    def _break_kafka_lines(self, why: str) -> None:
+        for line in self.kafka_lines:
+            line.break_later(why)
+
+    # ── HTTP ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def post(self, call: HttpCall, topic: str) -> None:
         """Serves POST …/topics/{topic}/records, as the HTTP listener does."""

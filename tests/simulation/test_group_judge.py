@@ -21,6 +21,7 @@ class Somebody:
     alive: bool = True
     frozen: bool = False
     twins_s: float = 2.0
+    is_member: bool = True
     owned: set[TopicPartitionName] = field(default_factory=set)
 
     def believes(self, partition: TopicPartitionName) -> bool:
@@ -97,6 +98,31 @@ def test_who_begins_below_what_was_acknowledged_and_who_commits_what_nobody_read
     told.judge.began(owner, P0, 4, acknowledged=5)
     told.judge.committed(owner, P0, 6)
     assert told.broken == [GroupRule.COMMITTED, GroupRule.COMMITTED]
+
+
+def test_two_members_that_commit_a_partition_in_one_generation_are_found() -> None:
+    told = Told()
+    told.judge.handed_out(Somebody("c1"), P0, 0, 9)
+    told.judge.committed(Somebody("c1"), P0, 3, by="m1", generation=4)
+    told.judge.committed(Somebody("c1"), P0, 5, by="m1", generation=4)
+    told.judge.committed(Somebody("c2"), P0, 7, by="m2", generation=5)
+    assert told.broken == []
+    told.judge.committed(Somebody("c1"), P0, 8, by="m1", generation=5)
+    assert told.broken == [GroupRule.COMMITTED]
+
+
+def test_what_a_member_owns_that_was_removed_and_has_not_heard_of_it_does_not_count() -> None:
+    told = Told()
+    told.now_s = 10.0
+    removed, other = Somebody("c1"), Somebody("c2")
+    told.assign(removed)
+    removed.is_member = False
+    told.assign(other)
+    told.judge.handed_out(removed, P0, 0, 1)
+    assert told.broken == []
+    removed.is_member = True
+    told.judge.handed_out(removed, P0, 1, 2)
+    assert told.broken == [GroupRule.OWNED]
 
 
 def test_offsets_that_were_never_delivered_and_those_that_came_twice_are_counted() -> None:

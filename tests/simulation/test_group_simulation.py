@@ -29,17 +29,21 @@ class Shown(NamedTuple):
 
 
 CAUGHT_AS = {
-    BrokenGroupRule.ADOPTED_UNWRITTEN: Shown(GroupRule.COMMITTED, in_seed=1),
+    BrokenGroupRule.ADOPTED_UNWRITTEN: Shown(GroupRule.COMMITTED, in_seed=3),
     BrokenGroupRule.COMMITS_UNGUARDED: Shown(GroupRule.COMMITTED, in_seed=15),
     BrokenGroupRule.OLD_GENERATION_COMMITS: Shown(GroupRule.COMMITTED, in_seed=6),
-    BrokenGroupRule.BARRIER_OPENS_EARLY: Shown(GroupRule.OWNED, in_seed=1),
-    BrokenGroupRule.ANY_GENERATION_STAYS: Shown(GroupRule.GENERATION, in_seed=10),
-    BrokenGroupRule.TOLD_BEFORE_STORED: Shown(GroupRule.GENERATION, in_seed=1),
+    BrokenGroupRule.BARRIER_OPENS_EARLY: Shown(GroupRule.OWNED, in_seed=2),
+    BrokenGroupRule.ANY_GENERATION_STAYS: Shown(GroupRule.GENERATION, in_seed=2),
+    BrokenGroupRule.TOLD_BEFORE_STORED: Shown(GroupRule.GENERATION, in_seed=2),
     BrokenGroupRule.KEEPS_WHAT_MOVES: Shown(GroupRule.OWNED, in_seed=7),
     BrokenGroupRule.NO_SESSION_CLOCK: Shown(GroupRule.OWNED, in_seed=7),
     BrokenGroupRule.UNKNOWN_COMMIT_REPEATED: Shown(GroupRule.COMMITTED, in_seed=15),
     BrokenGroupRule.SESSIONS_NEVER_END: Shown(GroupRule.UNOWNED, in_seed=3),
-    BrokenGroupRule.GIVEN_UP_UNCOMMITTED: Shown(GroupRule.DELIVERED, in_seed=5),
+    BrokenGroupRule.GIVEN_UP_UNCOMMITTED: Shown(GroupRule.DELIVERED, in_seed=24),
+    BrokenGroupRule.FENCED_MEMBER_COMMITS: Shown(GroupRule.COMMITTED, in_seed=1),
+    BrokenGroupRule.GIVEN_BEFORE_RELEASED: Shown(GroupRule.OWNED, in_seed=1),
+    BrokenGroupRule.COMMIT_ERRORS_HIDDEN: Shown(GroupRule.COMMITTED, in_seed=8),
+    BrokenGroupRule.OFFSET_LEFT_OUT: Shown(GroupRule.COMMITTED, in_seed=1),
 }
 SEEDS_TO_CATCH_MAX = 20
 

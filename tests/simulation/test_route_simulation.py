@@ -44,6 +44,10 @@ CAUGHT_AS = {
     BrokenRouteRule.KEY_CHECKED_ONCE: Caught({Invariant.AUTHORIZED}, in_seed=23),
     BrokenRouteRule.RIGHTS_CHECKED_ONCE: Caught({Invariant.AUTHORIZED}, in_seed=23),
     BrokenRouteRule.STALE_FOR_GOOD: Caught({Invariant.AUTHORIZED}, in_seed=23),
+    BrokenRouteRule.KAFKA_ACKNOWLEDGED_EARLY: Caught({Invariant.DURABLE}, in_seed=21),
+    BrokenRouteRule.FETCH_SESSION_SKIPS: Caught({Invariant.ATTENTIVE}, in_seed=4),
+    BrokenRouteRule.FETCH_SESSION_STANDS_STILL: Caught({Invariant.ATTENTIVE}, in_seed=4),
+    BrokenRouteRule.PRODUCER_ID_GIVEN_TWICE: Caught({Invariant.TRUTHFUL}, in_seed=4),
 }
 SEEDS_TO_CATCH_MAX = 40
 

@@ -156,7 +156,7 @@ class HistoryMaintainer:
         pending_bytes = self._pending_bytes(manifest.place, manifest.compacted_to)  # other compactors' work is in the files
         plan = plan_retention(manifest, settings, pending_bytes=pending_bytes, now_ms=now_ms)
         if plan.held_back is not None:
-            self._tell_held_back(topic, manifest, plan.held_back)
+            self._log_held_back(topic, manifest, plan.held_back)
         if plan.log_start_offset is None:
             return False
         stamp_ms = context.clock.stamp_ms()
@@ -235,7 +235,7 @@ class HistoryMaintainer:
         if old is not None:
             self._altered.add(old.id)  # those of a deleted topic are dropped when they are looked at
 
-    def _tell_held_back(self, topic: str, manifest: Manifest, held: HeldBack) -> None:
+    def _log_held_back(self, topic: str, manifest: Manifest, held: HeldBack) -> None:
         if (manifest.place, held.file.name) in self._logged:
             return
         if len(self._logged) >= HELD_BACK_LOGGED_MAX:

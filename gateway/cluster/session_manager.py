@@ -136,9 +136,9 @@ class SessionManager:
         view.brokers.subscribe(self._brokers_changed)
 
     @property
-    def untold_deletions(self) -> int:
+    def pending_deletions(self) -> int:
         """The number of partitions whose deletions other brokers have yet to receive."""
-        return self._deletions.untold
+        return self._deletions.pending
 
     @property
     def serving(self) -> bool:
@@ -183,7 +183,7 @@ class SessionManager:
     async def run(self) -> None:
         """Runs one session after the other, until `stop`."""
         async with asyncio.TaskGroup() as tasks:
-            telling = tasks.create_task(self._deletions.run(), name="tell of deletions")
+            publishing = tasks.create_task(self._deletions.run(), name="deletion notices")
             await self._unless_stopped(self._take_node_id())
             while not self._stopping.is_set():
                 session = await self._unless_stopped(self._claims.next())
@@ -191,8 +191,8 @@ class SessionManager:
                     log.info("session began session=%s", session.id)
                     await self._run_session(session)
                     log.info("session ended session=%s", session.id)
-            telling.cancel()
-        await self._deletions.tell_at_last()
+            publishing.cancel()
+        await self._deletions.publish_remaining()
 
     async def _take_node_id(self) -> None:
         """Fills in the broker's number in Kafka's protocol, as soon as the metadata store can be reached."""
@@ -223,7 +223,7 @@ class SessionManager:
             new_writer=self._new_writer,
             guard=SessionGuard(membership, self._view.brokers, session.id),
             routing=routing,
-            on_deletion=self._deletions.tell,
+            on_deletion=self._deletions.notify,
             disk=self._disk,
             counters=self.counters,
             bucket_state=lambda: self._store.state,

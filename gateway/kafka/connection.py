@@ -124,7 +124,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_held",
         "_holds",
         "_is_flushing",
-        "_lane",
         "_loop",
         "_place",
         "_poll",
@@ -136,6 +135,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_tasks",
         "_throttle",
         "_unreceived",
+        "_waiting_work",
         "_worker",
         "authenticated",
         "client_host",
@@ -157,7 +157,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._held: deque[HeldFrame] = deque()
         self._admission: Admission | None = None
         self._answers: deque[Answer] = deque()
-        self._lane: deque[tuple[Answer, Callable[[], Awaitable[None]]]] = deque()
+        self._waiting_work: deque[tuple[Answer, Callable[[], Awaitable[None]]]] = deque()
         # The place of the request that the worker handles now.
         self._handled: Answer | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -212,7 +212,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 timer.cancel()
         for task in (*self._tasks, *((self._worker,) if self._worker is not None else ())):
             task.cancel()
-        self._lane.clear()
+        self._waiting_work.clear()
         for held in self._held:
             if held.admission is not None:
                 held.admission.release()
@@ -259,7 +259,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """True if no request is in progress."""
-        return not self._answers and not self._lane and not self._held
+        return not self._answers and not self._waiting_work and not self._held
 
     @property
     def awaits_bytes(self) -> bool:
@@ -323,7 +323,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def enqueue(self, answer: Answer, work: Callable[[], Awaitable[None]]) -> None:
         """Runs the work, which decides the answer, after that of the requests before it."""
-        self._lane.append((answer, work))
+        self._waiting_work.append((answer, work))
         if self._worker is None:
             self._worker = self._loop.create_task(self._work())
 
@@ -421,11 +421,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     async def _work(self) -> None:
         try:
-            while self._lane:
+            while self._waiting_work:
                 while self._is_behind:
                     self._room = self._loop.create_future()
                     await self._room
-                self._handled, work = self._lane.popleft()
+                self._handled, work = self._waiting_work.popleft()
                 await self._guarded(work)
         finally:
             self._handled = self._worker = self._room = None

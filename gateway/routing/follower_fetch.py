@@ -21,7 +21,7 @@ from metadata.errors import TidelogError, Unavailable
 from metadata.measurements import counter
 from metadata.model import TopicPartition
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.read.follower_reader import ToldTarget
+from segments.read.follower_reader import LocatedTarget
 from segments.read.log_reader import FetchResult
 from segments.read.record_locations import LeaderSnapshot
 
@@ -102,7 +102,7 @@ class FollowerFetch:
 
     async def _read_bucket(self, located: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
         places = [
-            ToldTarget(
+            LocatedTarget(
                 topic, target, LeaderSnapshot(answer.located, answer.high_watermark, answer.log_start_offset, answer.leader_epoch)
             )
             for (topic, target), answer in located

@@ -101,7 +101,7 @@ class S3Store:
                 raise translate(error, doing="open", url=f"s3://{bucket}", key="", writes=False) from error
             pass_body_by_the_signer(client)
             if clock is not None:
-                _tell_dates(client, clock)
+                _observe_dates(client, clock)
             return cls(client, closing.pop_all(), bucket, prefix, settings)
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
@@ -258,7 +258,7 @@ class S3Store:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
 
 
-def _tell_dates(client: Any, clock: StoreClock) -> None:
+def _observe_dates(client: Any, clock: StoreClock) -> None:
     """Tells `clock` the date of each answer below 500, those of refusals as well. Events: botocore's before-call and after-call."""
 
     def asks(context: dict[str, Any], **_: Any) -> None:

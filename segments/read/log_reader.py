@@ -192,8 +192,8 @@ class LogReader:
         """
         log = led.log
         log.check_readable(target.offset)
-        if target.places_bytes_min is not None and (told := self._located(led, target, bytes_max)) is not None:
-            return _Look(target, led, told)
+        if target.places_bytes_min is not None and (locations := self._located(led, target, bytes_max)) is not None:
+            return _Look(target, led, locations)
         batches: list[Buffer] = []
         size_bytes, hot_bytes, next_offset = 0, 0, Offset(target.offset)
         missing: tuple[Place, ...] = ()

@@ -210,7 +210,7 @@ class ReadCache:
                         await on_gone()
                 raise
         except (NotFound, InvalidArgument) as error:
-            return self._told_missing(place, error)
+            return self._remember_missing(place, error)
         except Rejected as error:
             return Unavailable(f"the bucket does not let the broker read {place.key}: {error}", hint=error.hint)
         except TimeoutError:
@@ -220,7 +220,7 @@ class ReadCache:
         self._keep(place, cold)
         return cold
 
-    def _told_missing(self, place: Place, error: NotFound | InvalidArgument) -> Corrupt:
+    def _remember_missing(self, place: Place, error: NotFound | InvalidArgument) -> Corrupt:
         why = f"nothing is there: {error}"
         missing = unreadable(place, why) if isinstance(place, RunPlace) else unreadable_group(place, why)
         missing.__cause__ = error

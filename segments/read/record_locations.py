@@ -68,26 +68,26 @@ def located(
     )
 
 
-def partition_told(partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None) -> LeaderPartition:
+def partition_of_snapshot(partition: TopicPartition, snapshot: LeaderSnapshot, history: HistoryIndex | None) -> LeaderPartition:
     """Returns the partition as far as the leader described it. Raises Corrupt where the runs do not follow each other.
 
     `history` has the version that the leader described, or a newer one. A newer one may reach further than the leader knows, so it
     counts up to the high watermark, and its log start counts as well.
     """
     runs = RunIndex()
-    for place in told.located.runs:
+    for place in snapshot.located.runs:
         runs.add(_run(partition, place), session=place.session, seq=place.seq)
     ends_at = runs.end_offset or Offset(0)
-    log_start_offset = told.log_start_offset
+    log_start_offset = snapshot.log_start_offset
     if history is not None:
         runs.drop_below(history.compacted_to)
         ends_at = max(ends_at, history.compacted_to)
-        log_start_offset = max(log_start_offset, min(history.manifest.log_start_offset, told.high_watermark))
+        log_start_offset = max(log_start_offset, min(history.manifest.log_start_offset, snapshot.high_watermark))
     log = PartitionLog(
         partition,
-        leader_epoch=told.leader_epoch,
+        leader_epoch=snapshot.leader_epoch,
         log_start_offset=log_start_offset,
-        end_offset=max(log_start_offset, min(ends_at, told.high_watermark)),
+        end_offset=max(log_start_offset, min(ends_at, snapshot.high_watermark)),
         producers=ProducerStates(producers_max=1, expiry_ms=1),
     )
     return LeaderPartition(log, runs, history)

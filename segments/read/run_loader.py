@@ -41,12 +41,12 @@ class RunLoader:
         self._counters.bucket_reads += 1
         run = await _opened(body, place)
         if run.damaged:
-            return await self._told_apart(run, body)
+            return await self._with_batches_located(run, body)
         if self._disk is not None:
             await self._disk.put(place.identity, body)
         return run
 
-    async def _told_apart(self, run: CachedRun, body: bytes) -> CachedRun:
+    async def _with_batches_located(self, run: CachedRun, body: bytes) -> CachedRun:
         """Returns the run with each damaged batch by itself, where the segment's footer still locates each batch."""
         place, partition = run.place, "a partition"
         try:

@@ -131,14 +131,14 @@ async def committed_in(
         if listing.sealed or not behind:
             return listing
         try:
-            told_to, teller = await _committed_by_evidence(store, look.session, look.places, behind)
+            proven_to, evidence_there = await _committed_by_evidence(store, look.session, look.places, behind)
         except NotFound:  # trimmed since the look
             look = await looked_at(store, look.again())
             continue
-        if told_to <= listing.end_seq:
+        if proven_to <= listing.end_seq:
             return listing
         # a listing of several pages may miss what landed behind its back, so look again: what is vouched for was there by now
-        return (await looked_at(store, look.again())).committed(told_to, teller)
+        return (await looked_at(store, look.again())).committed(proven_to, evidence_there)
 
 
 async def looked_at(store: ObjectStore, look: SessionLook) -> SessionLook:

@@ -150,7 +150,7 @@ def _told_before_stored(real: Callable[..., Awaitable[None]]) -> Callable[..., A
         def told(group: Group) -> Step:
             decided = decide(group)
             for waiter, answer in decided.answers:
-                self._tell(waiter, answer)
+                self._deliver(waiter, answer)
             return decided
 
         await real(self, told, heard=heard)

@@ -52,7 +52,7 @@ from tidelog.settings import ClientSettings, ResetPolicy
 from tidelog.tasks import first_error, first_of
 from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import OffsetRange
-from tidelog.transport.routes import UNTOLD, TopicRoute
+from tidelog.transport.routes import DEFAULT_LIMITS, TopicRoute
 
 # How much later than its long poll a broker may begin to answer, before another is asked whether it still leads.
 SILENCE_S: Final = 1.0
@@ -75,7 +75,7 @@ class Chunk(NamedTuple):
 class ReadWatcher(TopicWatcher, Protocol):
     """Follows what becomes of the topics and partitions that are read. No call waits."""
 
-    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
+    def position_reset(self, partition: TopicPartitionName, offset: int) -> None:
         """Reports that a partition is read from this offset on, since the one before is not in its log."""
 
 
@@ -147,7 +147,7 @@ class Fetcher:
         self._progress.begin(partition, next_offset, was_added=was_added)
         self._alter([partition])
         gone = None if until is None else self._progress.end_at(partition, until)
-        return None if gone is None else self._begin_anew(partition, gone).get(partition)
+        return None if gone is None else self._reset_position(partition, gone).get(partition)
 
     def drop(self, partitions: Collection[TopicPartitionName]) -> None:
         """Stops reading the partitions: nothing of them is handed out once this has returned."""
@@ -184,7 +184,7 @@ class Fetcher:
         """Ends partitions with errors; the others go on."""
         for partition, error in errors.items():
             self._progress.end(partition, error)
-        self._tell_of_ends(errors)
+        self._log_ended(errors)
 
     def end_when_read(self) -> None:
         """Ends the reading once all partitions are read."""
@@ -197,9 +197,9 @@ class Fetcher:
         """Returns the next records; None at the end. Raises the error of the fetching, after what arrived before it."""
         while (fetched := await self._ahead.take()) is not None:
             topic = fetched.partition[0]
-            told = self._routes[topic].decompressed_bytes_max if topic in self._routes else 0
+            of_topic_max = self._routes[topic].decompressed_bytes_max if topic in self._routes else 0
             try:
-                records = decode(fetched, decompressed_bytes_max=max(UNTOLD.decompressed_bytes_max, told))
+                records = decode(fetched, decompressed_bytes_max=max(DEFAULT_LIMITS.decompressed_bytes_max, of_topic_max))
             except Corrupt as error:
                 self._ahead.drop(fetched.partition)
                 self.end({fetched.partition: error})
@@ -359,7 +359,7 @@ class Fetcher:
             if self._routes.leader(partition) == leader:
                 del errors[partition]
                 if self._progress.next_offset(partition) == asked[partition].offset:
-                    errors |= self._begin_anew(partition, out_of_range)
+                    errors |= self._reset_position(partition, out_of_range)
             else:
                 errors[partition] = NotLeader(f"{leader} does not lead {shown(partition)} any more")
         if errors:
@@ -434,15 +434,15 @@ class Fetcher:
 
     # ── what went wrong ──
 
-    def _begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> dict[TopicPartitionName, TidelogError]:
+    def _reset_position(self, partition: TopicPartitionName, gone: OutOfRange) -> dict[TopicPartitionName, TidelogError]:
         """Moves a partition whose offset is gone to the reader's choice. Returns the error if there is none."""
         said = self._progress.out_of_range(partition, gone)
         try:
-            next_offset = self._progress.begin_anew(partition, gone)
+            next_offset = self._progress.reset_position(partition, gone)
         except OutOfRange as error:
             return {partition: error}
         log.warning("%s; going on at offset %d", said, next_offset)
-        self._watcher.begun_anew(partition, next_offset)
+        self._watcher.position_reset(partition, next_offset)
         return {}
 
     def _met(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
@@ -453,9 +453,9 @@ class Fetcher:
             log.warning("%s%s; trying again", errors[troubled[0]], more)
         if len(ended) < len(errors):
             self._routes.doubt({topic for topic, _ in errors.keys() - set(ended) if topic in self._routes})
-        self._tell_of_ends({partition: errors[partition] for partition in ended})
+        self._log_ended({partition: errors[partition] for partition in ended})
 
-    def _tell_of_ends(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
+    def _log_ended(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
         """Logs partitions that ended with an error. The error of the last one is raised instead."""
         named = list(errors.items())[:NAMED_MAX] if self._progress.unfinished() else []
         for partition, error in named:

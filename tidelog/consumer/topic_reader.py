@@ -139,7 +139,7 @@ class TopicReader:
                 if (route.name, partition) not in self.fetching:
                     self.fetching.read((route.name, partition), 0, was_added=True)
 
-    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
+    def position_reset(self, partition: TopicPartitionName, offset: int) -> None:
         """Does nothing: a reader without a group keeps no offsets."""
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:

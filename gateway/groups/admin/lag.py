@@ -134,7 +134,7 @@ class GroupLag:
         timestamps = await self.timestamps(unread.values())
         now_ms = self._now_ms()
 
-        def told(at: TopicPartition, answer: Bounds | TidelogError) -> groups_pb2.PartitionLag:
+        def lag_at(at: TopicPartition, answer: Bounds | TidelogError) -> groups_pb2.PartitionLag:
             topic, offset = topics[at], committed.get(at)
             row = groups_pb2.PartitionLag(
                 topic=topic.name,
@@ -160,7 +160,7 @@ class GroupLag:
                 row.error.CopyFrom(to_status(named(error, topic)))
             return row
 
-        return await map_yielding(lambda row: told(*row), zip(places, found, strict=True))
+        return await map_yielding(lambda row: lag_at(*row), zip(places, found, strict=True))
 
     async def timestamps(self, places: Collection[Place]) -> dict[Place, int | TidelogError | None]:
         """Returns the timestamp of the first record from each place on, None without one. A few are read at a time; those not read

@@ -134,8 +134,8 @@ class GrpcFetch:
         opened = [answer for answer in answers if terms.structured and isinstance(answer, FetchResult)]
 
         def laid() -> tuple[bytes, int]:
-            told = _told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
-            return encode(told), _record_count(asked, told)
+            responses = _responses(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
+            return encode(responses), _record_count(asked, responses)
 
         message, records = await self.room.opened(opened, laid)
         traffic = self._traffic.over_grpc(is_forwarded=terms.is_forwarded)
@@ -236,10 +236,10 @@ class GrpcFetch:
         return await log.fetch(targets, bytes_max=1, bytes_min=0)
 
 
-def _record_count(asked: Sequence[RequestedPartition], told: Sequence[PartitionResponse]) -> int:
+def _record_count(asked: Sequence[RequestedPartition], responses: Sequence[PartitionResponse]) -> int:
     return sum(
         answer.partition.next_offset - partition.offset
-        for (partition, *_), answer in zip(asked, told, strict=True)
+        for (partition, *_), answer in zip(asked, responses, strict=True)
         if answer.size_bytes
     )
 
@@ -266,7 +266,7 @@ async def _bounds_alone(log: LogService, targets: Sequence[FetchTarget]) -> list
     return answers
 
 
-def _told(
+def _responses(
     asked: Sequence[RequestedPartition],
     answers: Sequence[FetchResult | TidelogError],
     terms: FetchOptions,
@@ -274,13 +274,13 @@ def _told(
     decompressed_bytes_max: int,
 ) -> list[PartitionResponse]:
     """Makes the answers in the order of the request; with structured records as far as `bytes_max` reaches."""
-    told: list[PartitionResponse] = []
+    responses: list[PartitionResponse] = []
     records_max = RECORDS_MAX
     for (partition, topic, _, preferred), answer in zip(asked, answers, strict=True):
         head = log_pb2.FetchedPartition(topic=partition.topic, partition=partition.partition)
         if isinstance(answer, TidelogError):
             head.error.CopyFrom(to_status(named(answer, topic) if topic else answer))
-            told.append(PartitionResponse(head))
+            responses.append(PartitionResponse(head))
             continue
         head.high_watermark, head.log_start_offset = answer.high_watermark, answer.log_start_offset
         head.next_offset = answer.next_offset
@@ -290,12 +290,12 @@ def _told(
             head.preferred_broker.http_address = preferred.http_address
         if answer.located is not None:
             head.places.CopyFrom(encode_places(answer.located))
-            told.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
+            responses.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
         elif not terms.structured:
-            told.append(PartitionResponse(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
+            responses.append(PartitionResponse(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
         elif bytes_max <= 0 or records_max == 0:
             head.next_offset = partition.offset
-            told.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
+            responses.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
         else:
             opened = decode_records(
                 answer,
@@ -306,9 +306,9 @@ def _told(
                 decompressed_bytes_max=decompressed_bytes_max,
             )
             head.next_offset = opened.next_offset
-            told.append(
+            responses.append(
                 PartitionResponse(head, opened.pieces, opened.size_bytes, structured=True, leader_epoch=answer.leader_epoch)
             )
             bytes_max -= opened.size_bytes
             records_max -= opened.record_count
-    return told
+    return responses

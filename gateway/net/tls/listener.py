@@ -97,7 +97,7 @@ class TlsListener:
             began = True
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST" and spare is not None:
-                _tell(spare)
+                _send_plain_http(spare)
             log.debug("TLS handshake failed: %s", error.reason)
         except OSError as error:  # a timeout as well
             log.debug("TLS handshake failed: %s", error)
@@ -111,7 +111,7 @@ class TlsListener:
                 place.give_back()
 
 
-def _tell(plain: socket.socket) -> None:
+def _send_plain_http(plain: socket.socket) -> None:
     """Sends a client of plain HTTP an answer that it can read, without waiting for a client that does not read it."""
     try:
         plain.setblocking(False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.manifest_watch import TOLD_EACH_S_MAX
+from gateway.cluster.manifest_watch import PUBLISH_PAUSE_S_MAX
 from metadata.cluster.manifest_notice import ManifestNotice, decode_notices, encode_notices
 from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition
@@ -302,7 +302,7 @@ def test_what_was_deleted_while_the_metadata_were_away_is_told_when_they_are_bac
             assert await deletes(world, b1, partition, 2) == 2
             await asyncio.sleep(20)
         b1.to_metadata.before = lambda what: None
-        await asyncio.sleep(TOLD_EACH_S_MAX)
+        await asyncio.sleep(PUBLISH_PAUSE_S_MAX)
         told = (await world.metadata.range(LAYOUT.compactions)).items
         assert deletion_notices(told) == sorted((partition, 1) for partition in partitions)
         assert len(told) == 1, "all at once"

@@ -12,7 +12,7 @@ import pytest
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from segments.log.session_log import FetchTarget
-from segments.read.follower_reader import ToldTarget
+from segments.read.follower_reader import LocatedTarget
 from segments.read.record_locations import LeaderSnapshot
 from tests.gateway.integration.test_delete_records_and_compaction import Compactors, keep_deleting, read
 from tests.kit.gateway.virtual_cluster import World, in_a_world
@@ -57,7 +57,7 @@ class Readers:
             await asyncio.sleep(chance.uniform(0, LATE_S))
         if not world.is_alive(reader):
             return
-        asked = ToldTarget(
+        asked = LocatedTarget(
             "orders", target, LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
         )
         [answer] = await world._at(reader, reader.leadership.log.reads.located.fetch([asked], bytes_max=bytes_max))

@@ -16,7 +16,7 @@ from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.read.follower_reader import ToldTarget
+from segments.read.follower_reader import LocatedTarget
 from segments.read.log_reader import FetchResult
 from segments.read.record_locations import LeaderSnapshot, RecordLocations
 from segments.wal.run_index import RunPlace
@@ -43,7 +43,7 @@ class World:
         self.bucket: list[Answer] | TidelogError = [READ]
         self.asked: list[list[int | None]] = []
         """What each call to the leader has named, by target."""
-        self.told: list[ToldTarget] = []
+        self.told: list[LocatedTarget] = []
 
     async def _fetch_at_peer(
         self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
@@ -54,7 +54,7 @@ class World:
         assert (bytes_min, wait_ms_max) == (0, 0) or len(self.asked) == 1, "it has said that there is something"
         return [RECORDS for _ in targets]
 
-    async def _fetch_here(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Answer]:
+    async def _fetch_here(self, asked: Sequence[LocatedTarget], *, bytes_max: int) -> list[Answer]:
         self.told += asked
         if isinstance(self.bucket, TidelogError):
             raise self.bucket
@@ -77,7 +77,7 @@ def test_what_a_leader_of_another_rack_has_is_read_here_by_the_places_that_it_te
     assert world.fetched(0) == [READ]
     assert world.asked == [[1000]]
     told = LeaderSnapshot(WHERE, Offset(9), Offset(1), LeaderEpoch(4))
-    assert world.told == [ToldTarget("orders", TARGET, told)]
+    assert world.told == [LocatedTarget("orders", TARGET, told)]
     assert (world.reads.counters.bucket_reads, world.reads.counters.bucket_bytes, world.reads.counters.leader_reads) == (1, 20, 0)
 
 

@@ -16,7 +16,7 @@ from segments.bucket.layout import manifest_key
 from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest, encode_manifest
 from segments.read import follower_reader
-from segments.read.follower_reader import FollowerReader, ToldTarget
+from segments.read.follower_reader import FollowerReader, LocatedTarget
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.record_locations import LeaderSnapshot
 from tests.kit.segments.batches import ORDERS, batch_of
@@ -54,7 +54,7 @@ class Pair:
         assert told.batches == []
         where = LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
         (answer,) = await self.located.fetch(
-            [ToldTarget(TOPIC, FetchTarget(ORDERS, offset, bytes_max), where)], bytes_max=bytes_max
+            [LocatedTarget(TOPIC, FetchTarget(ORDERS, offset, bytes_max), where)], bytes_max=bytes_max
         )
         return answer
 

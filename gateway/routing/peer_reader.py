@@ -11,9 +11,9 @@ from typing import Final
 
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import from_status
+from gateway.routing.location_messages import decode_places
 from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_channels import PeerChannels
-from gateway.routing.places_wire import decode_places
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition

@@ -30,8 +30,8 @@ from gateway.proto.status import to_status
 from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import BYTES_LEAST, Reservation, ResponseBudget
+from gateway.routing.location_messages import encode_places
 from gateway.routing.log_service import LogService
-from gateway.routing.places_wire import encode_places
 from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.routing import follower_fetch
 from gateway.routing.follower_fetch import Answer, FollowerFetch, Named
-from gateway.routing.places_wire import decode_places, encode_places
+from gateway.routing.location_messages import decode_places, encode_places
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId

@@ -52,13 +52,13 @@ class BrokerLease:
         self._draining = False
         self._unwritable_bytes = 0
         self._wake = asyncio.Event()
-        self._sure_until_s = 0.0
+        self._valid_until_s = 0.0
         self.lease: LeaseId | None = None
 
     @property
-    def sure(self) -> bool:
+    def is_valid(self) -> bool:
         """True while the lease cannot have ended, so that no other session can have been appointed in this one's place."""
-        return asyncio.get_running_loop().time() < self._sure_until_s
+        return asyncio.get_running_loop().time() < self._valid_until_s
 
     async def join(self) -> bool:
         """Registers the session once the store can be reached, and removes what an earlier process of this broker left.
@@ -81,7 +81,7 @@ class BrokerLease:
                 log.warning("registration failed key=%s: %s; retrying", self._key, error)
                 await asyncio.sleep(PAUSE_S)
         self.lease = lease
-        self._sure_until_s = asked_s + self._ttl_s
+        self._valid_until_s = asked_s + self._ttl_s
         left = held.mod_revision if held is not None and held.lease == NO_LEASE else 0  # put there by hand, without an owner
         put = Put(self._key, encode_registration(self._registration), lease)
         try:
@@ -118,12 +118,12 @@ class BrokerLease:
             log.warning("registration lost key=%s: the lease ended or the key was removed; a new session begins", self._key)
             await self._check_id()
         finally:
-            self._sure_until_s = 0.0
+            self._valid_until_s = 0.0
 
     async def _renew(self) -> None:
         assert self.lease is not None, "join comes first"
         asked_s = asyncio.get_running_loop().time()
-        self._sure_until_s = max(self._sure_until_s, asked_s + await self._store.keep_alive(self.lease))
+        self._valid_until_s = max(self._valid_until_s, asked_s + await self._store.keep_alive(self.lease))
 
     async def _check_id(self) -> None:
         with contextlib.suppress(Unavailable):

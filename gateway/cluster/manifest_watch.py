@@ -92,7 +92,7 @@ class ManifestWatch:
             unsubscribe()
 
     def _on_notices(self, notices: Sequence[ManifestNotice]) -> None:
-        self.look({notice.place for notice in notices})
+        self.look({notice.topic_partition for notice in notices})
 
     def _due(self) -> Set[TopicPartition]:
         now_s = asyncio.get_running_loop().time()

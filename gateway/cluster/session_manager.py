@@ -150,9 +150,9 @@ class SessionManager:
         return self._log.session.id if self._log is not None else None
 
     @property
-    def lease_is_sure(self) -> bool:
+    def lease_is_valid(self) -> bool:
         """True while the broker is registered and its lease cannot have ended."""
-        return self._parts is not None and self._parts.membership.sure
+        return self._parts is not None and self._parts.membership.is_valid
 
     @property
     def left_to_hand_over(self) -> int:
@@ -478,7 +478,7 @@ class SessionGuard:
         self._session = session
 
     def lease_is_valid(self) -> bool:
-        return self._membership.sure and self._brokers.by_session(self._session) is not None
+        return self._membership.is_valid and self._brokers.by_session(self._session) is not None
 
 
 async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> None:
@@ -494,7 +494,7 @@ async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> No
         await asyncio.sleep(SEAL_LOOKS_S)
         if session_log.writer.committed_to != committed_to:
             committed_to, looked_s = session_log.writer.committed_to, loop.time()
-        if not membership.sure or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
+        if not membership.is_valid or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
             looked_s = loop.time()
             try:
                 await session_log.writer.check_seal()

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from gateway.concurrency.offload import LoopYielder
-from gateway.groups.admin.lag import GroupLag, KnownTopics, Place, first_unread, lag_records, lag_seconds
+from gateway.groups.admin.lag import GroupLag, KnownTopics, RecordPosition, first_unread, lag_records, lag_seconds
 from gateway.groups.admin.local_admin import owners
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.routing.log_service import LogService
@@ -108,7 +108,7 @@ class GroupMetrics:
         self._seen: dict[str, GroupSnapshot] = {}  # includes groups without calls
         self._owned: dict[str, _Owned] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
-        self._timestamps: dict[Place, int | None] = {}
+        self._timestamps: dict[RecordPosition, int | None] = {}
         self._turn = 0
 
     async def look(self, name: str, group: Group) -> None:
@@ -204,10 +204,10 @@ class GroupMetrics:
                 if not isinstance(bounds, TidelogError):
                     self._bounds[at] = bounds
 
-    async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], Place]:
+    async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], RecordPosition]:
         """Returns the first unread record of each group and partition that is behind."""
         turns = LoopYielder()
-        unread: dict[tuple[str, TopicPartition], Place] = {}
+        unread: dict[tuple[str, TopicPartition], RecordPosition] = {}
         for name, partitions in places.items():
             for at in partitions:
                 bounds, committed = self._bounds.get(at), self._offset(name, at)
@@ -216,28 +216,28 @@ class GroupMetrics:
             await turns.give()
         return unread
 
-    async def _read_timestamps(self, places: Iterable[Place]) -> None:
+    async def _read_timestamps(self, places: Iterable[RecordPosition]) -> None:
         """Reads the missing timestamps; if they are too many, a different part in each refresh."""
         wanted = dict.fromkeys(places)
-        self._timestamps = {place: timestamp for place, timestamp in self._timestamps.items() if place in wanted}
-        missing = [place for place in wanted if place not in self._timestamps]
+        self._timestamps = {position: timestamp for position, timestamp in self._timestamps.items() if position in wanted}
+        missing = [position for position in wanted if position not in self._timestamps]
         self._turn = self._turn % len(missing) if len(missing) > READS_MAX else 0
         chosen = (missing[self._turn :] + missing[: self._turn])[:READS_MAX]
         self._turn += READS_MAX
-        for place, timestamp in (await self._lag.timestamps(chosen)).items():
+        for position, timestamp in (await self._lag.timestamps(chosen)).items():
             if not isinstance(timestamp, TidelogError):
-                self._timestamps[place] = timestamp
+                self._timestamps[position] = timestamp
 
     def _row(
-        self, name: str, at: TopicPartition, unread: Mapping[tuple[str, TopicPartition], Place], now_ms: int
+        self, name: str, at: TopicPartition, unread: Mapping[tuple[str, TopicPartition], RecordPosition], now_ms: int
     ) -> GroupPartitionSnapshot | None:
         bounds, topic, committed = self._bounds.get(at), self._lag.topic_of(at), self._offset(name, at)
         if bounds is None or topic is None:
             return None
-        place = unread.get((name, at))
+        position = unread.get((name, at))
         seconds: float | None = 0.0
-        if place is not None:
-            seconds = lag_seconds(self._timestamps[place], now_ms=now_ms) if place in self._timestamps else None
+        if position is not None:
+            seconds = lag_seconds(self._timestamps[position], now_ms=now_ms) if position in self._timestamps else None
         return GroupPartitionSnapshot(name, topic.name, at.partition, committed, lag_records(committed, bounds), seconds)
 
     def _offset(self, name: str, at: TopicPartition) -> int | None:

@@ -125,12 +125,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_holds",
         "_is_flushing",
         "_loop",
-        "_place",
         "_poll",
         "_reader",
         "_receive_ends_s",
         "_requests",
         "_room",
+        "_slot",
         "_stall_timer",
         "_tasks",
         "_throttle",
@@ -148,11 +148,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, requests: Requests, listener: ListenerConfig, place: ConnectionSlot | None = None) -> None:
-        """`place` is that of a connection whose TLS handshake was counted already."""
+    def __init__(self, requests: Requests, listener: ListenerConfig, slot: ConnectionSlot | None = None) -> None:
+        """`slot` is that of a connection whose TLS handshake was counted already."""
         self._requests = requests
         self._loop = asyncio.get_running_loop()
-        self._place = place
+        self._slot = slot
         self._holds = Hold(0)
         self._held: deque[HeldFrame] = deque()
         self._admission: Admission | None = None
@@ -193,9 +193,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX, low=0)
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
-        if self._place is None:
-            self._place = self._requests.connections.take(self.client_host)
-        if self._place is None or self._place.refusal is not None:
+        if self._slot is None:
+            self._slot = self._requests.connections.take(self.client_host)
+        if self._slot is None or self._slot.refusal is not None:
             self._abort()
             return
         tls = transport.get_extra_info("ssl_object")
@@ -205,8 +205,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
-        if self._place is not None:
-            self._place.give_back()
+        if self._slot is not None:
+            self._slot.give_back()
         for timer in (self._stall_timer, self._throttle):
             if timer is not None:
                 timer.cancel()

@@ -110,8 +110,8 @@ class KafkaServer:
         return f"SASL_{transport}" if self._is_guarded else transport
 
     def _connector(self, listener: ListenerConfig) -> Callable[..., KafkaConnection]:
-        def connect(place: ConnectionSlot | None = None) -> KafkaConnection:
-            return KafkaConnection(self.requests, listener, place)
+        def connect(slot: ConnectionSlot | None = None) -> KafkaConnection:
+            return KafkaConnection(self.requests, listener, slot)
 
         return connect
 

@@ -61,14 +61,14 @@ class ConnectionLimiter:
             self.refusals_open += 1
         return ConnectionSlot(self, host, refusal)
 
-    def ended(self, place: ConnectionSlot) -> None:
-        if place.refusal is not None:
+    def ended(self, slot: ConnectionSlot) -> None:
+        if slot.refusal is not None:
             self.refusals_open -= 1
             return
         self.count -= 1
-        self._by_host[place.host] -= 1
-        if not self._by_host[place.host]:
-            del self._by_host[place.host]
+        self._by_host[slot.host] -= 1
+        if not self._by_host[slot.host]:
+            del self._by_host[slot.host]
 
     def _refusal(self, host: str) -> Throttled | None:
         if self.count >= self._connections_max:

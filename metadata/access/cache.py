@@ -37,7 +37,7 @@ class AccessCache:
         self._scram = RecordWatch(store, layout.scram_users, decode_scram_user, self._notify)
         self._records = (self._keys, self._acls, self._quotas, self._scram)
         self._proof = ViewProof(store, self._records, age_s_max=age_s_max, changed=self._notify)
-        self.why_stale = self._proof.why_stale
+        self.stale_error = self._proof.stale_error
         self._bindings: dict[str, list[Acl]] = {}
         self._limits: dict[str, Quota] = {}
         self._rights: dict[str, Rights] = {}

@@ -151,7 +151,7 @@ class Manifest(msgspec.Struct, frozen=True):
     format_version: int = FORMAT_VERSION
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic_id, self.partition)
 
 
@@ -207,7 +207,7 @@ def _strayed(manifest: Manifest, key: str) -> str:
     if place is None or place.manifest is None:
         return "its key is not that of a manifest"
     if (place.topic_id, *place.manifest) != (manifest.topic_id, manifest.partition, manifest.version):
-        return f"it is version {manifest.version} of {manifest.place}"
+        return f"it is version {manifest.version} of {manifest.topic_partition}"
     return ""
 
 

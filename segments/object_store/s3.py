@@ -52,8 +52,8 @@ _ERRORS = (
 )
 
 
-class S3Store:
-    """Made by `S3Store.open`. Use and close it in one event loop. The buffers of a create may be reused once it has ended."""
+class S3ObjectStore:
+    """Made by `S3ObjectStore.open`. Use and close it in one event loop. The buffers of a create may be reused once it has ended."""
 
     def __init__(self, client: Any, closing: AsyncExitStack, bucket: str, prefix: str, settings: S3Settings) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
@@ -68,7 +68,7 @@ class S3Store:
     @classmethod
     async def open(
         cls, bucket: str, prefix: str = "", settings: S3Settings | None = None, *, clock: StoreClock | None = None
-    ) -> S3Store:
+    ) -> S3ObjectStore:
         """A client of the bucket. Sends nothing to it yet: `check_conditional_put` does, and says what is wrong.
 
         `prefix` has no "/" at its ends. InvalidArgument for names that can't be right, Denied where no credentials can be read.

@@ -1,4 +1,4 @@
-"""The disk tier of the cold pool: bytes as they came from the bucket, in files of a local folder, so that what memory has no room
+"""The disk tier of the read cache: bytes as they came from the bucket, in files of a local folder, so that what memory has no room
 for is not fetched from the bucket twice.
 
     folder/{number:016x}.cold      one run of batches, or one row group of a Parquet file

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import Offset
-from segments.history.index import GroupPlace, HistoryIndex
-from segments.wal.run_index import RunIndex, RunPlace
+from segments.history.index import HistoryIndex, RowGroupLocation
+from segments.wal.run_index import RunIndex, RunLocation
 
 # Most runs that one fetch reads, since many tiny runs must not begin thousands of reads at once.
 RUNS_MAX: Final = 64
@@ -33,14 +33,14 @@ class FromWal(NamedTuple):
     """Batches of one run of a segment on the bucket, from the one that holds `offset` on."""
 
     offset: Offset
-    place: RunPlace
+    location: RunLocation
 
 
 class FromParquet(NamedTuple):
     """Records of one row group of a Parquet file, from the first at or after `offset` on."""
 
     offset: Offset
-    place: GroupPlace
+    location: RowGroupLocation
 
 
 class Gap(NamedTuple):
@@ -81,8 +81,8 @@ def plan_fetch(
         if isinstance(part, Gap):
             at = part.next_offset
         else:
-            bytes_left -= part.place.size_bytes
-            at = part.place.end_offset
+            bytes_left -= part.location.size_bytes
+            at = part.location.end_offset
     return parts
 
 

@@ -1,8 +1,8 @@
 """Reads committed records of partitions that other brokers lead, from the bucket, at the places that their leaders name.
 
-    places from the leader ─▶ manifest of that version, if part is in Parquet ─▶ LogReader over the cold pool ─▶ batches
+    locations from the leader ─▶ manifest of that version, if part is in Parquet ─▶ LogReader over the read cache ─▶ batches
 
-It reads as a leader without a hot pool: the same planning, checks, single flight and bounds, in the cold pool of this broker.
+It reads as a leader without a tail cache: the same planning, checks, single flight and bounds, in the read cache of this broker.
 Where an object is gone, the newest manifest is read, as at the leader. Invariant: it keeps only what can't
 change (bytes of objects, manifests by version); bounds and epochs are those of the answer that brought the places.
 
@@ -56,13 +56,13 @@ class FollowerReader:
     def __init__(
         self,
         store: ObjectStore,
-        cold: ReadCache,
+        read_cache: ReadCache,
         *,
         spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         read_timeout_s: float,
     ) -> None:
         self._histories = FollowerManifests(store, spawn=spawn, read_timeout_s=read_timeout_s)
-        self._reader = LogReader(TailCache(0), cold, adopt_newest=self._read_newest)
+        self._reader = LogReader(TailCache(0), read_cache, adopt_newest=self._read_newest)
         self._topics: OrderedDict[TopicPartition, str] = OrderedDict()
 
     async def fetch(self, asked: Sequence[LocatedTarget], *, bytes_max: int) -> list[FetchResult | TidelogError]:
@@ -79,7 +79,7 @@ class FollowerReader:
             if not isinstance(history, TidelogError):
                 self._remember(target.partition, topic)
                 partitions[target.partition] = _Partition(target.partition, where, history, self._histories)
-                targets.append(target._replace(places_bytes_min=None))
+                targets.append(target._replace(locations_bytes_min=None))
         answers = await self._read(targets, partitions, bytes_max)
         if _is_nothing(answers) and any(each.has_moved for each in partitions.values()):
             answers = await self._read(targets, partitions, bytes_max)  # by the manifests that the first read has found
@@ -237,7 +237,7 @@ class FollowerManifests:
             return None
 
     def _hold(self, history: HistoryIndex) -> None:
-        partition = history.manifest.place
+        partition = history.manifest.topic_partition
         held = self._held.get(partition)
         if held is not None and held.version >= history.version:
             return

@@ -231,7 +231,7 @@ async def newest_done(store: ObjectStore, write: str) -> Done | None:
     return await read_done(store, write, max(batches)) if batches else None
 
 
-async def take_back(store: ObjectStore, write: str, batch: int, files: Sequence[StagedFile], *, now_ms: Callable[[], int]) -> None:
+async def discard(store: ObjectStore, write: str, batch: int, files: Sequence[StagedFile], *, now_ms: Callable[[], int]) -> None:
     """Deletes the files of an abandoned batch, unless it was chosen: then the next attempt completes it."""
     try:
         await store.get(chosen_key(write, batch))

@@ -55,7 +55,7 @@ def test_brokers_are_told_which_partitions_have_a_newer_manifest() -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"p")]})
         await scene.compacted()
         (told,) = (await scene.metadata.range(LAYOUT.compactions)).items
-        assert [(notice.place, notice.version) for notice in decode_notices(told)] == [(ORDERS, 1), (PAYMENTS, 1)]
+        assert [(notice.topic_partition, notice.version) for notice in decode_notices(told)] == [(ORDERS, 1), (PAYMENTS, 1)]
         assert told.lease, "it goes away by itself"
 
     on_a_bucket(work)

@@ -194,4 +194,4 @@ def _heard_for_ever(self: CoordinatedGroup, member_id: MemberId) -> None:
 async def _told_as_lost(self: MemberRebalance, partitions: frozenset[TopicPartitionName]) -> None:
     if partitions:
         await self._reader.lost(partitions)
-        self._place.gave_up(partitions)
+        self._member_state.gave_up(partitions)

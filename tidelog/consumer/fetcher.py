@@ -44,12 +44,12 @@ from segments.records.batch import parse_header
 from tidelog.consumer.decoding import decode
 from tidelog.consumer.fetch_call import PartitionRequest, errors_in, fetch, offset_behind, place
 from tidelog.consumer.fetch_state import NAMED_MAX, FetchState, Patience, shown
-from tidelog.consumer.preferred_replicas import FetchPlace, PreferredReplicas
+from tidelog.consumer.preferred_replicas import FetchSource, PreferredReplicas
 from tidelog.consumer.prefetch_buffer import FetchedBatches, PrefetchBuffer
 from tidelog.consumer.route_watcher import RouteWatcher, TopicWatcher
 from tidelog.records import Record
 from tidelog.settings import ClientSettings, ResetPolicy
-from tidelog.tasks import first_error, first_of
+from tidelog.tasks import first_completed, first_error
 from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import OffsetRange
 from tidelog.transport.routes import DEFAULT_LIMITS, TopicRoute
@@ -114,7 +114,7 @@ class Fetcher:
         # Nothing is left.
         self._read = asyncio.Event()
         # By place: its partitions are others than those of its fetch that is under way.
-        self._altered: dict[FetchPlace, asyncio.Event] = {}
+        self._altered: dict[FetchSource, asyncio.Event] = {}
 
     # ── what is read ──
 
@@ -265,7 +265,7 @@ class Fetcher:
 
     async def _fetch_all(self) -> None:
         """Runs one task for each broker to fetch from, until the end, or until every partition has failed."""
-        fetching: dict[FetchPlace, asyncio.Task[None]] = {}
+        fetching: dict[FetchSource, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
@@ -283,7 +283,7 @@ class Fetcher:
         self._ahead.end(None)
         self._read.set()
 
-    async def _fetch_from(self, at: FetchPlace) -> None:
+    async def _fetch_from(self, at: FetchSource) -> None:
         """Fetches from one place, in turn between its partitions, as long as it has any that are not at their ends."""
         altered = self._altered[at] = asyncio.Event()
         try:
@@ -304,11 +304,11 @@ class Fetcher:
                 del self._altered[at]
             self._changed.set()
 
-    def _fetched_from(self, at: FetchPlace) -> list[TopicPartitionName]:
+    def _fetched_from(self, at: FetchSource) -> list[TopicPartitionName]:
         now_s, place_of, leader_of = time.monotonic(), self._places.of, self._routes.leader
         return [each for each in self._progress.unfinished() if place_of(each, leader_of(each), now_s) == at]
 
-    def _place_of(self, partition: TopicPartitionName) -> FetchPlace:
+    def _place_of(self, partition: TopicPartitionName) -> FetchSource:
         return self._places.of(partition, self._routes.leader(partition), time.monotonic())
 
     def _alter(self, partitions: Collection[TopicPartitionName]) -> None:
@@ -319,7 +319,7 @@ class Fetcher:
         self._changed.set()
 
     async def _fetch(
-        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
+        self, at: FetchSource, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
     ) -> None:
         """Sends one fetch, and takes in its answer or its error."""
         leader = at.address
@@ -328,7 +328,7 @@ class Fetcher:
             for partition in partitions
         }
         try:
-            answer = await first_of(
+            answer = await first_completed(
                 fetch(self._connection, at, asked.values(), wait_s=wait_s, bytes_max=bytes_max),
                 self._watch(at, partitions, altered, wait_s),
             )
@@ -393,7 +393,7 @@ class Fetcher:
         return asked.partition in self._progress and topic in self._routes and self._routes[topic].topic_id == asked.topic_id
 
     async def _watch(
-        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, wait_s: float
+        self, at: FetchSource, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, wait_s: float
     ) -> log_pb2.FetchResponse | None:
         """Ends when other partitions are to be fetched. Raises Unavailable when the broker has kept silent, and leads no more, or
         need not be asked."""

@@ -31,7 +31,7 @@ from metadata.groups.offsets import CommittedOffset
 from metadata.model import Partition, TopicId, TopicPartition
 from tidelog.group.positions import Offset
 from tidelog.settings import ClientSettings
-from tidelog.tasks import first_of
+from tidelog.tasks import first_completed
 from tidelog.transport.connection import Connection, Stubs
 from tidelog.transport.retry import OutageLog, newer_unless_cut_short, retry_pauses
 
@@ -148,7 +148,7 @@ class GrpcCoordinatorClient:
     async def _wait(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Message]]) -> _Message:
         """Sends a call that waits for other members, as long as they may take."""
         address = await self._coordinator(name)
-        return await first_of(self._once(name, ask, timeout_s=self._waits_s), self._until_moved(name, address))
+        return await first_completed(self._once(name, ask, timeout_s=self._waits_s), self._until_moved(name, address))
 
     async def _until_moved(self, name: str, address: str) -> NoReturn:
         """Raises NotCoordinator."""

@@ -29,7 +29,7 @@ from tidelog.group.options import GroupOptions, PartitionsCallback
 from tidelog.group.positions import GroupPositions, HandedOut
 from tidelog.group.start_offsets import CoordinatorCalls, MemberStart, StartOffsets
 from tidelog.settings import ClientSettings, ResetPolicy
-from tidelog.tasks import first_of
+from tidelog.tasks import first_completed
 from tidelog.transport.connection import Connection
 from tidelog.transport.routes import TopicRoute
 
@@ -93,7 +93,7 @@ class GroupReader:
     async def run(self) -> None:
         """Runs until `stop()`, cancellation, or an error, which `take` raises."""
         async with self.fetching.running() as self._tasks:
-            counts = await first_of(self._first_counts(), self._stopped())
+            counts = await first_completed(self._first_counts(), self._stopped())
             if counts is not None:
                 self._counts = counts
                 await self._take_part()

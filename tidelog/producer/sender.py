@@ -49,7 +49,7 @@ from tidelog.producer.batch import ProducerBatch
 from tidelog.producer.outcomes import count_of_records
 from tidelog.producer.topic_metadata import ProducerMetadata
 from tidelog.settings import MIB, ClientSettings
-from tidelog.tasks import first_of
+from tidelog.tasks import first_completed
 from tidelog.transport.connection import QUESTION_S, Connection, Stubs
 from tidelog.transport.routes import RoutePath
 from tidelog.transport.rpc_errors import NotImplementedHere, error_of_rpc
@@ -185,7 +185,7 @@ class Sender:
         self._owes_since_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._settings.request_timeout_ms / 1000):
-                answer = await first_of(self._opened(call), self._watch())
+                answer = await first_completed(self._opened(call), self._watch())
         except TimeoutError:
             raise Unavailable(f"{self._address}: the broker does not take up a stream", address=self._address) from None
         except grpc.aio.AioRpcError as rpc_error:
@@ -214,7 +214,7 @@ class Sender:
 
     async def _exchange(self, call: Any) -> None:
         try:
-            await first_of(self._read(call), self._write(call), self._identify(), self._watch())
+            await first_completed(self._read(call), self._write(call), self._identify(), self._watch())
         except grpc.aio.AioRpcError as error:
             self._stream_broke(error_of_rpc(error, address=self._address, writes=True))
         except TidelogError as error:

@@ -262,8 +262,8 @@ class DeliveryLoop:
         return None
 
     def _targets(self, partitions: Sequence[ConsumedPartition], bytes_max: int) -> list[FetchTarget]:
-        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._terms.client_rack)
-        return [FetchTarget(each.partition, each.offset, bytes_max, places_bytes_min=places_bytes_min) for each in partitions]
+        locations_bytes_min = self._broker.cluster_log.locations_bytes_min(self._terms.client_rack)
+        return [FetchTarget(each.partition, each.offset, bytes_max, locations_bytes_min=locations_bytes_min) for each in partitions]
 
     def _refused(self, consumed: ConsumedPartition, error: TidelogError) -> bool:
         """Returns whether the error is final; then the client receives it and the partition is not read any more."""
@@ -294,10 +294,10 @@ class DeliveryLoop:
         log = self._broker.cluster_log
         partitions = there.partitions[:1] if self._singly else there.partitions
         terms = FetchOptions(min(self._terms.bytes_max, self.credit_bytes), 0, 0, self._terms.structured)
-        with self._fetch.room.place() as place:
+        with self._fetch.room.reserve() as reservation:
             targets = self._targets(partitions, terms.bytes_max)
             try:
-                answers = await self._fetch.admitted(targets, there.bytes_seen, terms, place, log, timeout_s=0)
+                answers = await self._fetch.admitted(targets, there.bytes_seen, terms, reservation, log, timeout_s=0)
             except Throttled:
                 return False  # others take theirs too slowly; meanwhile this client hears that the stream lives
             read = [
@@ -308,7 +308,7 @@ class DeliveryLoop:
             asked = [RequestedPartition(_named(each), None, target) for each, target, _ in read]
             laid = _Laid([each for each, _, _ in read], self._partitions.last_delivery_id + 1)
             try:
-                message = await self._fetch.laid_out(asked, [found for _, _, found in read], terms, place, log, laid.encode)
+                message = await self._fetch.laid_out(asked, [found for _, _, found in read], terms, reservation, log, laid.encode)
             except Corrupt as error:
                 self._find_damaged(laid.partitions, error)
                 return False

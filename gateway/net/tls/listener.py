@@ -75,20 +75,20 @@ class TlsListener:
                 await asyncio.sleep(NO_DESCRIPTORS_S)
                 continue
             complaint = ""
-            place = self._open.take(str(address[0]))
-            if place is None:
+            slot = self._open.take(str(address[0]))
+            if slot is None:
                 connection.close()
             else:
-                handshakes.create_task(self._shake_hands(connection, place), name="TLS handshake")
+                handshakes.create_task(self._shake_hands(connection, slot), name="TLS handshake")
 
-    async def _shake_hands(self, connection: socket.socket, place: ConnectionSlot) -> None:
+    async def _shake_hands(self, connection: socket.socket, slot: ConnectionSlot) -> None:
         began = False
         spare: socket.socket | None = None
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             spare = connection.dup()
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(place),
+                lambda: self._protocol(slot),
                 connection,
                 ssl=self._context(),
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
@@ -108,7 +108,7 @@ class TlsListener:
                 spare.close()
             if not began:
                 connection.close()
-                place.give_back()
+                slot.give_back()
 
 
 def _send_plain_http(plain: socket.socket) -> None:

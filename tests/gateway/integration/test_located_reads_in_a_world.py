@@ -49,7 +49,7 @@ class Readers:
         bounds = leader.leadership.log.partitions.bounds(partition)
         offset = chance.randint(bounds.log_start_offset, bounds.high_watermark)
         bytes_max = chance.choice([1, 500, 1 << 20])
-        target = FetchTarget(partition, offset, bytes_max, places_bytes_min=1)
+        target = FetchTarget(partition, offset, bytes_max, locations_bytes_min=1)
         [told] = await world._at(leader, leader.leadership.log.reads.fetch([target], bytes_max=bytes_max, bytes_min=0))
         if isinstance(told, TidelogError) or told.located is None:
             return

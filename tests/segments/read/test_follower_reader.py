@@ -39,7 +39,7 @@ class Pair:
     async def told(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         """What the leader answers who would read from the bucket itself."""
         (answer,) = await self.leader.fetch(
-            [FetchTarget(ORDERS, offset, bytes_max, places_bytes_min=1)],
+            [FetchTarget(ORDERS, offset, bytes_max, locations_bytes_min=1)],
             lambda _: self.partition.led,
             asyncio.Event(),
             bytes_max=bytes_max,
@@ -140,7 +140,7 @@ def test_a_reader_that_waits_for_more_bytes_than_there_are_is_told_of_places_whe
     async def scenario(pair: Pair) -> None:
         async def fetch(bytes_min: int) -> tuple[FetchResult | TidelogError, float]:
             begun_s = virtual_loop().time()
-            target = FetchTarget(ORDERS, 14, EVERYTHING, places_bytes_min=1)
+            target = FetchTarget(ORDERS, 14, EVERYTHING, locations_bytes_min=1)
             (answer,) = await pair.leader.fetch(
                 [target],
                 lambda _: partition.led,

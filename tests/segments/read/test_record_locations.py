@@ -43,7 +43,7 @@ def test_places_are_told_where_they_have_enough_bytes_on_average() -> None:
     parts = parts_at(0, index_of(5, 5, 5), None)
     found = located(parts, None, part_bytes_min=RUN_BYTES)
     assert found is not None
-    assert found == (RecordLocations(0, tuple(part.place for part in parts if isinstance(part, FromWal))), (3 * RUN_BYTES, 15))
+    assert found == (RecordLocations(0, tuple(part.location for part in parts if isinstance(part, FromWal))), (3 * RUN_BYTES, 15))
     assert located(parts, None, part_bytes_min=RUN_BYTES + 1) is None
     assert located([], None, part_bytes_min=1) is None, "at the high watermark"
 
@@ -80,7 +80,7 @@ def test_whoever_is_told_plans_as_the_leader_does(offset: int, bytes_max: int) -
 
 def test_nothing_is_readable_behind_what_was_told_nor_beyond_the_high_watermark() -> None:
     runs = index_of(5, 5, start_offset=COMPACTED_TO)
-    first = cast(FromWal, parts_at(COMPACTED_TO, runs, None, bytes_max=1)[0]).place
+    first = cast(FromWal, parts_at(COMPACTED_TO, runs, None, bytes_max=1)[0]).location
     there = partition_of_snapshot(ORDERS, told(RecordLocations(0, (first,)), high_watermark=50), None)
     assert there.log.bounds[:2] == (0, 45)
     newer = msgspec.structs.replace(history(compacted_to=55).manifest, version=2)

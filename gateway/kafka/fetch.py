@@ -46,9 +46,6 @@ from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 
-FETCH: Final = 1
-VERSION_MIN: Final = 4
-VERSION_MAX: Final = 17
 # From this version on topics are named by their ids.
 BY_ID: Final = 13
 # From this version on a client can be sent to a broker of its rack (KIP-392).

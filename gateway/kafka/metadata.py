@@ -45,9 +45,6 @@ from metadata.errors import AlreadyExists, TidelogError, UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 
-METADATA: Final = 3
-DESCRIBE_CLUSTER: Final = 60
-DESCRIBE_TOPIC_PARTITIONS: Final = 75
 # From this version on a request without topics asks for none; before, for all.
 NONE_SINCE: Final = 1
 # Partitions of one answer to DescribeTopicPartitions.

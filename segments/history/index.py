@@ -91,7 +91,7 @@ class HistoryIndex:
         return self.manifest.compacted_to
 
     def find(self, offset: int) -> RowGroupLocation | None:
-        """The first row group with a record at or after `offset`; None where there is none below `compacted_to`."""
+        """Returns the first row group with a record at or after `offset`; None if there is none below `compacted_to`."""
         files = self.manifest.files
         at = bisect_left(files, offset, key=_last_offset)
         if at == len(files):
@@ -102,7 +102,7 @@ class HistoryIndex:
         return self._location(at + 1, 0) if at + 1 < len(files) else None  # the file says that it goes further than its records
 
     def between(self, offset: int, end_offset: int) -> Iterator[RowGroupLocation]:
-        """The row groups with a record in [offset, end_offset), in offset order."""
+        """Returns the row groups with a record in [offset, end_offset), in offset order."""
         files = self.manifest.files
         for at in range(bisect_left(files, offset, key=_last_offset), len(files)):
             file = files[at]
@@ -113,7 +113,9 @@ class HistoryIndex:
                     yield self._location(at, number)
 
     def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[RowGroupLocation]:
-        """The row groups that hold a record at or after `timestamp_ms`, in offset order, from the one on that `find` finds."""
+        """Yields the row groups with a record at or after `timestamp_ms`, in offset order, starting at the group that `find`
+        returns.
+        """
         files = self.manifest.files
         for at in range(bisect_left(files, from_offset, key=_last_offset), len(files)):
             if files[at].max_timestamp < timestamp_ms:
@@ -138,9 +140,9 @@ class HistoryIndex:
         return self.manifest.epochs[at].leader_epoch if at >= 0 else LeaderEpoch(-1)
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """The largest leader epoch up to this one that has records here, and the offset where the next one begins.
+        """Returns the largest leader epoch up to this one with records here, and the offset where the next one begins.
 
-        Where records were deleted, one below all that are known ended where the first of these begins, as far as anybody knows.
+        If records were deleted, an epoch below all known ones ends where the first known one begins.
         """
         epochs = self.manifest.epochs
         at = bisect_right(epochs, leader_epoch, key=_leader_epoch) - 1

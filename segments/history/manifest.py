@@ -103,14 +103,14 @@ class RememberedProducer(msgspec.Struct, frozen=True, array_like=True, gc=False)
 
 
 class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A file that no reader plans with any more, since `at_ms`; it is deleted when the grace is over."""
+    """Names a file that readers no longer plan with since `at_ms`. It is deleted after the grace period."""
 
     name: str
     at_ms: int
 
 
 class Superseded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An older version of the manifest that may still be on the bucket, and who wrote the one that counted."""
+    """Names an older version of the manifest that may still be on the bucket, and the writer of the version that counted."""
 
     version: int
     at_ms: int

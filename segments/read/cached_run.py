@@ -118,7 +118,7 @@ def unreadable(location: RunLocation, why: str) -> Corrupt:
 
 
 def open_run(body: bytes, location: RunLocation) -> CachedRun:
-    """The run by what its batches say of themselves. From the first damaged one on it is one hole: `open_by_footer` knows more."""
+    """Opens a run by the headers of its batches. From the first damaged batch on the run is one hole; see `open_by_footer`."""
     run = CachedRun(location, memoryview(body), [], [0], {})
     expected, at = location.base_offset, 0
     try:
@@ -136,9 +136,9 @@ def open_run(body: bytes, location: RunLocation) -> CachedRun:
 
 
 def open_by_footer(body: bytes, location: RunLocation, entries: Sequence[BatchEntry]) -> CachedRun:
-    """The run by what the segment's footer says of its batches: each is sound or damaged by itself.
+    """Opens a run by the batches that the segment's footer lists, so that each batch is sound or damaged by itself.
 
-    Raises Corrupt when the footer tells of other batches than those of this run.
+    Raises Corrupt if the footer lists other batches than those of this run.
     """
     if not _fill(entries, location):
         raise unreadable(location, "the footer does not tell of this run")

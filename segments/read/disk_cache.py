@@ -54,7 +54,7 @@ class DiskCache:
         return self._is_off
 
     async def get(self, identity: Hashable) -> bytes | None:
-        """The bytes, where they are here: the caller checks them."""
+        """Returns the cached bytes, if any; the caller checks them."""
         stored = self._stored.get(identity)
         if stored is None:
             return None

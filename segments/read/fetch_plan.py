@@ -24,13 +24,13 @@ RUNS_MAX: Final = 64
 
 
 class FromCache(NamedTuple):
-    """Batches of the tail cache, from the one that holds `offset` on."""
+    """Reads batches from the tail cache, starting with the one that holds `offset`."""
 
     offset: Offset
 
 
 class FromWal(NamedTuple):
-    """Batches of one run of a segment on the bucket, from the one that holds `offset` on."""
+    """Reads batches of one run of a segment, starting with the one that holds `offset`."""
 
     offset: Offset
     location: RunLocation
@@ -44,7 +44,7 @@ class FromParquet(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """There are no records at the offsets from `offset` to before `next_offset`, and never will be."""
+    """Marks offsets [offset, next_offset) without records, now and later."""
 
     offset: Offset
     next_offset: Offset

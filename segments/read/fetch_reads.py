@@ -23,7 +23,7 @@ from segments.read.read_cache import CachedBlock, Loaded, Location, OnGone, Read
 
 
 class FetchReads:
-    """A context: at its end, what is not there yet is left out of the answer."""
+    """Manages the bucket reads of one fetch, as a context manager. Unfinished reads are left out of the answer."""
 
     def __init__(self, pool: ReadCache, *, bytes_max: int, woken: asyncio.Event) -> None:
         """`bytes_max` is about what it may read, but one place at least. Sets `woken` when what it waits for arrives."""

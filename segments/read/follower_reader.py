@@ -66,9 +66,9 @@ class FollowerReader:
         self._topics: OrderedDict[TopicPartition, str] = OrderedDict()
 
     async def fetch(self, asked: Sequence[LocatedTarget], *, bytes_max: int) -> list[FetchResult | TidelogError]:
-        """Batches of each in turn, `bytes_max` bytes in all; the error of a target stands in its place. Each partition once.
+        """Fetches batches of each partition in turn, `bytes_max` bytes in all. A target's error is returned in its place.
 
-        What is in memory is answered first, as by ReadPath.fetch.
+        Each partition may be requested once. Cached data are returned first, as by ReadPath.fetch.
         """
         in_history = [each for each in asked if each.snapshot.located.manifest_version]
         found = dict(zip(in_history, await asyncio.gather(*map(self._history, in_history)), strict=True))

@@ -52,7 +52,7 @@ class FetchTarget(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """The records of one partition in an answer, or their locations, with the offsets of its log."""
+    """Holds the records of one partition, or their locations, with the offsets of its log."""
 
     # Whole record batches when joined. Each begins where the one before ends, and the last one ends at `next_offset`. The first
     # may begin before the wanted offset, with records to skip, or behind it, after a gap. An answer without batches whose

@@ -160,7 +160,7 @@ class ReadCache:
                 self.read(location, on_gone=on_gone)
 
     def taken(self, location: Location, *, next_offset: int) -> None:
-        """A reader was given what lies there up to before `next_offset`."""
+        """Notes that a reader received the records of a block below `next_offset`."""
         if isinstance(location, RowGroupLocation) and location.identity in self._held:
             if next_offset > location.last_offset:
                 self._in_use.end(location.identity)

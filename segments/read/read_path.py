@@ -175,7 +175,7 @@ class ReadPath:
 
     @property
     def readers_waiting(self) -> int:
-        """Partitions for which a reader waits."""
+        """Returns the partitions for which a reader waits."""
         return len(self._waiting)
 
     @property

@@ -73,9 +73,9 @@ class RecordLookup:
         self._decompressed_bytes_max = decompressed_bytes_max
 
     async def first_at(self, led: LeaderPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record, in offset order, whose timestamp is at or after `timestamp_ms`; None when there is none.
+        """Returns the first record in offset order with a timestamp at or after `timestamp_ms`; None if there is none.
 
-        Raises Corrupt when a damaged batch may hold it.
+        Raises Corrupt if a damaged batch may hold it.
         """
         return await self._planned(led, partial(self._first_at, led, timestamp_ms))
 

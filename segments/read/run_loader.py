@@ -29,7 +29,7 @@ class RunLoader:
         self._counters = counters or LogCounters()
 
     async def read(self, location: RunLocation) -> CachedRun:
-        """The run; of its batches, some may be damaged. Raises NotFound, InvalidArgument, and what else the store raises."""
+        """Reads a run, some of whose batches may be damaged. Raises NotFound, InvalidArgument, and other errors of the store."""
         if self._disk is not None and (stored := await self._disk.get(location.identity)) is not None:
             run = await _opened(stored, location)
             if not run.damaged:

@@ -134,25 +134,27 @@ class RunIndex:
             del column[:dropped]
 
     def find(self, offset: int) -> RunLocation | None:
-        """The run that holds `offset`."""
+        """Returns the run that holds `offset`."""
         at = bisect_right(self._base_offsets, offset) - 1
         return self._location(at) if at >= 0 and offset <= self._last_offsets[at] else None
 
     def between(self, offset: int, end_offset: int) -> Iterator[RunLocation]:
-        """The runs with a record in [offset, end_offset), in offset order."""
+        """Returns the runs with a record in [offset, end_offset), in offset order."""
         first, end = bisect_left(self._last_offsets, offset), bisect_left(self._base_offsets, end_offset)
         return map(RunLocation._make, zip(*(column[first:end] for column in self._columns), strict=True))
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """The largest leader epoch up to this one that has records here, and the offset behind its last; else NO_EPOCH_END."""
+        """Returns the largest leader epoch up to this one with records here, and its end offset; else NO_EPOCH_END."""
         at = bisect_right(self._leader_epochs, leader_epoch) - 1
         if at < 0:
             return NO_EPOCH_END
         return EpochEnd(LeaderEpoch(self._leader_epochs[at]), Offset(self._last_offsets[at] + 1))
 
     def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[RunLocation]:
-        """The runs that hold a record at or after `timestamp_ms`, in offset order, from the one on that holds `from_offset`. To be
-        used up before any are added or dropped."""
+        """Yields the runs with a record at or after `timestamp_ms`, in offset order, starting at the run of `from_offset`.
+
+        The caller must use up the iterator before runs are added or dropped.
+        """
         first, max_timestamps = bisect_left(self._last_offsets, from_offset), self._columns[7]
         return (self._location(at) for at in range(first, len(self)) if max_timestamps[at] >= timestamp_ms)
 

@@ -39,7 +39,7 @@ from segments.byte_budget import Admission
 from segments.object_store.interface import Buffer
 
 if TYPE_CHECKING:
-    from gateway.kafka.listener import ListenerConfig
+    from gateway.kafka.listener_config import ListenerConfig
 
 # Requests of one connection that are not answered yet.
 REQUESTS_MAX: Final = 64

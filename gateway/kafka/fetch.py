@@ -25,7 +25,7 @@ from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, fetch_code
 from gateway.kafka.fetch_sessions import SESSION_ID_MAX, AskedPartition, FetchPlan, FetchSessions, Owner
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.hot_messages import (
     FetchPartition,
     FetchRequest,

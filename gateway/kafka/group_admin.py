@@ -19,7 +19,7 @@ from gateway.kafka.access.authorized_operations import authorized_group_operatio
 from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, cut_text, group_code, group_topic_code
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.admin_messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,

@@ -23,7 +23,7 @@ from gateway.groups.router import wait_timeout_s
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, KafkaRejected, TransactionsUnsupported, cut_text, group_code, group_topic_code
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.admin_messages import (
     LeaveGroupRequest,
     LeaveGroupResponse,

@@ -19,7 +19,7 @@ from gateway.kafka.access.authentication import KafkaAuthentication
 from gateway.kafka.connection import KafkaConnection
 from gateway.kafka.handlers import kafka_handlers
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import ListenerConfig
+from gateway.kafka.listener_config import ListenerConfig
 from gateway.kafka.requests import KafkaRequests
 from gateway.net.addresses import host_and_port
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot

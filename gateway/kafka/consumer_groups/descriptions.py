@@ -13,7 +13,7 @@ from gateway.api import BrokerApi
 from gateway.kafka.access.authorized_operations import authorized_group_operations
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import error_text, group_code
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.admin_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,

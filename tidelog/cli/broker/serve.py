@@ -145,7 +145,7 @@ def _run(
     from gateway.process.runtime_tuning import raise_gc_thresholds
 
     raise_gc_thresholds()  # before the rest is loaded
-    from gateway.kafka.listener import parse_listeners
+    from gateway.kafka.listener_config import parse_listeners
     from gateway.net.addresses import host_and_port
     from gateway.net.tls.settings import check_listeners
     from gateway.process.logging import TEXT, configure_logging

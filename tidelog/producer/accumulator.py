@@ -188,7 +188,7 @@ class RecordAccumulator:
         return None if line is None else line.wakes_at_s()
 
     def unidentified(self, way: RoutePath) -> list[PartitionQueue]:
-        """Lanes that need a producer id before they can send."""
+        """Queues that need a producer id before they can send."""
         line = self._lines.get(way)
         return [] if line is None else list(line.unidentified)
 
@@ -221,7 +221,7 @@ class RecordAccumulator:
         return {queue.topic for queue in self._in_line(way)}
 
     def busy(self, way: RoutePath) -> list[PartitionQueue]:
-        """Lanes with something to send this way, or to await."""
+        """Queues with something to send this way, or to await."""
         return list(self._in_line(way))
 
     def _in_line(self, way: RoutePath) -> Iterable[PartitionQueue]:

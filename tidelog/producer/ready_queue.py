@@ -21,9 +21,9 @@ class ReadyQueue:
     """The queues that go to one broker, in the order of their turns."""
 
     def __init__(self, way: RoutePath) -> None:
-        # Lanes that are not idle, the oldest first.
+        # Queues that are not idle, the oldest first.
         self.queues: dict[PartitionQueue, None] = {}
-        # Lanes that need a producer id before they can send.
+        # Queues that need a producer id before they can send.
         self.unidentified: dict[PartitionQueue, None] = {}
         self._way = way
         self._ready: dict[PartitionQueue, None] = {}

@@ -118,7 +118,7 @@ async def _round(directory: Path) -> tuple[float, float, Counter[str]]:
             lambda size: f"{next(numbers):0{2 * size}x}",
             lambda name: True,
         )
-        compactor = Compactor(context, ManifestNotifier(metadata, layout), told=lambda text: None)
+        compactor = Compactor(context, ManifestNotifier(metadata, layout), report=lambda text: None)
         begun_s = time.process_time()
         report = await compactor.tick()
         cpu_s = time.process_time() - begun_s

@@ -20,7 +20,7 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from tidelog.group.coordinator_client import GrpcCoordinatorClient
 from tidelog.settings import ClientSettings
-from tidelog.tasks import ClientTasks, all_of
+from tidelog.tasks import ClientTasks, gather_all
 from tidelog.transport.connection import Connection
 
 STABLE_S_MAX = 60.0
@@ -125,7 +125,7 @@ def rebalance(urls: Sequence[str], topic: str, partitions: int, members: int, ro
 async def _connections(urls: Sequence[str], count: int) -> AsyncIterator[list[Connection]]:
     connections = [Connection(urls, ClientSettings()) for _ in range(count)]
     try:
-        await all_of((connection.open() for connection in connections), at_once=OPENED_AT_ONCE)
+        await gather_all((connection.open() for connection in connections), at_once=OPENED_AT_ONCE)
         yield connections
     finally:
         for connection in connections:

@@ -39,7 +39,7 @@ def roll_of_the_chart() -> Roll:
 
     with helm.Chart.load(CHART) as chart:
         manifests = chart.render(LEAST, name="bench")
-    deployment = yaml.safe_load(manifests["tidelog/templates/broker-deployment.yaml"])["spec"]
+    deployment = yaml.safe_load(manifests["tidelog/templates/broker-workload.yaml"])["spec"]
     pod = deployment["template"]["spec"]
     (broker,) = pod["containers"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}, "one after the other, the new one first"

@@ -37,9 +37,9 @@ from segments.object_store.clock_reading import doubt_for_people
 # A damaged partition is skipped for this time; its object may have been restored since.
 BLOCKED_MS = 600_000
 # Everything is read again after this time while something is damaged: unreadable footers, or runs that were put aside.
-ANEW_MS = 3_600_000
+RESCAN_MS = 3_600_000
 # Upper bound of that time, which doubles with each attempt: permanent damage costs less and less.
-ANEW_MS_MAX = 86_400_000
+RESCAN_MS_MAX = 86_400_000
 # Manifests read together, so that not all are in memory at once.
 FLOORS_AT_ONCE = 256
 # With more runs, planning goes to a thread; with fewer it holds the event loop for a few milliseconds.
@@ -69,12 +69,12 @@ class Compactor:
         context: CompactionContext,
         notices: ManifestNotifier,
         *,
-        told: Callable[[str], None] = lambda text: log.info("%s", text),
+        report: Callable[[str], None] = lambda text: log.info("%s", text),
     ) -> None:
         """Passes a line of text to the callback after each unit of work; by default it is logged."""
         self._context = context
         self._notices = notices
-        self._told = told
+        self._report = report
         settings = context.settings
         self.view = WalBacklog(context.store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
         self._deleted = DeletedTopics(context, self.view.state)
@@ -85,7 +85,7 @@ class Compactor:
         )
         self._deletions = PendingDeletions()
         self._begun_ms: int | None = None
-        self._anew_after_ms = ANEW_MS
+        self._rescan_after_ms = RESCAN_MS
         self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
         self._doubt_logged_s: float | None = None
         self.metrics = CompactionState()
@@ -130,7 +130,7 @@ class Compactor:
             ("trimming segments", self._trim),
             ("collecting garbage", self._collect),
             ("measuring", self._measure),
-            ("notifying brokers", self._tell_brokers),
+            ("notifying brokers", self._notify_brokers),
         ]
         for what, step in steps:
             try:
@@ -154,11 +154,11 @@ class Compactor:
         now_ms = self._context.now_ms()
         has_damage = self.view.state.has_damage
         if self._begun_ms is None or not (has_damage or self._blocked):
-            self._begun_ms, self._anew_after_ms = now_ms, ANEW_MS
-        elif has_damage and now_ms - self._begun_ms >= self._anew_after_ms:
+            self._begun_ms, self._rescan_after_ms = now_ms, RESCAN_MS
+        elif has_damage and now_ms - self._begun_ms >= self._rescan_after_ms:
             self.view.begin_again()
             self._blocked.clear()
-            self._begun_ms, self._anew_after_ms = now_ms, min(2 * self._anew_after_ms, ANEW_MS_MAX)
+            self._begun_ms, self._rescan_after_ms = now_ms, min(2 * self._rescan_after_ms, RESCAN_MS_MAX)
         try:
             await self.view.look(now_ms=now_ms)
         except TidelogError:
@@ -235,7 +235,7 @@ class Compactor:
             done = await compact_unit(self._context, state, unit)
             report.manifests += done.manifests
             unforeseen += done.unforeseen
-            self._tell(unit, done, *before)
+            self._report_unit(unit, done, *before)
             await self._look_for(done)
             for where, error in done.damaged.items():
                 if where in state.floors:
@@ -288,9 +288,9 @@ class Compactor:
             log.error("partition not compacted partition=%s: %s; retrying later", where, error)
         self._blocked[where] = error, self._context.now_ms() + BLOCKED_MS
 
-    def _tell(self, unit: CompactionUnit, done: UnitReport, bytes_in: int, bytes_out: int) -> None:
+    def _report_unit(self, unit: CompactionUnit, done: UnitReport, bytes_in: int, bytes_out: int) -> None:
         counters = self._context.counters
-        self._told(
+        self._report(
             f"compacted: partitions {len(unit.partitions)}, segments {len(unit.segments)}, manifests {done.manifests}; "
             f"{(counters.bytes_in - bytes_in) / 1e6:.3f} MB of batches became "
             f"{(counters.bytes_out - bytes_out) / 1e6:.3f} MB of Parquet"
@@ -308,5 +308,5 @@ class Compactor:
 
         await self._aside(measure)
 
-    async def _tell_brokers(self) -> None:
-        await self._notices.tell(self._context.new_nonce(16), self._context.manifests.changed())
+    async def _notify_brokers(self) -> None:
+        await self._notices.notify(self._context.new_nonce(16), self._context.manifests.changed())

@@ -79,13 +79,13 @@ class ManifestCache:
         try:
             won = await commit_manifest(self._store, topic, manifest, timeout_s=self._timeout_s)
         except BaseException:
-            self.forget(manifest.place)
+            self.forget(manifest.topic_partition)
             raise
         if won:
             self._keep(topic, manifest, committed=True)
-            self._changed[manifest.place] = manifest.version
+            self._changed[manifest.topic_partition] = manifest.version
         else:
-            self.forget(manifest.place)
+            self.forget(manifest.topic_partition)
         return won
 
     def forget(self, partition: TopicPartition) -> None:
@@ -99,9 +99,9 @@ class ManifestCache:
         return [ManifestNotice(where.topic_id, where.partition, version) for where, version in changed.items()]
 
     def _keep(self, topic: str, manifest: Manifest, *, committed: bool = False) -> None:
-        before = self._kept.get(manifest.place)
-        self.forget(manifest.place)
-        self._kept[manifest.place] = manifest
+        before = self._kept.get(manifest.topic_partition)
+        self.forget(manifest.topic_partition)
+        self._kept[manifest.topic_partition] = manifest
         self._bytes += _size_of(manifest)
         while self._bytes > self._bytes_max and len(self._kept) > 1:
             self.forget(next(iter(self._kept)))

@@ -28,7 +28,7 @@ class ManifestNotifier:
         self._store = store
         self._layout = layout
 
-    async def tell(self, unit: str, changed: Sequence[ManifestNotice]) -> bool:
+    async def notify(self, unit: str, changed: Sequence[ManifestNotice]) -> bool:
         """Writes the notices, and returns whether all were written. `unit` is a name that is never used again."""
         if not changed:
             return True

@@ -45,7 +45,7 @@ class CompactionService:
         version: str,
         now_ms: Callable[[], int],
         clock: StoreClock | None = None,
-        told: Callable[[str], None] = lambda text: log.info("%s", text),
+        report: Callable[[str], None] = lambda text: log.info("%s", text),
     ) -> None:
         """`now_ms` is the wall clock; `clock` is fed by `store`, where it gives the time."""
         clock = clock or StoreClock(now_ms)
@@ -62,7 +62,7 @@ class CompactionService:
             segments,
             store_clock=clock,
         )
-        self.compactor = Compactor(context, ManifestNotifier(metadata, layout), told=told)
+        self.compactor = Compactor(context, ManifestNotifier(metadata, layout), report=report)
         self._heard = notices
         self._counters = context.counters
         self._clock = clock

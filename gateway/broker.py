@@ -23,15 +23,15 @@ from gateway.access.audit_log import AuditCounts
 from gateway.access.authorization import may_suggest_topic, note_validate_only
 from gateway.access.bootstrap import NO_ACCESS, BrokerAccess
 from gateway.broker_metrics import register_broker
+from gateway.cluster.broker_descriptions import describe_brokers
 from gateway.cluster.drain import set_draining
 from gateway.cluster.identity import watch_identity
-from gateway.cluster.members import describe_brokers
 from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.view import BrokerDescription, ClusterView, DrainState
 from gateway.groups.service import GroupService
 from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
-from gateway.kafka.listener import ListenerConfig
+from gateway.kafka.listener_config import ListenerConfig
 from gateway.kafka.server import KafkaServer
 from gateway.net.connection_limiter import ConnectionLimiter
 from gateway.net.ports import Ports

@@ -75,7 +75,7 @@ def register_broker(
     metrics, build = broker.metrics, build_info(broker.version)
 
     def sample() -> None:
-        of_broker.sample(lease_is_sure=leadership.lease_is_sure, sessions=leadership.sessions_begun)
+        of_broker.sample(lease_is_valid=leadership.lease_is_valid, sessions=leadership.sessions_begun)
         log.sample(leadership.present_log, now_s=asyncio.get_running_loop().time())
         broker_count = len(broker.view.brokers.brokers) if of_broker.is_controller else None
         partitions.sample(leadership.present_log, broker_count=broker_count)
@@ -99,7 +99,7 @@ class BrokerStatus:
     )
     is_ready: bool = gauge("tidelog_ready", "1 while requests can succeed, as /readyz says.")
     is_draining: bool = gauge("tidelog_draining", "1 while this broker hands over what it leads.")
-    lease_is_sure: bool = gauge("tidelog_lease_held", "1 while the lease of this broker is certainly valid.")
+    lease_is_valid: bool = gauge("tidelog_lease_held", "1 while the lease of this broker is certainly valid.")
     is_controller: bool = gauge("tidelog_controller", "1 at the controller, the broker that appoints leaders.")
     sessions: int = counter("tidelog_sessions", "Sessions that this broker has begun.")
     partitions_led: int = gauge("tidelog_partitions_led", "Partitions that this broker leads.")
@@ -154,7 +154,7 @@ class BrokerMetrics:
     def is_controller(self) -> bool:
         return self._status is not None and self._status.is_controller
 
-    def sample(self, *, lease_is_sure: bool, sessions: int) -> None:
+    def sample(self, *, lease_is_valid: bool, sessions: int) -> None:
         broker = self._broker
         mine = self._view.brokers.brokers.get(broker.broker_id)
         try:
@@ -165,7 +165,7 @@ class BrokerMetrics:
             names={(broker.broker_id, self._cluster, broker.cluster_id, self._rack): 1},
             is_ready=readiness(broker).is_well,
             is_draining=mine.draining if mine is not None else broker.stopping.is_set(),
-            lease_is_sure=lease_is_sure,
+            lease_is_valid=lease_is_valid,
             is_controller=mine is not None and self._view.controller.is_it(mine),
             sessions=sessions,
             partitions_led=led,

@@ -86,7 +86,7 @@ def readiness(broker: ProbedBroker) -> Probed:
     """Answers whether requests can succeed: a session exists, the broker is not stopping, and its API keys and ACLs are current."""
     if not broker.serving:
         return Probed(False, _why_not_serving(broker))
-    stale = broker.guard.cache.why_stale() if broker.guard is not None else None
+    stale = broker.guard.cache.stale_error() if broker.guard is not None else None
     if stale is not None:
         return Probed(False, HealthAnswer(status="no access", reason=stale.message, hint=stale.hint))
     trouble = _trouble(broker)

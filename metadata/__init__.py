@@ -2,7 +2,7 @@
 
     group_member/ | controller/ ─▶ groups/ access/ topics/ cluster/ backup/ ─▶ store/ ─▶ errors.py, model.py
 
-model.py has the nouns that every package shares, errors.py the one tree of errors.
+Entry: `open_metadata` in store/open.py. model.py has the nouns that every package shares, errors.py the one tree of errors.
 
 Invariants:
 - The metadata never decide which records are committed; the bucket does.

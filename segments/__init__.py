@@ -9,5 +9,5 @@ Invariants:
 - Offsets of a partition are dense, and each is given once.
 - Readers see a committed prefix.
 
-Knows nothing of listeners, topic names or etcd: a partition is a topic id and a number, a session a number.
+Must not import the gateway, compaction or a metadata store. A partition is a topic id and a number, and a session is a number.
 """

@@ -44,7 +44,7 @@ class LogCounters:
     cold_bytes: int = counter(_READ_BYTES, pool="cold")
     disk_reads: int = counter(
         _COLD_READS,
-        "Runs of batches and row groups that came into the cold pool, from the local disk or from the bucket.",
+        "Runs of batches and row groups that came into the read cache, from the local disk or from the bucket.",
         source="disk",
     )
     bucket_reads: int = counter(_COLD_READS, source="bucket")

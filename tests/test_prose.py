@@ -14,6 +14,8 @@ import pytest
 from tests.test_architecture import ROOT, parsed, product_modules
 
 BANNED = re.compile(r"\b(?:told|anew|whoever|nobody|for ever|of before|by then|reckon\w*|so long|doors?)\b", re.IGNORECASE)
+BANNED_IN_NAMES = re.compile(r"(?:^|_)(?:un)?(?:told|anew|whoever|nobody|strangers?|doors?)(?:_|$)")
+CAPITAL_INSIDE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 FRAGMENT = re.compile(r"(?:Of|As|What|Where|The same|That|So|Who|Whether)\b")
 SENTENCE = re.compile(r"[A-Z].*?\.(?:\s|$)", re.DOTALL)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -61,6 +63,18 @@ def banned(source: str) -> list[str]:
     return [f"{line}: {word}" for line, text in texts for word in BANNED.findall(text)]
 
 
+def badly_named(tree: ast.Module) -> list[str]:
+    """Names that the module defines, as functions, classes, parameters, variables or attributes, with a banned word in them."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+                names.append(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                names.append(name)
+    return [name for name in names if BANNED_IN_NAMES.search(CAPITAL_INSIDE.sub("_", name).lower())]
+
+
 def is_generated(tree: ast.Module) -> bool:
     """Whether a generator wrote the module: its classes need no docstrings.
 
@@ -94,6 +108,10 @@ def test_no_banned_word_stands_in_docstrings_comments_and_messages() -> None:
     assert found == []
 
 
+def test_no_banned_word_stands_in_names() -> None:
+    assert [f"{path}: {name}" for path in product_modules() for name in badly_named(parsed(path))] == []
+
+
 @pytest.mark.parametrize(
     "body",
     ["pass", '"""of lines"""', '"""No period"""', '"""First\n\nSecond."""'],
@@ -116,3 +134,8 @@ def test_a_string_below_an_attribute_is_found() -> None:
 def test_banned_words_are_found_in_comments_docstrings_and_parts_of_texts_but_not_in_names() -> None:
     source = '"""Nobody."""\ntold = 1  # anew\nsaid = f"{told} by then"\n'
     assert banned(source) == ["1: Nobody", "3: by then", "2: anew"]
+
+
+def test_banned_words_are_found_in_names_of_all_kinds_and_not_inside_of_words() -> None:
+    source = "class ToldGroup:\n    def _told(self, door: int):\n        self.untold = TOLD_MAX = indoor = 1\n"
+    assert sorted(badly_named(ast.parse(source))) == ["TOLD_MAX", "ToldGroup", "_told", "door", "untold"]

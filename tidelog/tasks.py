@@ -47,7 +47,7 @@ class ClientTasks:
             raise first_error(group) from None
 
 
-async def first_of(*works: Coroutine[Any, Any, _Answer]) -> _Answer:
+async def first_completed(*works: Coroutine[Any, Any, _Answer]) -> _Answer:
     """Runs them beside each other until one ends, with its answer or its error; the others are cancelled and awaited.
 
     Not by a TaskGroup: that lets the errors of its tasks go before a cancellation of its owner, which is lost (until Python 3.13).
@@ -62,7 +62,7 @@ async def first_of(*works: Coroutine[Any, Any, _Answer]) -> _Answer:
     return next(task for task in tasks if task in done).result()
 
 
-async def all_of(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int) -> list[_Answer]:
+async def gather_all(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int) -> list[_Answer]:
     """Returns the answers in order, with bounded concurrency. Raises the first error; the others are cancelled and awaited."""
     turns, all_works = asyncio.Semaphore(at_once), list(works)
 

@@ -8,4 +8,6 @@ Invariants:
 - Each segment of a unit is read once.
 - A file is checked against the batches behind it before the upload.
 - A damaged run stops its own partition only.
+
+Must not import compaction/maintenance or compaction/gc.
 """

@@ -148,7 +148,7 @@ async def _compact_partition(
 async def _commit(context: CompactionContext, state: WalState, topic: Topic, manifest: Manifest, made: CompactedRuns) -> bool:
     """Returns whether the file is history now. Otherwise deletes it, as no manifest can name it any more."""
     if made.written is not None:
-        await upload(context, topic.name, manifest.place, made.written.file.name, made.written.body)
+        await upload(context, topic.name, manifest.topic_partition, made.written.file.name, made.written.body)
     return await commit_history(context, state, topic, manifest, made_history(manifest, [made]))
 
 
@@ -157,7 +157,7 @@ async def commit_history(context: CompactionContext, state: WalState, topic: Top
     if context.topic(manifest.topic_id) is None:
         log.info("topic %s was deleted while it was compacted", topic.name)
         for file in made.files:
-            await discard(context, topic.name, manifest.place, file.name)
+            await discard(context, topic.name, manifest.topic_partition, file.name)
         return False
     version = with_compacted(
         manifest,
@@ -174,7 +174,7 @@ async def commit_history(context: CompactionContext, state: WalState, topic: Top
         return True
     context.counters.lost += 1
     for file in made.files:
-        await take_back_unnamed(context, topic.name, manifest.place, file.name, version.version)
+        await take_back_unnamed(context, topic.name, manifest.topic_partition, file.name, version.version)
     return False
 
 

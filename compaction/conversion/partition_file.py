@@ -114,7 +114,7 @@ class _Encoder:
     """Encodes runs into one file. Unusable after an error."""
 
     def __init__(self, manifest: Manifest, topic: str, settings: EncodingSettings) -> None:
-        self._partition = manifest.place
+        self._partition = manifest.topic_partition
         self._settings = settings
         self._log_start_offset = manifest.log_start_offset
         self._next_offset = manifest.compacted_to

@@ -50,7 +50,7 @@ class MadeHistory(NamedTuple):
 def made_history(manifest: Manifest, made: Sequence[CompactedRuns]) -> MadeHistory:
     """Combines consecutive runs, from `manifest.compacted_to` on. Pure."""
     return MadeHistory(
-        manifest.place,
+        manifest.topic_partition,
         manifest.version,
         tuple(one.written.file for one in made if one.written is not None),
         made[-1].compacted_to,

@@ -6,4 +6,6 @@ Invariants:
 - A segment is marked as trimmed first, and deleted after the grace period, in order.
 - A topic's files go only after a marker of its deletion is on the bucket.
 - Age is measured by the object store's clock.
+
+Must not import compaction/conversion or compaction/maintenance.
 """

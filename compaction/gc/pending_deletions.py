@@ -39,9 +39,9 @@ class PendingDeletions:
         """Takes notices of leaders; those of compactors are ignored."""
         for notice in notices:
             if notice.is_deletion:
-                before = self._heard.get(notice.place)
+                before = self._heard.get(notice.topic_partition)
                 version = max(notice.version, before.version if before is not None else 0)
-                self._heard[notice.place] = _Deletion(version, now_ms + NOTICE_KEPT_S * 1000, now_ms)
+                self._heard[notice.topic_partition] = _Deletion(version, now_ms + NOTICE_KEPT_S * 1000, now_ms)
 
     def due(self, *, now_ms: int) -> list[tuple[TopicPartition, int]]:
         """Returns the partitions and versions to look for now. Each is due again later, unless it is `found`."""

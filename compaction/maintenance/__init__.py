@@ -8,4 +8,6 @@ Invariants:
 - Retention removes only whole files at the start of the log.
 - Key compaction keeps the last record of each key and all records younger than `min.compaction.lag.ms`.
 - Replaced files stay for the grace period.
+
+Must not import compaction/conversion or compaction/gc.
 """

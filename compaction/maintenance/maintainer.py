@@ -153,10 +153,12 @@ class HistoryMaintainer:
         if context.clock.is_doubted:
             return False
         now_ms = context.now_ms()
-        pending_bytes = self._pending_bytes(manifest.place, manifest.compacted_to)  # other compactors' work is in the files
+        pending_bytes = self._pending_bytes(
+            manifest.topic_partition, manifest.compacted_to
+        )  # other compactors' work is in the files
         plan = plan_retention(manifest, settings, pending_bytes=pending_bytes, now_ms=now_ms)
         if plan.held_back is not None:
-            self._tell_held_back(topic, manifest, plan.held_back)
+            self._log_held_back(topic, manifest, plan.held_back)
         if plan.log_start_offset is None:
             return False
         stamp_ms = context.clock.stamp_ms()
@@ -168,7 +170,7 @@ class HistoryMaintainer:
         context.counters.files_expired += plan.files
         log.info(
             "%s of %s begins at %d now: retention removed %d files of %d bytes",
-            manifest.place,
+            manifest.topic_partition,
             topic,
             plan.log_start_offset,
             plan.files,
@@ -183,7 +185,7 @@ class HistoryMaintainer:
         plan = plan_key_pass(manifest, settings, dirty_ratio_min=context.settings.dirty_ratio_min, now_ms=context.now_ms())
         if plan is None:
             return False
-        outcome = await run_key_pass(context, topic, manifest.place, manifest, plan)
+        outcome = await run_key_pass(context, topic, manifest.topic_partition, manifest, plan)
         self._rewritten += outcome.bytes_read
         context.counters.records_superseded += outcome.removed
         context.counters.key_passes += outcome.is_over
@@ -197,7 +199,7 @@ class HistoryMaintainer:
         if not files:
             return False
         self._rewritten += sum(file.size_bytes for file in files)
-        if await merge_files(context, topic, manifest.place, files) is None:
+        if await merge_files(context, topic, manifest.topic_partition, files) is None:
             return False
         context.counters.merges += 1
         context.counters.merged_bytes += sum(file.size_bytes for file in files)
@@ -210,8 +212,8 @@ class HistoryMaintainer:
         if context.deletions.are_on_hold or not collection_due(manifest, grace_ms=grace_ms, now_ms=now_ms):
             return False
         files, versions = due_for_collection(manifest, grace_ms=grace_ms, now_ms=now_ms)
-        keys = {history_file_key(topic, manifest.place, name): name for name in files}
-        old = {manifest_key(topic, manifest.place, version): version for version in versions}
+        keys = {history_file_key(topic, manifest.topic_partition, name): name for name in files}
+        old = {manifest_key(topic, manifest.topic_partition, version): version for version in versions}
         gone = await context.deletions.delete([*keys, *old])
         context.counters.objects_collected += len(gone)
         if not gone:
@@ -227,7 +229,7 @@ class HistoryMaintainer:
 
     def _heard_of(self, topic: str, manifest: Manifest, committed: bool) -> None:
         if manifest.version:
-            known = self._known.setdefault(manifest.place, _Known(inf))
+            known = self._known.setdefault(manifest.topic_partition, _Known(inf))
             known.due_ms = self._context.now_ms()
             known.is_ours = committed
 
@@ -235,16 +237,16 @@ class HistoryMaintainer:
         if old is not None:
             self._altered.add(old.id)  # those of a deleted topic are dropped when they are looked at
 
-    def _tell_held_back(self, topic: str, manifest: Manifest, held: HeldBack) -> None:
-        if (manifest.place, held.file.name) in self._logged:
+    def _log_held_back(self, topic: str, manifest: Manifest, held: HeldBack) -> None:
+        if (manifest.topic_partition, held.file.name) in self._logged:
             return
         if len(self._logged) >= HELD_BACK_LOGGED_MAX:
             self._logged.clear()
-        self._logged.add((manifest.place, held.file.name))
+        self._logged.add((manifest.topic_partition, held.file.name))
         log.warning(
             "%s of %s keeps offsets %d to %d, and %d later files past retention.ms: their newest record counts as dated %s "
             "(ms since 1970). They expire when that is past; DeleteRecords removes them at once",
-            manifest.place,
+            manifest.topic_partition,
             topic,
             held.file.base_offset,
             held.file.last_offset,

@@ -175,7 +175,7 @@ class WalState:
 
     def advance(self, manifest: Manifest) -> None:
         """Takes in the newest manifest of a partition, as it was read from the bucket."""
-        where = manifest.place
+        where = manifest.topic_partition
         held = self.floors.get(where, Floor(Offset(0), Offset(0)))
         floor = Floor(max(held.compacted_to, manifest.compacted_to), max(held.log_start_offset, manifest.log_start_offset))
         self.floors[where] = floor

@@ -130,7 +130,7 @@ PANELS = (
             *(target._replace(unit="bytes") for target in quantiles("tidelog_segment_bytes", legend="segment ", shares=(0.5,))),
             Target("oldest uncommitted", f"max(tidelog_oldest_uncommitted_seconds{{{OF}}})"),
             Target(
-                "served from the hot pool",
+                "served from the tail cache",
                 f'sum(rate(tidelog_read_bytes_total{{{OF}, pool="hot"}}[{RATE}]))'
                 f" / sum(rate(tidelog_read_bytes_total{{{OF}}}[{RATE}]))",
                 "percentunit",

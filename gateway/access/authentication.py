@@ -143,7 +143,7 @@ class Authenticator:
     def _key_holder(self, shown: Credential) -> Principal:
         if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
             return Principal(ADMIN, self._view, self._now_ms, credential="admin key", is_admin=True)
-        stale = self._view.why_stale()
+        stale = self._view.stale_error()
         if stale is not None:  # an unknown key may have been created since
             raise stale
         return self._key_principal(check_credential(self._view.key(shown.key_id), shown, self._now_ms()))
@@ -153,7 +153,7 @@ class Authenticator:
 
         Raises Unavailable while the view of keys is too old.
         """
-        if (stale := self._view.why_stale()) is not None:
+        if (stale := self._view.stale_error()) is not None:
             raise stale
         key = self._view.key(user)
         if key is not None:

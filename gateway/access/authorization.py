@@ -37,7 +37,7 @@ class PolicyView(Protocol):
 
     version: int
 
-    def why_stale(self) -> Unavailable | None: ...
+    def stale_error(self) -> Unavailable | None: ...
 
     def key(self, key_id: str) -> ApiKey | None: ...
 
@@ -112,13 +112,13 @@ class Principal:
         self._rights: Rights | None = None
         self._version = -1
 
-    def why_stale(self) -> Unavailable | None:
+    def stale_error(self) -> Unavailable | None:
         """Returns the error of a broker whose view of keys and rights is too old to decide; None while it can."""
-        return None if self._is_local else self._view.why_stale()
+        return None if self._is_local else self._view.stale_error()
 
     def check_current(self) -> None:
         """Raises Unavailable while the view of keys and rights is too old."""
-        stale = self.why_stale()
+        stale = self.stale_error()
         if stale is not None:
             raise stale
 
@@ -252,7 +252,7 @@ class AuthorizedCall:
     def end_reason(self) -> TidelogError | None:
         """Returns the error that must end a lasting call; None while it may continue."""
         assert self.caller is not None
-        stale = self.caller.why_stale()
+        stale = self.caller.stale_error()
         if stale is not None:
             return stale
         try:

@@ -109,7 +109,7 @@ class AccessGuard:
         """
         caller: Principal | None
         if needs.open:
-            caller = await self._caller_or_stranger(shown, subject)
+            caller = await self._caller_if_known(shown, subject)
         else:
             try:
                 caller = (self._authentication.known(shown) if shown else None) or await self._authentication.caller(
@@ -120,7 +120,7 @@ class AccessGuard:
                 raise
         return self._begun(caller, needs, origin)
 
-    async def _caller_or_stranger(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
+    async def _caller_if_known(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
         """Returns the principal of an open call; None where its credentials are missing or invalid."""
         try:
             return await self._authentication.caller(shown, subject())

@@ -51,14 +51,14 @@ class BrokerLease:
         self._ttl_s = ttl_s
         self._draining = False
         self._unwritable_bytes = 0
-        self._told = asyncio.Event()
-        self._sure_until_s = 0.0
+        self._wake = asyncio.Event()
+        self._valid_until_s = 0.0
         self.lease: LeaseId | None = None
 
     @property
-    def sure(self) -> bool:
+    def is_valid(self) -> bool:
         """True while the lease cannot have ended, so that no other session can have been appointed in this one's place."""
-        return asyncio.get_running_loop().time() < self._sure_until_s
+        return asyncio.get_running_loop().time() < self._valid_until_s
 
     async def join(self) -> bool:
         """Registers the session once the store can be reached, and removes what an earlier process of this broker left.
@@ -74,14 +74,14 @@ class BrokerLease:
                 held = await self._store.get(self._key)
                 if held is not None and held.lease != NO_LEASE:
                     self._check_place(held)
-                    self._tell_of_replacing(held)
+                    self._log_replaced(held)
                     await self._store.revoke_lease(held.lease)
                 break
             except (Unavailable, OutcomeUnknown) as error:
                 log.warning("registration failed key=%s: %s; retrying", self._key, error)
                 await asyncio.sleep(PAUSE_S)
         self.lease = lease
-        self._sure_until_s = asked_s + self._ttl_s
+        self._valid_until_s = asked_s + self._ttl_s
         left = held.mod_revision if held is not None and held.lease == NO_LEASE else 0  # put there by hand, without an owner
         put = Put(self._key, encode_registration(self._registration), lease)
         try:
@@ -104,26 +104,26 @@ class BrokerLease:
         try:
             while True:
                 pause_s = self._ttl_s / 3
-                self._told.clear()
+                self._wake.clear()
                 try:
                     await self._renew()
-                    await self._tell()
+                    await self._publish()
                 except TidelogError as error:  # also a refusal: the end of the lease decides
                     log.warning("lease renewal failed key=%s: %s; retrying", self._key, error)
                     pause_s = min(pause_s, PAUSE_S)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
-                        await self._told.wait()
+                        await self._wake.wait()
         except LeaseLost:
             log.warning("registration lost key=%s: the lease ended or the key was removed; a new session begins", self._key)
             await self._check_id()
         finally:
-            self._sure_until_s = 0.0
+            self._valid_until_s = 0.0
 
     async def _renew(self) -> None:
         assert self.lease is not None, "join comes first"
         asked_s = asyncio.get_running_loop().time()
-        self._sure_until_s = max(self._sure_until_s, asked_s + await self._store.keep_alive(self.lease))
+        self._valid_until_s = max(self._valid_until_s, asked_s + await self._store.keep_alive(self.lease))
 
     async def _check_id(self) -> None:
         with contextlib.suppress(Unavailable):
@@ -137,30 +137,30 @@ class BrokerLease:
             if self._own_sessions and decode_registration(held).registration.session not in self._own_sessions:
                 raise self._replaced(held)
 
-    def _tell_of_replacing(self, held: KeyValue) -> None:
+    def _log_replaced(self, held: KeyValue) -> None:
         """Logs which registration is replaced: most often that of this broker before its restart, else that of a live process,
         which ends."""
         other, own = _registered(held), self._registration
         if other is None or other.session in self._own_sessions:
             return
         if (other.http_address, other.grpc_address) == (own.http_address, own.grpc_address):
-            log.info("registration replaced key=%s: its %s did not end in order", self._key, _told(other))
+            log.info("registration replaced key=%s: its %s did not end in order", self._key, _description(other))
         else:
             log.warning(
                 "registration replaced key=%s: another process has this id, %s; it stops; give each broker its own id "
                 "(--broker-id)",
                 self._key,
-                _told(other),
+                _description(other),
             )
 
     def _replaced(self, held: KeyValue) -> Rejected:
         by = _registered(held)
         return Rejected(
-            f"another process has registered as {self._key}" + (f": {_told(by)}" if by is not None else ""),
+            f"another process has registered as {self._key}" + (f": {_description(by)}" if by is not None else ""),
             hint="Give each broker an id of its own (--broker-id), or stop the other one.",
         )
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         """Checks that the registration still exists, and writes into it what others have to know."""
         held = await self._store.get(self._key)
         if held is None or held.lease != self.lease:
@@ -185,17 +185,17 @@ class BrokerLease:
     def drain(self) -> None:
         """Asks the controller to appoint this broker to no more partitions, and to move those it leads."""
         self._draining = True
-        self._told.set()
+        self._wake.set()
 
-    def tell_unwritable(self, bytes_min: int) -> None:
+    def publish_unwritable(self, bytes_min: int) -> None:
         """Publishes that objects of this size cannot be written to the bucket; 0: that they can."""
         if bool(bytes_min) != bool(self._unwritable_bytes):
             self._unwritable_bytes = bytes_min
-            self._told.set()
+            self._wake.set()
 
     def look(self) -> None:
         """Checks at once whether the registration still exists, after a watch reported its end."""
-        self._told.set()
+        self._wake.set()
 
     async def leave(self) -> None:
         """Ends the registration at once, so that others need not wait for the end of the lease. If that fails, they wait."""
@@ -216,5 +216,5 @@ def _registered(held: KeyValue) -> BrokerRegistration | None:
         return None
 
 
-def _told(other: BrokerRegistration) -> str:
+def _description(other: BrokerRegistration) -> str:
     return f"session {other.session}, at http {other.http_address or '-'}, grpc {other.grpc_address or '-'}"

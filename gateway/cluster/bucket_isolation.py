@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 class UnwritableReporter(Protocol):
     """Publishes in the own registration that the bucket cannot be written to; broker_lease.py implements it."""
 
-    def tell_unwritable(self, bytes_min: int) -> None: ...
+    def publish_unwritable(self, bytes_min: int) -> None: ...
 
 
 class BucketIsolationMonitor:
@@ -101,7 +101,7 @@ class BucketIsolationMonitor:
             failing = unwritable is not None and unwritable.for_s >= (LOOKS_S if self.in_trouble else self._timeout_s)
             if failing != self.in_trouble:
                 self._in_trouble.set() if failing else self._in_trouble.clear()
-                self._membership.tell_unwritable(unwritable.bytes_min if failing and unwritable is not None else 0)
+                self._membership.publish_unwritable(unwritable.bytes_min if failing and unwritable is not None else 0)
 
     async def _remove_who_can_not(self) -> None:
         while True:

@@ -35,9 +35,9 @@ PAUSE_S = 1.0
 # Longest pause before an announced manifest that is not there is looked for again; it doubles from PAUSE_S on.
 AWAITED_PAUSE_S_MAX = 30.0
 # Interval over which deletions are published together: each notice is a lease, for ten minutes.
-TOLD_EACH_S = 5.0
+PUBLISH_PAUSE_S = 5.0
 # Longest pause while deletions cannot be published.
-TOLD_EACH_S_MAX = 30.0
+PUBLISH_PAUSE_S_MAX = 30.0
 # Longest time that a stopping broker takes to publish deletions.
 LAST_WORD_S = 2.0
 
@@ -68,17 +68,17 @@ class ManifestWatch:
         # Partitions that may have newer manifests than are held.
         self._heard: set[TopicPartition] = set()
         self._awaited: dict[TopicPartition, _Awaited] = {}
-        self._told = asyncio.Event()
+        self._wake = asyncio.Event()
 
     def look(self, partitions: Set[TopicPartition]) -> None:
         self._heard |= partitions
-        self._told.set()
+        self._wake.set()
 
     async def run(self) -> None:
-        unsubscribe = self._notices.subscribe(self._told_of)
+        unsubscribe = self._notices.subscribe(self._on_notices)
         try:
             while True:
-                self._told.clear()
+                self._wake.clear()
                 heard, self._heard = self._heard, set()
                 due = self._due()
                 try:
@@ -87,22 +87,22 @@ class ManifestWatch:
                     log.info("manifest read failed: %s; retrying", error)
                     self.look(heard | due)
                     await asyncio.sleep(PAUSE_S)
-                await self._told_or_due()
+                await self._wait_until_due()
         finally:
             unsubscribe()
 
-    def _told_of(self, notices: Sequence[ManifestNotice]) -> None:
-        self.look({notice.place for notice in notices})
+    def _on_notices(self, notices: Sequence[ManifestNotice]) -> None:
+        self.look({notice.topic_partition for notice in notices})
 
     def _due(self) -> Set[TopicPartition]:
         now_s = asyncio.get_running_loop().time()
         return {partition for partition, awaited in self._awaited.items() if awaited.due_s <= now_s}
 
-    async def _told_or_due(self) -> None:
+    async def _wait_until_due(self) -> None:
         soonest_s = min((awaited.due_s for awaited in self._awaited.values()), default=None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(soonest_s):
-                await self._told.wait()
+                await self._wake.wait()
 
     async def _adopt(self, heard: Set[TopicPartition], due: Set[TopicPartition]) -> None:
         outdated = self._outdated(heard | due)
@@ -139,57 +139,57 @@ class DeletionNotifier:
     """Publishes deletions of one broker for its whole life: after a lost session, the session's successor must learn of its
     deletions.
 
-    Its owner runs `run()` as a task, and after that `tell_at_last`.
+    Its owner runs `run()` as a task, and after that `publish_remaining`.
     """
 
     def __init__(self, notices: ManifestNotifier, *, new_nonce: Callable[[], bytes]) -> None:
         self._notices = notices
         self._new_nonce = new_nonce
-        self._untold: dict[TopicPartition, int] = {}
+        self._pending: dict[TopicPartition, int] = {}
         self._deleted = asyncio.Event()
 
     @property
-    def untold(self) -> int:
+    def pending(self) -> int:
         """The number of partitions with unpublished deletions."""
-        return len(self._untold)
+        return len(self._pending)
 
-    def tell(self, partition: TopicPartition, version: int) -> None:
+    def notify(self, partition: TopicPartition, version: int) -> None:
         """Notes that DeleteRecords sent this manifest to the bucket, where it may take effect."""
-        self._untold[partition] = max(version, self._untold.get(partition, 0))
+        self._pending[partition] = max(version, self._pending.get(partition, 0))
         self._deleted.set()
 
     async def run(self) -> None:
-        pause_s = TOLD_EACH_S
+        pause_s = PUBLISH_PAUSE_S
         while True:
             await self._deleted.wait()
             self._deleted.clear()
-            told = await self._tell_untold()
-            pause_s = TOLD_EACH_S if told else min(2 * pause_s, TOLD_EACH_S_MAX)
+            published = await self._publish_pending()
+            pause_s = PUBLISH_PAUSE_S if published else min(2 * pause_s, PUBLISH_PAUSE_S_MAX)
             await asyncio.sleep(pause_s)
 
-    async def tell_at_last(self) -> None:
+    async def publish_remaining(self) -> None:
         """Publishes the remaining deletions when the broker stops, within LAST_WORD_S."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORD_S):
-                await self._tell_untold()
-        if self._untold:
-            some = ", ".join(map(str, sorted(self._untold)[:10]))
+                await self._publish_pending()
+        if self._pending:
+            some = ", ".join(map(str, sorted(self._pending)[:10]))
             log.warning(
                 "deletions not published partitions=%d: no answer of the metadata store for %s; the broker stops",
-                len(self._untold),
+                len(self._pending),
                 some,
             )
 
-    async def _tell_untold(self) -> bool:
-        untold, self._untold = self._untold, {}
-        if not untold:
+    async def _publish_pending(self) -> bool:
+        pending, self._pending = self._pending, {}
+        if not pending:
             return True
-        notices = [ManifestNotice(*partition, version, is_deletion=True) for partition, version in untold.items()]
-        told = False
+        notices = [ManifestNotice(*partition, version, is_deletion=True) for partition, version in pending.items()]
+        published = False
         try:
-            told = await self._notices.tell(self._new_nonce().hex(), notices)
+            published = await self._notices.notify(self._new_nonce().hex(), notices)
         finally:
-            if not told:
-                for partition, version in untold.items():
-                    self.tell(partition, version)
-        return told
+            if not published:
+                for partition, version in pending.items():
+                    self.notify(partition, version)
+        return published

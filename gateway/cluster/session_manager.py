@@ -136,9 +136,9 @@ class SessionManager:
         view.brokers.subscribe(self._brokers_changed)
 
     @property
-    def untold_deletions(self) -> int:
+    def pending_deletions(self) -> int:
         """The number of partitions whose deletions other brokers have yet to receive."""
-        return self._deletions.untold
+        return self._deletions.pending
 
     @property
     def serving(self) -> bool:
@@ -150,9 +150,9 @@ class SessionManager:
         return self._log.session.id if self._log is not None else None
 
     @property
-    def lease_is_sure(self) -> bool:
+    def lease_is_valid(self) -> bool:
         """True while the broker is registered and its lease cannot have ended."""
-        return self._parts is not None and self._parts.membership.sure
+        return self._parts is not None and self._parts.membership.is_valid
 
     @property
     def left_to_hand_over(self) -> int:
@@ -183,7 +183,7 @@ class SessionManager:
     async def run(self) -> None:
         """Runs one session after the other, until `stop`."""
         async with asyncio.TaskGroup() as tasks:
-            telling = tasks.create_task(self._deletions.run(), name="tell of deletions")
+            publishing = tasks.create_task(self._deletions.run(), name="deletion notices")
             await self._unless_stopped(self._take_node_id())
             while not self._stopping.is_set():
                 session = await self._unless_stopped(self._claims.next())
@@ -191,8 +191,8 @@ class SessionManager:
                     log.info("session began session=%s", session.id)
                     await self._run_session(session)
                     log.info("session ended session=%s", session.id)
-            telling.cancel()
-        await self._deletions.tell_at_last()
+            publishing.cancel()
+        await self._deletions.publish_remaining()
 
     async def _take_node_id(self) -> None:
         """Fills in the broker's number in Kafka's protocol, as soon as the metadata store can be reached."""
@@ -223,7 +223,7 @@ class SessionManager:
             new_writer=self._new_writer,
             guard=SessionGuard(membership, self._view.brokers, session.id),
             routing=routing,
-            on_deletion=self._deletions.tell,
+            on_deletion=self._deletions.notify,
             disk=self._disk,
             counters=self.counters,
             bucket_state=lambda: self._store.state,
@@ -478,7 +478,7 @@ class SessionGuard:
         self._session = session
 
     def lease_is_valid(self) -> bool:
-        return self._membership.sure and self._brokers.by_session(self._session) is not None
+        return self._membership.is_valid and self._brokers.by_session(self._session) is not None
 
 
 async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> None:
@@ -494,7 +494,7 @@ async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> No
         await asyncio.sleep(SEAL_LOOKS_S)
         if session_log.writer.committed_to != committed_to:
             committed_to, looked_s = session_log.writer.committed_to, loop.time()
-        if not membership.sure or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
+        if not membership.is_valid or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
             looked_s = loop.time()
             try:
                 await session_log.writer.check_seal()

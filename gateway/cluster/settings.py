@@ -68,11 +68,11 @@ class ClusterSettings:
 
     def check_reachable(self, *, http: str, grpc: str) -> None:
         """Raises InvalidArgument if a listener is bound to every interface, and no advertised address is set for it."""
-        for door, listens, advertised in (("http", http, self.advertise_http), ("grpc", grpc, self.advertise_grpc)):
+        for listener, listens, advertised in (("http", http, self.advertise_http), ("grpc", grpc, self.advertise_grpc)):
             if not advertised and is_every_interface(listens):
                 raise InvalidArgument(
-                    f"{door} is {listens}, every interface, and advertise_{door} is not set: clients cannot connect to it",
-                    hint=f"Name the one at which others reach this broker: --advertise-{door} HOST:PORT",
+                    f"{listener} is {listens}, every interface, and advertise_{listener} is not set: clients cannot connect to it",
+                    hint=f"Name the one at which others reach this broker: --advertise-{listener} HOST:PORT",
                 )
 
 

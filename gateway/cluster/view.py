@@ -33,8 +33,8 @@ class ClusterView:
         self.controller = ControllerSeen(metadata, layout)
         self.compactions = ManifestNoticeCache(metadata, layout)
         self._changing = asyncio.Event()
-        self.brokers.subscribe(self._tell_of_change)
-        self.partitions.subscribe(lambda _: self._tell_of_change())
+        self.brokers.subscribe(self._notify)
+        self.partitions.subscribe(lambda _: self._notify())
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as watches:
@@ -60,7 +60,7 @@ class ClusterView:
         except TimeoutError:
             return
 
-    def _tell_of_change(self) -> None:
+    def _notify(self) -> None:
         changing, self._changing = self._changing, asyncio.Event()
         changing.set()
 

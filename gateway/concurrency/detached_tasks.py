@@ -27,12 +27,12 @@ class DetachedTasks:
     async def done(self, work: Coroutine[None, None, T], *, stopped: Callable[[], TidelogError] = _stopping) -> T:
         """Returns the result of the work, or raises its error. Raises Stopping if the owner does not run, and the error of
         `stopped` if it stops meanwhile."""
-        told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.begin(work, told, stopped=stopped)
-        return await told
+        outcome_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.begin(work, outcome_future, stopped=stopped)
+        return await outcome_future
 
     def begin(
-        self, work: Coroutine[None, None, T], told: asyncio.Future[T], *, stopped: Callable[[], TidelogError] = _stopping
+        self, work: Coroutine[None, None, T], outcome_future: asyncio.Future[T], *, stopped: Callable[[], TidelogError] = _stopping
     ) -> None:
         """Starts the work; its outcome resolves the future."""
         if self.tasks is None:
@@ -43,14 +43,14 @@ class DetachedTasks:
             try:
                 outcome = await work
             except TidelogError as error:
-                _refuse(told, error)
+                _refuse(outcome_future, error)
             else:
-                if not told.done():
-                    told.set_result(outcome)
+                if not outcome_future.done():
+                    outcome_future.set_result(outcome)
 
         def ended(_: asyncio.Task[None]) -> None:
             work.close()  # if the owner stopped before the work began
-            _refuse(told, stopped())
+            _refuse(outcome_future, stopped())
 
         self.tasks.create_task(carry_out()).add_done_callback(ended)
 
@@ -62,7 +62,7 @@ class DetachedTasks:
             self.tasks.create_task(work, name=name)
 
 
-def _refuse(told: asyncio.Future[T], error: TidelogError) -> None:
-    if not told.done():
-        told.set_exception(error)
-        told.exception()  # marks the error as retrieved: there may be no waiter left
+def _refuse(outcome_future: asyncio.Future[T], error: TidelogError) -> None:
+    if not outcome_future.done():
+        outcome_future.set_exception(error)
+        outcome_future.exception()  # marks the error as retrieved: there may be no waiter left

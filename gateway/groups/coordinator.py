@@ -240,7 +240,7 @@ class GroupCoordinator:
 
     async def _answered(self, name: str, decide: Callable[[Group, Waiter], Step], member_id: MemberId) -> Joined | Synced:
         held = await self._loaded(name)
-        waiter, told = held.wait()
+        waiter, outcome = held.wait()
 
         # checked before its turn came: else a crowd of reconnecting members would be served one by one
         def unless_it_hung_up(group: Group) -> Step:
@@ -249,7 +249,7 @@ class GroupCoordinator:
         try:
             async with self._proven_refusals(held):
                 await self._work.done(held.step(unless_it_hung_up, heard=member_id))
-                answer = await told
+                answer = await outcome
             await self._verify()
             held.check_here()
             return answer
@@ -499,7 +499,7 @@ class GroupCoordinator:
 
     def _slept(self) -> None:
         for held in self._groups.values():
-            held.begin_sessions_anew()
+            held.restart_sessions()
 
 
 def _check_classic(name: str, group: Group) -> None:

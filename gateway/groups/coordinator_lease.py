@@ -178,10 +178,10 @@ class CoordinatorLease:
         asked_s = _now_s()
         others = {at: broker for at, broker in self._seen.brokers.items() if at != self._broker_id}
         former = {at: broker for at, broker in self._former.items() if at not in others}
-        told = await asyncio.gather(*map(self._told_by, (*others.values(), *former.values())))
-        return proven_by_others(asked_s, self.here, told[: len(others)], told[len(others) :])
+        snapshots = await asyncio.gather(*map(self._snapshot_from, (*others.values(), *former.values())))
+        return proven_by_others(asked_s, self.here, snapshots[: len(others)], snapshots[len(others) :])
 
-    async def _told_by(self, broker: BrokerRegistration) -> ClusterSnapshot | None:
+    async def _snapshot_from(self, broker: BrokerRegistration) -> ClusterSnapshot | None:
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._ask(broker)

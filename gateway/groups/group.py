@@ -49,7 +49,7 @@ IDLE_MS: Final = 600_000
 # How long a group without members stays in memory if it is not even stored.
 IDLE_UNKNOWN_MS: Final = 10_000
 
-Told = asyncio.Future[Joined | Synced]
+StepOutcome = asyncio.Future[Joined | Synced]
 log = logging.getLogger(__name__)
 _waiters = itertools.count(1)
 
@@ -116,9 +116,9 @@ class CoordinatedGroup:
         self._topics_seen: Mapping[str, GroupTopic] | None = None
         # Keys of offsets that are on their way to the store, by the future that ends with their write.
         self._sent: dict[asyncio.Future[None], Set[str]] = {}
-        self._waiting: dict[Waiter, Told] = {}
+        self._waiting: dict[Waiter, StepOutcome] = {}
         self._silent_at_ms: dict[MemberId, int] = {}  # when a silent member's session ends
-        self.begin_sessions_anew()
+        self.restart_sessions()
         for member_id, left_ms in group.silent_in_ms.items():
             if member_id in group.members:
                 self._silent_at_ms[member_id] = max(uptime_ms(), group.alone_from_ms) + left_ms
@@ -139,10 +139,10 @@ class CoordinatedGroup:
 
     # ── waiting calls ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def wait(self) -> tuple[Waiter, Told]:
+    def wait(self) -> tuple[Waiter, StepOutcome]:
         waiter = Waiter(next(_waiters))
-        told = self._waiting[waiter] = asyncio.get_running_loop().create_future()
-        return waiter, told
+        outcome = self._waiting[waiter] = asyncio.get_running_loop().create_future()
+        return waiter, outcome
 
     def waits(self, waiter: Waiter) -> bool:
         """Returns whether a call still waits for its answer."""
@@ -150,10 +150,10 @@ class CoordinatedGroup:
 
     def stop_waiting(self, waiter: Waiter) -> bool:
         """Ends the wait of a call. Returns whether it still waited: `tick` then tells the group."""
-        told = self._waiting.pop(waiter, None)
-        if told is not None:
-            told.cancel()
-        return told is not None
+        outcome = self._waiting.pop(waiter, None)
+        if outcome is not None:
+            outcome.cancel()
+        return outcome is not None
 
     def give_up(self, why: str) -> None:
         """Gives the group up, once: another of this name may be loaded afterwards."""
@@ -164,7 +164,7 @@ class CoordinatedGroup:
         self._timer.forget(self.name)
         self._given_up(self)
         for waiter in list(self._waiting):
-            self._tell(waiter, not_coordinator(self.name))
+            self._deliver(waiter, not_coordinator(self.name))
 
     def hand_over(self, why: str) -> None:
         """Gives the group up, and records for the next coordinator which members are gone: else it would wait for them again.
@@ -173,10 +173,12 @@ class CoordinatedGroup:
         """
         if self.is_gone:
             return
-        told = encode_handover(self.group, self.loaded_by, stored=self._stored, silent_at_ms=self._silent_at_ms, now_ms=uptime_ms())
+        handover = encode_handover(
+            self.group, self.loaded_by, stored=self._stored, silent_at_ms=self._silent_at_ms, now_ms=uptime_ms()
+        )
         self.give_up(why)
-        if told is not None and self.is_stored and not self._steps.locked():
-            self._work.start_background(self._leave_behind(told), f"handover of group {self.name}")
+        if handover is not None and self.is_stored and not self._steps.locked():
+            self._work.start_background(self._leave_behind(handover), f"handover of group {self.name}")
 
     async def _leave_behind(self, record: bytes) -> None:
         try:
@@ -207,14 +209,18 @@ class CoordinatedGroup:
                 after = begun_when_stored(before, after, now_ms=uptime_ms())
             self.group = after
             self._counts.rebalances += after.generation > before.generation
-            told = {waiter: self._tell(waiter, answer) for waiter, answer in step.answers}
+            delivered = {waiter: self._deliver(waiter, answer) for waiter, answer in step.answers}
             waited = {*before.joining, *before.syncing}
             for member_id in after.members:
                 if member_id == heard or member_id in waited or member_id not in before.members:
                     self.heard(member_id)
             # these clients disconnected while their membership was stored: their sessions end at once
             for waiter, answer in step.answers:
-                if isinstance(answer, Joined) and not told[waiter] and _knows_no_id(before, after.members.get(answer.member_id)):
+                if (
+                    isinstance(answer, Joined)
+                    and not delivered[waiter]
+                    and _knows_no_id(before, after.members.get(answer.member_id))
+                ):
                     self._silent_at_ms[answer.member_id] = uptime_ms()
             for member_id in self._silent_at_ms.keys() - after.members.keys():
                 del self._silent_at_ms[member_id]
@@ -244,16 +250,16 @@ class CoordinatedGroup:
             self.give_up("its record was written by another broker, or it is not known whether it was written")
             raise not_coordinator(self.name) from error
 
-    def _tell(self, waiter: Waiter, answer: Joined | Synced | TidelogError) -> bool:
+    def _deliver(self, waiter: Waiter, answer: Joined | Synced | TidelogError) -> bool:
         """Answers a waiting call. Returns whether it still waited."""
-        told = self._waiting.pop(waiter, None)
-        if told is None or told.done():
+        outcome = self._waiting.pop(waiter, None)
+        if outcome is None or outcome.done():
             return False
         if isinstance(answer, TidelogError):
-            told.set_exception(answer)
-            told.exception()  # marks the error as retrieved: the caller may get the same error from its step
+            outcome.set_exception(answer)
+            outcome.exception()  # marks the error as retrieved: the caller may get the same error from its step
         else:
-            told.set_result(answer)
+            outcome.set_result(answer)
         return True
 
     # ── writes that the record guards without changing it ───────────────────────────────────────────────────────────────
@@ -402,7 +408,7 @@ class CoordinatedGroup:
         members = self.group.members.values()
         return min((min(each.session_timeout_ms, each.rebalance_timeout_ms) for each in members), default=None)
 
-    def begin_sessions_anew(self) -> None:
+    def restart_sessions(self) -> None:
         """Restarts the session of every member, after a time in which no heartbeat could arrive."""
         for member_id in self.group.members:
             self.heard(member_id)

@@ -68,8 +68,8 @@ class GroupMaintenance:
         self.brokers_changed = self._scan.soon
 
     def register(self, metrics: MetricsRegistry) -> None:
-        metrics.register(lambda: (by_topic(self.figures.told), self._coordinator.counts, self._expiry.counts))
-        metrics.register(lambda: (by_partition(self.figures.told),), detail=True)
+        metrics.register(lambda: (by_topic(self.figures.snapshot), self._coordinator.counts, self._expiry.counts))
+        metrics.register(lambda: (by_partition(self.figures.snapshot),), detail=True)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

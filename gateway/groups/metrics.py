@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from gateway.concurrency.offload import LoopYielder
-from gateway.groups.admin.lag import GroupLag, KnownTopics, Place, first_unread, lag_records, lag_seconds
+from gateway.groups.admin.lag import GroupLag, KnownTopics, RecordPosition, first_unread, lag_records, lag_seconds
 from gateway.groups.admin.local_admin import owners
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.routing.log_service import LogService
@@ -44,7 +44,7 @@ REFRESH_TIMEOUT_S: Final = 120.0
 log = logging.getLogger(__name__)
 
 
-class ToldGroup(NamedTuple):
+class GroupSnapshot(NamedTuple):
     """Holds the figures of one group."""
 
     state: str
@@ -52,7 +52,7 @@ class ToldGroup(NamedTuple):
     members: int
 
 
-class ToldPartition(NamedTuple):
+class GroupPartitionSnapshot(NamedTuple):
     """Holds the figures of one partition that a group has committed or is assigned."""
 
     group: str
@@ -67,8 +67,8 @@ class ToldPartition(NamedTuple):
 class GroupMetricsSnapshot(NamedTuple):
     """Holds the figures of one refresh; it is never changed."""
 
-    groups: Mapping[str, ToldGroup] = {}
-    partitions: Sequence[ToldPartition] = ()
+    groups: Mapping[str, GroupSnapshot] = {}
+    partitions: Sequence[GroupPartitionSnapshot] = ()
     # Time of the refresh, in seconds since 1970.
     at_s: float = 0.0
 
@@ -94,7 +94,7 @@ class GroupMetrics:
         now_ms: Callable[[], int],
     ) -> None:
         """`log` serves the whole cluster. `coordinates` returns whether a group is this broker's."""
-        self.told = GroupMetricsSnapshot()
+        self.snapshot = GroupMetricsSnapshot()
         self._store = store
         self._layout = layout
         self._coordinator = coordinator
@@ -105,15 +105,15 @@ class GroupMetrics:
         self._interval_s = interval_s
         self._now_ms = now_ms
         self._lag = GroupLag(log, topics, now_ms=now_ms)
-        self._seen: dict[str, ToldGroup] = {}  # includes groups without calls
+        self._seen: dict[str, GroupSnapshot] = {}  # includes groups without calls
         self._owned: dict[str, _Owned] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
-        self._timestamps: dict[Place, int | None] = {}
+        self._timestamps: dict[RecordPosition, int | None] = {}
         self._turn = 0
 
     async def look(self, name: str, group: Group) -> None:
         """Takes in a group as the store holds it."""
-        self._seen[name] = _told(group)
+        self._seen[name] = _snapshot_of(group)
 
     async def run(self) -> None:
         """One refresh after each interval, until cancelled."""
@@ -130,21 +130,21 @@ class GroupMetrics:
     async def refresh(self) -> None:
         """Refreshes all figures once. Raises Unavailable, Corrupt."""
         loaded = dict(self._coordinator.groups())
-        self._seen |= {name: _told(group) for name, group in loaded.items()}
+        self._seen |= {name: _snapshot_of(group) for name, group in loaded.items()}
         self._keep_only({name for name in {*self._seen, *self._known} if self._coordinates(name)})
         await self._read(loaded)
-        groups = {name: told for name, told in self._seen.items() if self._known.is_whole(name)}
+        groups = {name: snapshot for name, snapshot in self._seen.items() if self._known.is_whole(name)}
         places = await self._places(groups, loaded)
         await self._ask_leaders({partition for partitions in places.values() for partition in partitions})
         unread = await self._unread(places)
         await self._read_timestamps(unread.values())
         now_ms = self._now_ms()
-        partitions: list[ToldPartition] = []
+        partitions: list[GroupPartitionSnapshot] = []
         turns = LoopYielder()
         for name, its in places.items():
             partitions += [row for at in its if (row := self._row(name, at, unread, now_ms)) is not None]
             await turns.give()
-        self.told = GroupMetricsSnapshot(groups, partitions, now_ms / 1000)
+        self.snapshot = GroupMetricsSnapshot(groups, partitions, now_ms / 1000)
 
     def _keep_only(self, names: Collection[str]) -> None:
         for held in (self._seen, self._owned):
@@ -172,7 +172,7 @@ class GroupMetrics:
                 self._seen.pop(name, None)
                 self._known.forget(name)
                 return
-            self._seen[name] = _told(decode_group(kept, now_ms=0))
+            self._seen[name] = _snapshot_of(decode_group(kept, now_ms=0))
         stored = await read_offsets(self._store, self._layout, name)
         self._known.read(name, stored.committed, began_ms=began_ms)
 
@@ -200,14 +200,14 @@ class GroupMetrics:
         asked = list(partitions)
         for start in range(0, len(asked), PARTITIONS_AT_ONCE):
             part = asked[start : start + PARTITIONS_AT_ONCE]
-            for at, told in zip(part, await self._log.bounds_of(part, wait_s=BOUNDS_WAIT_S), strict=True):
-                if not isinstance(told, TidelogError):
-                    self._bounds[at] = told
+            for at, bounds in zip(part, await self._log.bounds_of(part, wait_s=BOUNDS_WAIT_S), strict=True):
+                if not isinstance(bounds, TidelogError):
+                    self._bounds[at] = bounds
 
-    async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], Place]:
+    async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], RecordPosition]:
         """Returns the first unread record of each group and partition that is behind."""
         turns = LoopYielder()
-        unread: dict[tuple[str, TopicPartition], Place] = {}
+        unread: dict[tuple[str, TopicPartition], RecordPosition] = {}
         for name, partitions in places.items():
             for at in partitions:
                 bounds, committed = self._bounds.get(at), self._offset(name, at)
@@ -216,37 +216,37 @@ class GroupMetrics:
             await turns.give()
         return unread
 
-    async def _read_timestamps(self, places: Iterable[Place]) -> None:
+    async def _read_timestamps(self, places: Iterable[RecordPosition]) -> None:
         """Reads the missing timestamps; if they are too many, a different part in each refresh."""
         wanted = dict.fromkeys(places)
-        self._timestamps = {place: timestamp for place, timestamp in self._timestamps.items() if place in wanted}
-        missing = [place for place in wanted if place not in self._timestamps]
+        self._timestamps = {position: timestamp for position, timestamp in self._timestamps.items() if position in wanted}
+        missing = [position for position in wanted if position not in self._timestamps]
         self._turn = self._turn % len(missing) if len(missing) > READS_MAX else 0
         chosen = (missing[self._turn :] + missing[: self._turn])[:READS_MAX]
         self._turn += READS_MAX
-        for place, timestamp in (await self._lag.timestamps(chosen)).items():
+        for position, timestamp in (await self._lag.timestamps(chosen)).items():
             if not isinstance(timestamp, TidelogError):
-                self._timestamps[place] = timestamp
+                self._timestamps[position] = timestamp
 
     def _row(
-        self, name: str, at: TopicPartition, unread: Mapping[tuple[str, TopicPartition], Place], now_ms: int
-    ) -> ToldPartition | None:
+        self, name: str, at: TopicPartition, unread: Mapping[tuple[str, TopicPartition], RecordPosition], now_ms: int
+    ) -> GroupPartitionSnapshot | None:
         bounds, topic, committed = self._bounds.get(at), self._lag.topic_of(at), self._offset(name, at)
         if bounds is None or topic is None:
             return None
-        place = unread.get((name, at))
+        position = unread.get((name, at))
         seconds: float | None = 0.0
-        if place is not None:
-            seconds = lag_seconds(self._timestamps[place], now_ms=now_ms) if place in self._timestamps else None
-        return ToldPartition(name, topic.name, at.partition, committed, lag_records(committed, bounds), seconds)
+        if position is not None:
+            seconds = lag_seconds(self._timestamps[position], now_ms=now_ms) if position in self._timestamps else None
+        return GroupPartitionSnapshot(name, topic.name, at.partition, committed, lag_records(committed, bounds), seconds)
 
     def _offset(self, name: str, at: TopicPartition) -> int | None:
         found = self._known[name].get(at)
         return None if found is None else found.offset
 
 
-def _told(group: Group) -> ToldGroup:
-    return ToldGroup(group.phase.value, group.generation, len(group.members))
+def _snapshot_of(group: Group) -> GroupSnapshot:
+    return GroupSnapshot(group.phase.value, group.generation, len(group.members))
 
 
 # ── figures for Prometheus ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -307,11 +307,11 @@ class GroupPartitionFigures:
     members: Mapping[str, int] = gauge("kafka_consumergroup_members", "As tidelog_group_members.", labels=("consumergroup",))
 
 
-def by_topic(told: GroupMetricsSnapshot) -> GroupFigures:
+def by_topic(snapshot: GroupMetricsSnapshot) -> GroupFigures:
     """Returns the figures for /metrics."""
     records = Counter[tuple[str, str]]()
     seconds: dict[tuple[str, str], float] = {}
-    for row in told.partitions:
+    for row in snapshot.partitions:
         key = row.group, row.topic
         records[key] += row.lag_records
         if row.lag_seconds is not None:
@@ -319,16 +319,16 @@ def by_topic(told: GroupMetricsSnapshot) -> GroupFigures:
     return GroupFigures(
         lag_records=records,
         lag_seconds=seconds,
-        members=_members(told),
-        generations={name: group.generation for name, group in told.groups.items()},
-        states=Counter(group.state for group in told.groups.values()),
-        refreshed_at_s=told.at_s,
+        members=_members(snapshot),
+        generations={name: group.generation for name, group in snapshot.groups.items()},
+        states=Counter(group.state for group in snapshot.groups.values()),
+        refreshed_at_s=snapshot.at_s,
     )
 
 
-def by_partition(told: GroupMetricsSnapshot) -> GroupPartitionFigures:
+def by_partition(snapshot: GroupMetricsSnapshot) -> GroupPartitionFigures:
     """Returns the figures for /metrics/detail."""
-    rows = {(row.group, row.topic, str(row.partition)): row for row in told.partitions}
+    rows = {(row.group, row.topic, str(row.partition)): row for row in snapshot.partitions}
     committed = {of: row.committed_offset for of, row in rows.items() if row.committed_offset is not None}
     sums = Counter[tuple[str, str]]()
     for of in committed:
@@ -340,9 +340,9 @@ def by_partition(told: GroupMetricsSnapshot) -> GroupPartitionFigures:
         current_offsets=committed,
         lags={of: rows[of].lag_records for of in committed},
         lag_sums=sums,
-        members=_members(told),
+        members=_members(snapshot),
     )
 
 
-def _members(told: GroupMetricsSnapshot) -> dict[str, int]:
-    return {name: group.members for name, group in told.groups.items()}
+def _members(snapshot: GroupMetricsSnapshot) -> dict[str, int]:
+    return {name: group.members for name, group in snapshot.groups.items()}

@@ -279,9 +279,9 @@ def wait_timeout_s(rebalance_timeout_ms: int = 0) -> float:
 
 
 def _lost(at: BrokerRegistration, name: str, method: str, why: str) -> TidelogError:
-    told = f"broker {at.broker_id}, which coordinates group {name}, did not answer ({why})"
+    said = f"broker {at.broker_id}, which coordinates group {name}, did not answer ({why})"
     if method in _REPEATED:
-        return NotCoordinator(told, hint="Repeat the call.")
+        return NotCoordinator(said, hint="Repeat the call.")
     if method in _WRITES:
-        return OutcomeUnknown(told, hint="Look at the group's committed offsets, or commit the same again.", broker_id=at.broker_id)
-    return Unavailable(told, broker_id=at.broker_id)
+        return OutcomeUnknown(said, hint="Look at the group's committed offsets, or commit the same again.", broker_id=at.broker_id)
+    return Unavailable(said, broker_id=at.broker_id)

@@ -113,7 +113,7 @@ class AnonymousStreamLimiter:
         if overdue:
             self._next_cut_s = now_s + CUTS_PAUSE_S
             self._cutting = loop.run_in_executor(None, self._cut_off, overdue)
-            self._cutting.add_done_callback(_tell_of_those_cut)
+            self._cutting.add_done_callback(_log_ended_streams)
 
     def _end_one(self) -> None:
         _, calls = max(self._of.items(), key=lambda held: len(held[1]))
@@ -137,7 +137,7 @@ class AnonymousStreamLimiter:
             del self._not_done[call.address]
 
 
-def _tell_of_those_cut(cutting: asyncio.Future[int]) -> None:
+def _log_ended_streams(cutting: asyncio.Future[int]) -> None:
     if cutting.cancelled():
         return
     error = cutting.exception()

@@ -19,8 +19,8 @@ class ConnectionAges:
     """Remembers when each connection first carried a stream, and says when streams on it must end."""
 
     def __init__(self, *, age_s: float, grace_s: float) -> None:
-        self._told_s = age_s * (1 + SPREAD)
-        self._gone_s = self._told_s + grace_given_s(age_s, grace_s)
+        self._goaway_s = age_s * (1 + SPREAD)
+        self._gone_s = self._goaway_s + grace_given_s(age_s, grace_s)
         # Time of the first stream by peer, the oldest first.
         self._seen_s: dict[str, float] = {}
 
@@ -31,7 +31,7 @@ class ConnectionAges:
             if now_s - self._seen_s[oldest] < self._gone_s and len(self._seen_s) < REMEMBERED_MAX:
                 break
             del self._seen_s[oldest]
-        return self._seen_s.setdefault(peer, now_s) + self._told_s
+        return self._seen_s.setdefault(peer, now_s) + self._goaway_s
 
     def ended(self, peer: str) -> None:
         """Forgets a connection that was asked to close; a later stream from the same peer has a new connection."""

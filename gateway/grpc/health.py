@@ -47,18 +47,18 @@ class HealthService:
     async def watch(self, context: Context) -> None:
         """Sends the status and each change of it, including the broker's stop. An unknown service is reported as such and stays
         watched."""
-        told: object = None
+        sent: object = None
         try:
             async with self._waits.until_stop(), self._watches.place(context):
                 request = parse_message(HealthCheckRequest, await only_message(context))
                 while True:
                     status = self._status(request.service)
-                    if status != told:
+                    if status != sent:
                         await write_wholly(context, HealthCheckResponse(status=status).SerializeToString())
-                        told = status
+                        sent = status
                     await asyncio.sleep(WATCH_INTERVAL_S)
         except Stopping:
-            if told == HealthCheckResponse.SERVING:
+            if sent == HealthCheckResponse.SERVING:
                 await write_wholly(context, HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString())
             raise
 

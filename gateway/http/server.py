@@ -229,10 +229,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._current_cycle = cycle
         refusal: TidelogError | None = self.slot.refusal if self.slot is not None else None
-        is_stranger = self.certificate_required and STATE_KEY not in self.app_state
-        if cycle.scope["path"] in PROBES and (refusal is not None or is_stranger):
+        has_no_certificate = self.certificate_required and STATE_KEY not in self.app_state
+        if cycle.scope["path"] in PROBES and (refusal is not None or has_no_certificate):
             app, refusal = partial(_status_alone, app, last=refusal is not None), None
-        elif refusal is None and is_stranger and cycle.scope["path"] not in self.open_paths:
+        elif refusal is None and has_no_certificate and cycle.scope["path"] not in self.open_paths:
             refusal = Unauthenticated("this broker requires a client certificate", hint=_SHOW_CERTIFICATE)
         if refusal is not None:
             super()._start_asgi_task(cycle, partial(_refuse_connection, refusal, self.guard))

@@ -4,7 +4,7 @@
                                             └▶ handlers.py ─▶ fetch · list_offsets · metadata · groups · producer_ids …
     answers ◀─ connection.py, in the order of the requests
 
-Entry: `KafkaServer` (server.py), which opens the listeners that listener.py reads from the settings. protocol/ is the codec.
+Entry: `KafkaServer` (server.py), which opens the listeners that listener_config.py reads from the settings. protocol/ is the codec.
 
 Invariants:
 - Answers of a connection leave in the order of its requests, and its batches are appended in the order of their arrival.

@@ -19,7 +19,6 @@ from gateway.kafka.protocol.client_messages import ApiVersion, ApiVersionsReques
 from segments.object_store.interface import Buffer
 
 API_VERSIONS: Final = 18
-VERSION_MAX: Final = 4
 # From here on a client names its software.
 SOFTWARE_SINCE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,62}[a-zA-Z0-9])?", re.ASCII)

@@ -39,7 +39,7 @@ from segments.byte_budget import Admission
 from segments.object_store.interface import Buffer
 
 if TYPE_CHECKING:
-    from gateway.kafka.listener import ListenerConfig
+    from gateway.kafka.listener_config import ListenerConfig
 
 # Requests of one connection that are not answered yet.
 REQUESTS_MAX: Final = 64
@@ -124,18 +124,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_held",
         "_holds",
         "_is_flushing",
-        "_lane",
         "_loop",
-        "_place",
         "_poll",
         "_reader",
         "_receive_ends_s",
         "_requests",
         "_room",
+        "_slot",
         "_stall_timer",
         "_tasks",
         "_throttle",
         "_unreceived",
+        "_waiting_work",
         "_worker",
         "authenticated",
         "client_host",
@@ -148,16 +148,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, requests: Requests, listener: ListenerConfig, place: ConnectionSlot | None = None) -> None:
-        """`place` is that of a connection whose TLS handshake was counted already."""
+    def __init__(self, requests: Requests, listener: ListenerConfig, slot: ConnectionSlot | None = None) -> None:
+        """`slot` is that of a connection whose TLS handshake was counted already."""
         self._requests = requests
         self._loop = asyncio.get_running_loop()
-        self._place = place
+        self._slot = slot
         self._holds = Hold(0)
         self._held: deque[HeldFrame] = deque()
         self._admission: Admission | None = None
         self._answers: deque[Answer] = deque()
-        self._lane: deque[tuple[Answer, Callable[[], Awaitable[None]]]] = deque()
+        self._waiting_work: deque[tuple[Answer, Callable[[], Awaitable[None]]]] = deque()
         # The place of the request that the worker handles now.
         self._handled: Answer | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -193,9 +193,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX, low=0)
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
-        if self._place is None:
-            self._place = self._requests.connections.take(self.client_host)
-        if self._place is None or self._place.refusal is not None:
+        if self._slot is None:
+            self._slot = self._requests.connections.take(self.client_host)
+        if self._slot is None or self._slot.refusal is not None:
             self._abort()
             return
         tls = transport.get_extra_info("ssl_object")
@@ -205,14 +205,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
-        if self._place is not None:
-            self._place.give_back()
+        if self._slot is not None:
+            self._slot.give_back()
         for timer in (self._stall_timer, self._throttle):
             if timer is not None:
                 timer.cancel()
         for task in (*self._tasks, *((self._worker,) if self._worker is not None else ())):
             task.cancel()
-        self._lane.clear()
+        self._waiting_work.clear()
         for held in self._held:
             if held.admission is not None:
                 held.admission.release()
@@ -259,7 +259,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """True if no request is in progress."""
-        return not self._answers and not self._lane and not self._held
+        return not self._answers and not self._waiting_work and not self._held
 
     @property
     def awaits_bytes(self) -> bool:
@@ -323,7 +323,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def enqueue(self, answer: Answer, work: Callable[[], Awaitable[None]]) -> None:
         """Runs the work, which decides the answer, after that of the requests before it."""
-        self._lane.append((answer, work))
+        self._waiting_work.append((answer, work))
         if self._worker is None:
             self._worker = self._loop.create_task(self._work())
 
@@ -421,11 +421,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     async def _work(self) -> None:
         try:
-            while self._lane:
+            while self._waiting_work:
                 while self._is_behind:
                     self._room = self._loop.create_future()
                     await self._room
-                self._handled, work = self._lane.popleft()
+                self._handled, work = self._waiting_work.popleft()
                 await self._guarded(work)
         finally:
             self._handled = self._worker = self._room = None

@@ -25,7 +25,7 @@ from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, fetch_code
 from gateway.kafka.fetch_sessions import SESSION_ID_MAX, AskedPartition, FetchPlan, FetchSessions, Owner
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.hot_messages import (
     FetchPartition,
     FetchRequest,
@@ -46,9 +46,6 @@ from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 
-FETCH: Final = 1
-VERSION_MIN: Final = 4
-VERSION_MAX: Final = 17
 # From this version on topics are named by their ids.
 BY_ID: Final = 13
 # From this version on a client can be sent to a broker of its rack (KIP-392).
@@ -99,9 +96,9 @@ class KafkaFetch:
     async def _fetched(self, call: KafkaCall, request: FetchRequest, plan: FetchPlan, *, began_s: float) -> FetchResponse:
         log = self._broker.cluster_log
         asked = [self._asked(call, each, request, log) for each in plan.partitions]
-        place = self.room.place()
-        call.release = lambda: place.keep(0)
-        answers = await self._found(call, request, asked, place, log)
+        reservation = self.room.reserve()
+        call.release = lambda: reservation.keep(0)
+        answers = await self._found(call, request, asked, reservation, log)
         diverging = await self._diverging(asked, answers, log)
         nodes: dict[int, FetchResponseNodeEndpoint] = {}
         data = [
@@ -120,30 +117,30 @@ class KafkaFetch:
             if call.version >= BY_ID:
                 name = self._broker.topic_cache.by_id(TopicId(topic_id.hex())).name
             at = partition_of(topic_named(self._broker, name), partition.partition)
-            places_bytes_min = log.places_bytes_min(request.rack_id) if request.rack_id else None
-            if places_bytes_min is None and not self._leaders.is_served_here(at, call.connection.listener):
+            locations_bytes_min = log.locations_bytes_min(request.rack_id) if request.rack_id else None
+            if locations_bytes_min is None and not self._leaders.is_served_here(at, call.connection.listener):
                 raise NotLeader(f"another broker leads partition {partition.partition} of topic {name}")
         except TidelogError as error:
             return _Asked(partition, error.with_traceback(None), at)
         epoch = partition.current_leader_epoch if partition.current_leader_epoch >= 0 else None
         bytes_max = max(1, min(partition.partition_max_bytes, self._broker.settings.fetch_bytes_max))
         preferred = log.preferred_broker(at, request.rack_id) if request.rack_id and call.version >= RACK_SINCE else None
-        return _Asked(partition, FetchTarget(at, partition.fetch_offset, bytes_max, epoch, places_bytes_min), at, preferred)
+        return _Asked(partition, FetchTarget(at, partition.fetch_offset, bytes_max, epoch, locations_bytes_min), at, preferred)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _found(
-        self, call: KafkaCall, request: FetchRequest, asked: Sequence[_Asked], place: Reservation, log: LogService
+        self, call: KafkaCall, request: FetchRequest, asked: Sequence[_Asked], reservation: Reservation, log: LogService
     ) -> list[Found]:
-        """Returns an answer for each partition, as far as there is memory; `place` then holds the memory of the batches."""
+        """Returns an answer for each partition, as far as there is memory; `reservation` then holds the memory of the batches."""
         sent_on = [each.target for each in asked if each.preferred is not None and isinstance(each.target, FetchTarget)]
         reads = [each.target for each in asked if each.preferred is None and isinstance(each.target, FetchTarget)]
-        is_local = call.connection.listener.route is Route.DIRECT and all(each.places_bytes_min is None for each in reads)
+        is_local = call.connection.listener.route is Route.DIRECT and all(each.locations_bytes_min is None for each in reads)
         source = self._broker.local_log if is_local else log
         has_news = len(reads) < len(asked)  # an error, or another broker to read from: the client learns it at once
         bounds = iter(await self._bounds(sent_on, log))
         try:
-            found = iter(await self._read(call, request, reads, place, source, has_news=has_news) if reads else ())
+            found = iter(await self._read(call, request, reads, reservation, source, has_news=has_news) if reads else ())
         except TidelogError as error:
             found = iter([error.with_traceback(None)] * len(reads))
         return [
@@ -156,7 +153,7 @@ class KafkaFetch:
         call: KafkaCall,
         request: FetchRequest,
         targets: Sequence[FetchTarget],
-        place: Reservation,
+        reservation: Reservation,
         log: LogService,
         *,
         has_news: bool,
@@ -167,12 +164,12 @@ class KafkaFetch:
         wait_ms = max(0, min(request.max_wait_ms, settings.fetch_wait_ms_max))
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + wait_ms / 1000
-        if place.ask_now(bytes_max, bytes_least=settings.message_bytes_max):
-            found = await log.fetch(targets, bytes_max=place.bytes_held, bytes_min=0)
+        if reservation.ask_now(bytes_max, bytes_least=settings.message_bytes_max):
+            found = await log.fetch(targets, bytes_max=reservation.bytes_held, bytes_min=0)
             if has_news or not wait_ms or call.connection.others_wait or _is_enough(targets, found, bytes_min):
-                place.keep(_bytes_in(found))
+                reservation.keep(_bytes_in(found))
                 return found
-            place.keep(0)
+            reservation.keep(0)
             del found  # a client that waits holds no memory
         if wait_ms and not has_news:
             try:
@@ -183,12 +180,12 @@ class KafkaFetch:
             except (TimeoutError, Stopping):
                 pass  # another request arrived behind this one, or the broker stops: answer now
         try:
-            await place.ask(bytes_max, bytes_least=settings.message_bytes_max, timeout_s=ends_s - loop.time())
+            await reservation.ask(bytes_max, bytes_least=settings.message_bytes_max, timeout_s=ends_s - loop.time())
         except Throttled:
             found = await log.fetch(targets, bytes_max=1, bytes_min=0)
             return [_without_records(target, each) for target, each in zip(targets, found, strict=True)]
-        found = await log.fetch(targets, bytes_max=place.bytes_held, bytes_min=0)
-        place.keep(_bytes_in(found))
+        found = await log.fetch(targets, bytes_max=reservation.bytes_held, bytes_min=0)
+        reservation.keep(_bytes_in(found))
         return found
 
     async def _bounds(self, targets: Sequence[FetchTarget], log: LogService) -> list[Found]:

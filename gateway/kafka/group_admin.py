@@ -19,7 +19,7 @@ from gateway.kafka.access.authorized_operations import authorized_group_operatio
 from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, cut_text, group_code, group_topic_code
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.admin_messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -62,16 +62,16 @@ class KafkaGroupAdmin:
         """Describes each group: its state, and its members with what they have subscribed to and are assigned."""
         return DescribeGroupsResponse(
             groups=[
-                await self._described(call, name, tells_rights=request.include_authorized_operations)
+                await self._described(call, name, with_operations=request.include_authorized_operations)
                 for name in dict.fromkeys(request.groups)
             ]
         )
 
-    async def _described(self, call: KafkaCall, name: str, *, tells_rights: bool) -> DescribeGroupsResponseDescribedGroup:
+    async def _described(self, call: KafkaCall, name: str, *, with_operations: bool) -> DescribeGroupsResponseDescribedGroup:
         answer = DescribeGroupsResponseDescribedGroup(group_id=name)
         try:
             self._check_coordinated(call, name)
-            if tells_rights:
+            if with_operations:
                 answer.authorized_operations = authorized_group_operations(call.authorized, name)
             asked = groups_pb2.DescribeGroupRequest(group=name, without_lags=True)
             found = await self._broker.group_operations.describe(asked)

@@ -23,7 +23,7 @@ from gateway.groups.router import wait_timeout_s
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, KafkaRejected, TransactionsUnsupported, cut_text, group_code, group_topic_code
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.admin_messages import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -330,7 +330,7 @@ class KafkaGroups:
                 OffsetFetchResponseTopics(
                     name=topic.name,
                     topic_id=topic.topic_id,
-                    partitions=[_told(number, next(places), stored, by_id=by_id) for number in topic.partition_indexes],
+                    partitions=[_offset_response(number, next(places), stored, by_id=by_id) for number in topic.partition_indexes],
                 )
                 for topic in asked.topics
             ],
@@ -357,7 +357,7 @@ class KafkaGroups:
         """Returns all committed offsets of topics that the caller may see."""
         by_topic: dict[TopicId, list[OffsetFetchResponsePartitions]] = {}
         for at in sorted({**stored.committed, **stored.damaged}):
-            by_topic.setdefault(at.topic_id, []).append(_told(at.partition, at, stored, by_id=False))
+            by_topic.setdefault(at.topic_id, []).append(_offset_response(at.partition, at, stored, by_id=False))
         names = {topic_id: self._broker.topic_cache.by_id(topic_id).name for topic_id in by_topic}
         return [
             OffsetFetchResponseTopics(name=names[topic_id], topic_id=bytes.fromhex(topic_id), partitions=partitions)
@@ -396,7 +396,9 @@ class KafkaGroups:
         return [refused[index] if index in refused else next(found) for index in range(len(named))]
 
 
-def _told(number: int, at: TopicPartition | TidelogError, stored: StoredOffsets, *, by_id: bool) -> OffsetFetchResponsePartitions:
+def _offset_response(
+    number: int, at: TopicPartition | TidelogError, stored: StoredOffsets, *, by_id: bool
+) -> OffsetFetchResponsePartitions:
     """Returns the committed offset of one partition; -1 if there is none, or if the topic does not exist."""
     answer = OffsetFetchResponsePartitions(partition_index=number, committed_offset=_NO_OFFSET, metadata="")
     if isinstance(at, TidelogError):

@@ -26,7 +26,7 @@ from gateway.kafka.group_admin import KafkaGroupAdmin
 from gateway.kafka.groups import KafkaGroups
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.list_offsets import KafkaOffsets
-from gateway.kafka.listener import ListenerConfig
+from gateway.kafka.listener_config import ListenerConfig
 from gateway.kafka.metadata import KafkaMetadata
 from gateway.kafka.producer_ids import KafkaProducerIds
 from gateway.kafka.protocol.apis import APIS

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gateway.api import BrokerApi
-from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.listener_config import ListenerConfig, Route
 from metadata.cluster.broker_registry import NO_NODE_ID, BrokerRegistration
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition

@@ -38,8 +38,6 @@ from metadata.model import TopicPartition
 from segments.partition.partition_log import check_epoch
 from segments.read.record_lookup import TimestampedOffset
 
-LIST_OFFSETS: Final = 2
-OFFSET_FOR_LEADER_EPOCH: Final = 23
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3

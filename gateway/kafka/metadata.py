@@ -45,9 +45,6 @@ from metadata.errors import AlreadyExists, TidelogError, UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 
-METADATA: Final = 3
-DESCRIBE_CLUSTER: Final = 60
-DESCRIBE_TOPIC_PARTITIONS: Final = 75
 # From this version on a request without topics asks for none; before, for all.
 NONE_SINCE: Final = 1
 # Partitions of one answer to DescribeTopicPartitions.
@@ -79,7 +76,9 @@ class KafkaMetadata:
         turns = LoopYielder()
         topics = []
         for (name, topic_id), topic in zip(asked, found, strict=True):
-            topics.append(self._topic(call, topic, name, topic_id, nodes, tells_rights=request.include_topic_authorized_operations))
+            topics.append(
+                self._topic(call, topic, name, topic_id, nodes, with_operations=request.include_topic_authorized_operations)
+            )
             await turns.give()
         own = self._leaders.node(self._broker.broker_id, listener)
         answer = MetadataResponse(
@@ -132,11 +131,11 @@ class KafkaMetadata:
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=first)
                 break
             [found] = await topics_named(self._broker, [NamedTopic(name)])
-            told = self._topic(call, found, name, ZERO_UUID, nodes, tells_rights=True)
-            page = told.partitions[first : first + left]
+            described = self._topic(call, found, name, ZERO_UUID, nodes, with_operations=True)
+            page = described.partitions[first : first + left]
             left -= max(1, len(page))
-            topics.append(_described(told, page))
-            if first + len(page) < len(told.partitions):
+            topics.append(_described(described, page))
+            if first + len(page) < len(described.partitions):
                 next_partition = first + len(page)
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=next_partition)
                 break
@@ -195,7 +194,7 @@ class KafkaMetadata:
         topic_id: bytes,
         nodes: dict[int, KafkaNode],
         *,
-        tells_rights: bool,
+        with_operations: bool,
     ) -> MetadataResponseTopic:
         if isinstance(topic, TidelogError):
             is_by_id = topic_id != ZERO_UUID
@@ -206,7 +205,7 @@ class KafkaMetadata:
             topic_id=bytes.fromhex(topic.id),
             partitions=[self._partition(call, topic, number, nodes) for number in range(topic.partition_count)],
         )
-        if tells_rights:
+        if with_operations:
             answer.topic_authorized_operations = authorized_topic_operations(call.authorized, topic.name)
         return answer
 

@@ -33,7 +33,7 @@ from gateway.kafka.errors import (
 )
 from gateway.kafka.frame_reader import Frame
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.apis import RequestHeader
 from gateway.kafka.protocol.hot_messages import (
     BatchIndexAndErrorMessage,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gateway.api import BrokerApi
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, group_code
 from gateway.kafka.protocol.client_messages import InitProducerIdRequest, InitProducerIdResponse
 from metadata.errors import TidelogError
-
-INIT_PRODUCER_ID: Final = 22
 
 
 class KafkaProducerIds:

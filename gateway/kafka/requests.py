@@ -38,7 +38,7 @@ from segments.byte_budget import Admission, ByteBudget
 from segments.object_store.interface import Buffer
 
 # A client that has not authenticated sends short requests only.
-STRANGER_BYTES_MAX: Final = 32 << 10
+UNAUTHENTICATED_BYTES_MAX: Final = 32 << 10
 # Long requests other than Produce that are received at the same time.
 RECEIVE_BYTES_MAX: Final = 32 << 20
 # Longer than any client waits; the wait ends when the client closes its connection.
@@ -91,7 +91,7 @@ class KafkaRequests:
 
     def frame_bytes_max(self, connection: KafkaConnection) -> int:
         if self._guard is not None and connection.authenticated is None:
-            return STRANGER_BYTES_MAX
+            return UNAUTHENTICATED_BYTES_MAX
         return self._broker.settings.request_bytes_max
 
     def admit_now(self, announced: Announced) -> Admission | None:

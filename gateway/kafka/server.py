@@ -19,7 +19,7 @@ from gateway.kafka.access.authentication import KafkaAuthentication
 from gateway.kafka.connection import KafkaConnection
 from gateway.kafka.handlers import kafka_handlers
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import ListenerConfig
+from gateway.kafka.listener_config import ListenerConfig
 from gateway.kafka.requests import KafkaRequests
 from gateway.net.addresses import host_and_port
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
@@ -110,8 +110,8 @@ class KafkaServer:
         return f"SASL_{transport}" if self._is_guarded else transport
 
     def _connector(self, listener: ListenerConfig) -> Callable[..., KafkaConnection]:
-        def connect(place: ConnectionSlot | None = None) -> KafkaConnection:
-            return KafkaConnection(self.requests, listener, place)
+        def connect(slot: ConnectionSlot | None = None) -> KafkaConnection:
+            return KafkaConnection(self.requests, listener, slot)
 
         return connect
 

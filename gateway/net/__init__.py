@@ -5,5 +5,9 @@
 - host_check.py refuses requests that a foreign page sends through a browser.
 - tls/ holds certificates.
 
+Entries: `ReservedPort` in ports.py, `ConnectionLimiter` in connection_limiter.py.
+
+Invariant: a connection has a slot before its TLS handshake, and gives it back once.
+
 Must not import anything of the gateway but error_codes.py.
 """

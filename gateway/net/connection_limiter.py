@@ -1,10 +1,11 @@
 """Bounds the open connections of a listener, and decides how one above the bound ends. Pure.
 
-  below both bounds                          it is accepted
-  above one of them                          it receives the refusal and is closed: at most TOLD_MAX at a time
-  above it, with TOLD_MAX being refused      it is closed without an answer
+  below both bounds                        the connection is accepted
+  above one of them                        it receives the refusal and is closed: at most REFUSALS_OPEN_MAX at a time
+  above it, with all refusals in use       it is closed without an answer
 
-Invariant: no more than connections_max + TOLD_MAX are open, including those in a TLS handshake; every slot is given back once.
+Invariants: at most connections_max + REFUSALS_OPEN_MAX connections are open, those in a TLS handshake included; each slot is given
+back once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from metadata.errors import Throttled
 
-TOLD_MAX: Final = 64
+REFUSALS_OPEN_MAX: Final = 64
 
 
 class ConnectionSlot:
@@ -43,7 +44,7 @@ class ConnectionLimiter:
         self._per_address_max = per_address_max
         self._by_host: Counter[str] = Counter()
         self.count = 0
-        self.told = 0
+        self.refusals_open = 0
         # Connections refused since the start.
         self.refused_count = 0
 
@@ -55,19 +56,19 @@ class ConnectionLimiter:
             self._by_host[host] += 1
         else:
             self.refused_count += 1
-            if self.told >= TOLD_MAX:
+            if self.refusals_open >= REFUSALS_OPEN_MAX:
                 return None
-            self.told += 1
+            self.refusals_open += 1
         return ConnectionSlot(self, host, refusal)
 
-    def ended(self, place: ConnectionSlot) -> None:
-        if place.refusal is not None:
-            self.told -= 1
+    def ended(self, slot: ConnectionSlot) -> None:
+        if slot.refusal is not None:
+            self.refusals_open -= 1
             return
         self.count -= 1
-        self._by_host[place.host] -= 1
-        if not self._by_host[place.host]:
-            del self._by_host[place.host]
+        self._by_host[slot.host] -= 1
+        if not self._by_host[slot.host]:
+            del self._by_host[slot.host]
 
     def _refusal(self, host: str) -> Throttled | None:
         if self.count >= self._connections_max:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from gateway.access.bootstrap import open_access, prepare_access
 from gateway.broker import VERSION, Broker, wall_clock_ms
 from gateway.cluster.identity import identify_cluster
-from gateway.kafka.listener import ListenerConfig, check_advertised, parse_listeners
+from gateway.kafka.listener_config import ListenerConfig, check_advertised, parse_listeners
 from gateway.net.ports import reserve_ports
 from gateway.net.tls.settings import is_loopback
 from gateway.process.runtime_tuning import configure_malloc, freeze_startup_objects, raise_file_limit, raise_gc_thresholds

@@ -56,7 +56,7 @@ class CompactorHttp:
         app.router.add_get("/livez", self._live)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/startupz", self._started)
-        app.router.add_get("/metrics", self._told)
+        app.router.add_get("/metrics", self._show_metrics)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
         await self._runner.setup()
         try:
@@ -86,9 +86,9 @@ class CompactorHttp:
         has_started = self._waits_for or self._state.looked_at_ms
         return _answer(None if has_started else "starting", "it reads the bucket for the first time")
 
-    async def _told(self, request: web.Request) -> web.Response:
-        told = await self._metrics.exposition(request.headers.get("accept", ""))
-        return web.Response(body=told.body, headers={"content-type": told.media_type, "cache-control": "no-store"})
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        exposition = await self._metrics.exposition(request.headers.get("accept", ""))
+        return web.Response(body=exposition.body, headers={"content-type": exposition.media_type, "cache-control": "no-store"})
 
 
 def _checking(hosts: HostCheck) -> Middleware:
@@ -97,8 +97,8 @@ def _checking(hosts: HostCheck) -> Middleware:
         try:
             hosts.check(request.method, ((name.lower(), value) for name, value in request.raw_headers))
         except Denied as error:
-            told = {"status": "refused", "reason": error.message}
-            return web.json_response(told, status=403, headers={"cache-control": "no-store"})
+            body = {"status": "refused", "reason": error.message}
+            return web.json_response(body, status=403, headers={"cache-control": "no-store"})
         return await handler(request)
 
     return checked
@@ -106,5 +106,5 @@ def _checking(hosts: HostCheck) -> Middleware:
 
 def _answer(unwell: str | None, reason: str = "") -> web.Response:
     """Makes an answer in the form of a broker's probes (gateway/readiness.py)."""
-    told = {"status": "ok"} if unwell is None else {"status": unwell, "reason": reason}
-    return web.json_response(told, status=200 if unwell is None else 503, headers={"cache-control": "no-store"})
+    body = {"status": "ok"} if unwell is None else {"status": unwell, "reason": reason}
+    return web.json_response(body, status=200 if unwell is None else 503, headers={"cache-control": "no-store"})

@@ -54,12 +54,12 @@ class RunningCompactor(NamedTuple):
 
     service: CompactionService
     # Serves probes and Prometheus; it is open only if an address was given.
-    door: CompactorHttp
+    endpoint: CompactorHttp
 
 
 @asynccontextmanager
 async def run_compactor(
-    settings: BrokerSettings, *, told: Callable[[str], None], http: str = "", waits: bool = False
+    settings: BrokerSettings, *, report: Callable[[str], None], http: str = "", waits: bool = False
 ) -> AsyncIterator[RunningCompactor]:
     """Prepares a compactor, and closes everything when left. Raises Rejected, Denied, Unavailable, Corrupt.
 
@@ -72,11 +72,11 @@ async def run_compactor(
         build = build_info(VERSION)
         metrics.register(lambda: (build,))
         metrics.register_process()
-        door = CompactorHttp(metrics, wall_clock_ms, allowed_hosts=settings.access.hosts)
+        endpoint = CompactorHttp(metrics, wall_clock_ms, allowed_hosts=settings.access.hosts)
         if http:
-            address = await door.start(http)
-            parts.push_async_callback(door.stop)
-            told(f"http {address}")
+            address = await endpoint.start(http)
+            parts.push_async_callback(endpoint.stop)
+            report(f"http {address}")
         layout = KeyLayout(settings.cluster)
         metadata_path = settings.data_dir
         if not settings.metadata.etcd:
@@ -99,8 +99,8 @@ async def run_compactor(
             why = f"no broker has run yet: neither {bucket.url} nor the metadata under {layout.root} know of a cluster"
             if not waits or not settings.metadata.etcd:
                 raise Unavailable(why, hint="Start a broker on them first, and then the compactor.")
-            door.waits(why)
-            told(f"{why}; waiting for the first one")
+            endpoint.waits(why)
+            report(f"{why}; waiting for the first one")
             cluster = await _first_cluster(bucket, metadata, layout)
         await check_conditional_put(bucket, proof_key(secrets.token_hex(16)))
         topics, notices = TopicCache(metadata, layout), ManifestNoticeCache(metadata, layout)
@@ -116,10 +116,10 @@ async def run_compactor(
             version=VERSION,
             now_ms=wall_clock_ms,
             clock=clock,
-            told=told,
+            report=report,
         )
         metrics.register(service.measure)
-        door.works(service.compactor.metrics)
+        endpoint.works(service.compactor.metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(topics.run(), name="topics")
@@ -128,7 +128,7 @@ async def run_compactor(
                 try:
                     if not await topics.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S):
                         raise Unavailable(f"the topics could not be read within {TOPICS_TIMEOUT_S:g} s")
-                    yield RunningCompactor(service, door)
+                    yield RunningCompactor(service, endpoint)
                 finally:
                     following.cancel()
                     hearing.cancel()

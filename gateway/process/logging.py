@@ -91,14 +91,14 @@ def _of_the_call() -> Mapping[str, Any]:
     call = current_call()
     if call is None:
         return {}
-    told: dict[str, Any] = {"request_id": call.request_id}
+    fields: dict[str, Any] = {"request_id": call.request_id}
     if principal := present_principal():
-        told["principal"] = principal
+        fields["principal"] = principal
     if call.topic:
-        told["topic"] = call.topic
+        fields["topic"] = call.topic
     if call.trace_id:
-        told["trace_id"] = call.trace_id
-    return told
+        fields["trace_id"] = call.trace_id
+    return fields
 
 
 def configure_logging(

@@ -3,5 +3,7 @@
 `make proto` writes the generated code, which is committed. status.py translates between errors and google.rpc.Status;
 group_messages.py has the calls of group members.
 
-Nothing here performs I/O. The SDK imports this package and no other package of the gateway.
+Entries: `to_status` and `from_status` in status.py.
+
+Invariant: nothing here performs I/O. The SDK imports this package and no other package of the gateway.
 """

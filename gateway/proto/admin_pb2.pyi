@@ -209,7 +209,7 @@ class ExplainOffsetRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class ExplainOffsetResponse(_message.Message):
-    __slots__ = ("tier", "object_key", "range_start", "range_end", "base_offset", "last_offset", "leader_epoch", "batch_crc32c", "in_hot_pool", "session", "segment_seq", "row_group", "file_checksum")
+    __slots__ = ("tier", "object_key", "range_start", "range_end", "base_offset", "last_offset", "leader_epoch", "batch_crc32c", "in_tail_cache", "session", "segment_seq", "row_group", "file_checksum")
     TIER_FIELD_NUMBER: _ClassVar[int]
     OBJECT_KEY_FIELD_NUMBER: _ClassVar[int]
     RANGE_START_FIELD_NUMBER: _ClassVar[int]
@@ -218,7 +218,7 @@ class ExplainOffsetResponse(_message.Message):
     LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_CRC32C_FIELD_NUMBER: _ClassVar[int]
-    IN_HOT_POOL_FIELD_NUMBER: _ClassVar[int]
+    IN_TAIL_CACHE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SEQ_FIELD_NUMBER: _ClassVar[int]
     ROW_GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -231,12 +231,12 @@ class ExplainOffsetResponse(_message.Message):
     last_offset: int
     leader_epoch: int
     batch_crc32c: int
-    in_hot_pool: bool
+    in_tail_cache: bool
     session: int
     segment_seq: int
     row_group: int
     file_checksum: str
-    def __init__(self, tier: _Optional[str] = ..., object_key: _Optional[str] = ..., range_start: _Optional[int] = ..., range_end: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batch_crc32c: _Optional[int] = ..., in_hot_pool: _Optional[bool] = ..., session: _Optional[int] = ..., segment_seq: _Optional[int] = ..., row_group: _Optional[int] = ..., file_checksum: _Optional[str] = ...) -> None: ...
+    def __init__(self, tier: _Optional[str] = ..., object_key: _Optional[str] = ..., range_start: _Optional[int] = ..., range_end: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batch_crc32c: _Optional[int] = ..., in_tail_cache: _Optional[bool] = ..., session: _Optional[int] = ..., segment_seq: _Optional[int] = ..., row_group: _Optional[int] = ..., file_checksum: _Optional[str] = ...) -> None: ...
 
 class Scope(_message.Message):
     __slots__ = ("operation", "resource", "name", "pattern")

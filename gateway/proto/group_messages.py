@@ -38,9 +38,9 @@ def asked_to_join(request: groups_pb2.JoinGroupRequest) -> JoinRequest:
     )
 
 
-def join_response(told: Joined) -> groups_pb2.JoinGroupResponse:
-    members = [groups_pb2.JoinedMember(**member._asdict()) for member in told.members]
-    return groups_pb2.JoinGroupResponse(**told._asdict() | {"members": members})
+def join_response(joined: Joined) -> groups_pb2.JoinGroupResponse:
+    members = [groups_pb2.JoinedMember(**member._asdict()) for member in joined.members]
+    return groups_pb2.JoinGroupResponse(**joined._asdict() | {"members": members})
 
 
 def joined(answer: groups_pb2.JoinGroupResponse) -> Joined:
@@ -55,8 +55,8 @@ def asked_to_sync(request: groups_pb2.SyncGroupRequest) -> SyncRequest:
     return value_of(request, SyncRequest, assignments=dict(request.assignments))
 
 
-def sync_response(told: Synced) -> groups_pb2.SyncGroupResponse:
-    return groups_pb2.SyncGroupResponse(**told._asdict())
+def sync_response(synced: Synced) -> groups_pb2.SyncGroupResponse:
+    return groups_pb2.SyncGroupResponse(**synced._asdict())
 
 
 def synced(answer: groups_pb2.SyncGroupResponse) -> Synced:
@@ -87,10 +87,10 @@ def committed_offset(topic: str, at: TopicPartition, committed: CommittedOffset)
     )
 
 
-def offset_to_commit(told: groups_pb2.CommittedOffset) -> CommittedOffset:
+def offset_to_commit(message: groups_pb2.CommittedOffset) -> CommittedOffset:
     """Returns the offset without its time, which the coordinator sets."""
-    leader_epoch = told.leader_epoch if told.HasField("leader_epoch") else -1
-    return CommittedOffset(offset=told.offset, leader_epoch=leader_epoch, metadata=told.metadata, committed_at_ms=0)
+    leader_epoch = message.leader_epoch if message.HasField("leader_epoch") else -1
+    return CommittedOffset(offset=message.offset, leader_epoch=leader_epoch, metadata=message.metadata, committed_at_ms=0)
 
 
 def topic_partitions(partitions: Collection[TopicPartitionName]) -> list[groups_pb2.TopicPartitions]:
@@ -102,32 +102,32 @@ def topic_partitions(partitions: Collection[TopicPartitionName]) -> list[groups_
 
 def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | TidelogError | None) -> groups_pb2.FetchedOffset:
     """Makes the answer for one partition. `committed` is None without a commit, and an error if it cannot be read."""
-    told = groups_pb2.FetchedOffset(topic=topic, topic_id=at.topic_id, partition=at.partition, leader_epoch=-1)
+    message = groups_pb2.FetchedOffset(topic=topic, topic_id=at.topic_id, partition=at.partition, leader_epoch=-1)
     if isinstance(committed, TidelogError):
-        told.error.CopyFrom(to_status(committed))
+        message.error.CopyFrom(to_status(committed))
     elif committed is not None:
-        told.offset = committed.offset
-        told.leader_epoch = committed.leader_epoch
-        told.metadata = committed.metadata
-        told.committed_at_ms = committed.committed_at_ms
-    return told
+        message.offset = committed.offset
+        message.leader_epoch = committed.leader_epoch
+        message.metadata = committed.metadata
+        message.committed_at_ms = committed.committed_at_ms
+    return message
 
 
-def offset_fetched(told: groups_pb2.FetchedOffset, *, address: str = "") -> CommittedOffset | TidelogError | None:
+def offset_fetched(message: groups_pb2.FetchedOffset, *, address: str = "") -> CommittedOffset | TidelogError | None:
     """Returns what `fetched_offset` was given. `address` is that of the broker that answered, as in `from_status`."""
-    if told.HasField("error"):
-        return from_status(told.error, address=address)
-    if not told.HasField("offset"):
+    if message.HasField("error"):
+        return from_status(message.error, address=address)
+    if not message.HasField("offset"):
         return None
     return CommittedOffset(
-        offset=told.offset, leader_epoch=told.leader_epoch, metadata=told.metadata, committed_at_ms=told.committed_at_ms
+        offset=message.offset, leader_epoch=message.leader_epoch, metadata=message.metadata, committed_at_ms=message.committed_at_ms
     )
 
 
-def fetched_offsets(told: Iterable[groups_pb2.FetchedOffset]) -> StoredOffsets:
+def fetched_offsets(messages: Iterable[groups_pb2.FetchedOffset]) -> StoredOffsets:
     """Returns the committed offsets, and the errors of unreadable ones."""
     committed, damaged = dict[TopicPartition, CommittedOffset](), dict[TopicPartition, TidelogError]()
-    for each in told:
+    for each in messages:
         at, found = TopicPartition(TopicId(each.topic_id), Partition(each.partition)), offset_fetched(each)
         if isinstance(found, TidelogError):
             damaged[at] = found
@@ -148,13 +148,13 @@ def status(error: TidelogError | None) -> Status:
     return Status() if error is None else to_status(error)
 
 
-def errors_of(told: Sequence[Status], asked: int, *, address: str = "") -> list[TidelogError | None]:
+def errors_of(answered: Sequence[Status], asked: int, *, address: str = "") -> list[TidelogError | None]:
     """Returns the errors. Raises Unavailable unless there is one Status for each request. `address` is as in `from_status`."""
-    if len(told) != asked:
+    if len(answered) != asked:
         details = {"address": address} if address else {}
         where = f"{address}: " if address else ""
-        raise Unavailable(f"{where}the group's coordinator answered {len(told)} of {asked}", **details)
-    return [from_status(status, address=address) if status.code else None for status in told]
+        raise Unavailable(f"{where}the group's coordinator answered {len(answered)} of {asked}", **details)
+    return [from_status(status, address=address) if status.code else None for status in answered]
 
 
 def seen_brokers(revisions: Mapping[str, Revision], revision: Revision, proven_s_ago: float) -> groups_pb2.SeenBrokersResponse:

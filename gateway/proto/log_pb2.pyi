@@ -167,22 +167,22 @@ class FetchRequest(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., format: _Optional[_Union[FetchFormat, str]] = ..., client_rack: _Optional[str] = ...) -> None: ...
 
 class FetchPartition(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "max_bytes", "topic_id", "current_leader_epoch", "places_bytes_min")
+    __slots__ = ("topic", "partition", "offset", "max_bytes", "topic_id", "current_leader_epoch", "locations_bytes_min")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    PLACES_BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
+    LOCATIONS_BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
     max_bytes: int
     topic_id: str
     current_leader_epoch: int
-    places_bytes_min: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., places_bytes_min: _Optional[int] = ...) -> None: ...
+    locations_bytes_min: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., locations_bytes_min: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("partitions",)
@@ -191,7 +191,7 @@ class FetchResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[FetchedPartition, _Mapping]]] = ...) -> None: ...
 
 class FetchedPartition(_message.Message):
-    __slots__ = ("topic", "partition", "error", "high_watermark", "log_start_offset", "next_offset", "record_batches", "records", "leader_epoch", "preferred_broker", "places")
+    __slots__ = ("topic", "partition", "error", "high_watermark", "log_start_offset", "next_offset", "record_batches", "records", "leader_epoch", "preferred_broker", "locations")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -202,7 +202,7 @@ class FetchedPartition(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PREFERRED_BROKER_FIELD_NUMBER: _ClassVar[int]
-    PLACES_FIELD_NUMBER: _ClassVar[int]
+    LOCATIONS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error: _status_pb2.Status
@@ -213,8 +213,8 @@ class FetchedPartition(_message.Message):
     records: _containers.RepeatedCompositeFieldContainer[Record]
     leader_epoch: int
     preferred_broker: PreferredBroker
-    places: RecordPlaces
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_batches: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., leader_epoch: _Optional[int] = ..., preferred_broker: _Optional[_Union[PreferredBroker, _Mapping]] = ..., places: _Optional[_Union[RecordPlaces, _Mapping]] = ...) -> None: ...
+    locations: RecordLocations
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_batches: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., leader_epoch: _Optional[int] = ..., preferred_broker: _Optional[_Union[PreferredBroker, _Mapping]] = ..., locations: _Optional[_Union[RecordLocations, _Mapping]] = ...) -> None: ...
 
 class PreferredBroker(_message.Message):
     __slots__ = ("broker_id", "grpc_address", "http_address")
@@ -226,7 +226,7 @@ class PreferredBroker(_message.Message):
     http_address: str
     def __init__(self, broker_id: _Optional[str] = ..., grpc_address: _Optional[str] = ..., http_address: _Optional[str] = ...) -> None: ...
 
-class RecordPlaces(_message.Message):
+class RecordLocations(_message.Message):
     __slots__ = ("manifest_version", "runs")
     MANIFEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]

@@ -59,7 +59,7 @@ class ResponseBudget:
     def bytes_used_peak(self) -> int:
         return self._budget.bytes_used_peak
 
-    def place(self) -> Reservation:
+    def reserve(self) -> Reservation:
         """Returns an empty reservation for one answer, a context manager that returns its bytes at its end."""
         return Reservation(self)
 

@@ -168,7 +168,7 @@ class ClusterFetch:
         """Fetches from one leader, or this broker (None). An error of the whole call stands in the place of each target."""
         try:
             if leader is None:
-                local = [target._replace(places_bytes_min=None) for target in targets]
+                local = [target._replace(locations_bytes_min=None) for target in targets]
                 return await self._local(local, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
             found = await self._leaders.ask_each(
                 leader,

@@ -233,8 +233,8 @@ class ClusterLog:
     ) -> list[FetchResult | TidelogError]:
         return await self._fetch.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
-    def places_bytes_min(self, client_rack: str) -> int | None:
-        return self.follower_fetch.places_bytes_min(client_rack)
+    def locations_bytes_min(self, client_rack: str) -> int | None:
+        return self.follower_fetch.locations_bytes_min(client_rack)
 
     def preferred_broker(self, partition: TopicPartition, client_rack: str) -> BrokerRegistration | None:
         return self.preferred.broker_for(partition, client_rack, self._view.leader(partition)) if client_rack else None

@@ -1,6 +1,6 @@
 """Fetches for clients of this broker's rack: the leader returns where the records lie, and this broker reads the bucket (KIP-392).
 
-    targets with places_bytes_min ─▶ the leader, in another rack ─▶ locations ─▶ read here, from the bucket ─▶ batches
+    targets with locations_bytes_min ─▶ the leader, in another rack ─▶ locations ─▶ read here, from the bucket ─▶ batches
                                                    └ records (small ones, or an older leader) ─▶ returned as they are
     locations that cannot be read here ────────▶ the leader, once more: its records
 
@@ -21,7 +21,7 @@ from metadata.errors import TidelogError, Unavailable
 from metadata.measurements import counter
 from metadata.model import TopicPartition
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.read.follower_reader import ToldTarget
+from segments.read.follower_reader import LocatedTarget
 from segments.read.log_reader import FetchResult
 from segments.read.record_locations import LeaderSnapshot
 
@@ -79,8 +79,8 @@ class FollowerFetch:
         self.counters = RackReadCounters()
         self._warns_s = 0.0
 
-    def places_bytes_min(self, client_rack: str) -> int | None:
-        """Returns FetchTarget.places_bytes_min for a client of this rack; None if leaders send it the records."""
+    def locations_bytes_min(self, client_rack: str) -> int | None:
+        """Returns FetchTarget.locations_bytes_min for a client of this rack; None if leaders send it the records."""
         return self._part_bytes_min if client_rack and client_rack == self._rack else None
 
     async def fetch(
@@ -102,7 +102,7 @@ class FollowerFetch:
 
     async def _read_bucket(self, located: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
         places = [
-            ToldTarget(
+            LocatedTarget(
                 topic, target, LeaderSnapshot(answer.located, answer.high_watermark, answer.log_start_offset, answer.leader_epoch)
             )
             for (topic, target), answer in located
@@ -129,7 +129,7 @@ class FollowerFetch:
             return
         self.counters.failures += len(missing)
         self._warn(leader, answers[missing[0]])
-        plain = [(asked[at][0], asked[at][1]._replace(places_bytes_min=None)) for at in missing]
+        plain = [(asked[at][0], asked[at][1]._replace(locations_bytes_min=None)) for at in missing]
         records = await self._fetch_at_peer(leader, plain, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0)
         for at, answer in zip(missing, records, strict=True):
             answers[at] = answer
@@ -156,7 +156,7 @@ class FollowerFetch:
             if at in read_here:
                 counters.bucket_reads += 1
                 counters.bucket_bytes += answer.size_bytes
-            elif target.places_bytes_min is not None:
+            elif target.locations_bytes_min is not None:
                 counters.leader_reads += 1
                 counters.leader_bytes += answer.size_bytes
 
@@ -166,8 +166,8 @@ def _requests(targets: Sequence[Named], *, is_near: bool) -> list[Named]:
     asked: list[Named] = []
     seen: set[TopicPartition] = set()
     for topic, target in targets:
-        if target.places_bytes_min is not None and (is_near or target.partition in seen):
-            target = target._replace(places_bytes_min=None)
+        if target.locations_bytes_min is not None and (is_near or target.partition in seen):
+            target = target._replace(locations_bytes_min=None)
         seen.add(target.partition)
         asked.append((topic, target))
     return asked

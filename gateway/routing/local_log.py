@@ -164,7 +164,7 @@ class LocalLog:
             for target, answer in zip(targets, answers, strict=True)
         ]
 
-    def places_bytes_min(self, client_rack: str) -> int | None:
+    def locations_bytes_min(self, client_rack: str) -> int | None:
         return None
 
     def preferred_broker(self, partition: TopicPartition, client_rack: str) -> BrokerRegistration | None:

@@ -134,8 +134,8 @@ class LogService(Protocol):
         """Reads from each target, as ReadPath.fetch."""
         ...
 
-    def places_bytes_min(self, client_rack: str) -> int | None:
-        """Returns FetchTarget.places_bytes_min for a client of this rack: None unless this broker reads the bucket for it."""
+    def locations_bytes_min(self, client_rack: str) -> int | None:
+        """Returns FetchTarget.locations_bytes_min for a client of this rack: None unless this broker reads the bucket for it."""
         ...
 
     def preferred_broker(self, partition: TopicPartition, client_rack: str) -> BrokerRegistration | None:

@@ -11,9 +11,9 @@ from typing import Final
 
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import from_status
+from gateway.routing.location_messages import decode_locations
 from gateway.routing.log_service import EpochQuestion, WrittenOnce
 from gateway.routing.peer_channels import PeerChannels
-from gateway.routing.places_wire import decode_places
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
@@ -60,7 +60,7 @@ class PeerReader:
                     offset=target.offset,
                     max_bytes=target.bytes_max,
                     current_leader_epoch=target.current_leader_epoch,
-                    places_bytes_min=target.places_bytes_min,
+                    locations_bytes_min=target.locations_bytes_min,
                 )
                 for topic, target in targets
             ],
@@ -169,7 +169,7 @@ class PeerReader:
             Offset(found.last_offset),
             LeaderEpoch(found.leader_epoch),
             found.batch_crc32c,
-            found.in_hot_pool,
+            found.in_tail_cache,
             SessionId(found.session) if found.HasField("session") else None,
             SegmentSeq(found.segment_seq) if found.HasField("segment_seq") else None,
             found.row_group if found.HasField("row_group") else None,
@@ -247,7 +247,7 @@ def _fetched(partition: log_pb2.FetchedPartition) -> FetchResult | TidelogError:
         Offset(partition.high_watermark),
         Offset(partition.log_start_offset),
         LeaderEpoch(partition.leader_epoch),
-        decode_places(partition.places) if partition.HasField("places") else None,
+        decode_locations(partition.locations) if partition.HasField("locations") else None,
         committed_at_s=None,
     )
 

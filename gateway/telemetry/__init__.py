@@ -6,5 +6,9 @@ the metrics and the traces; `OtlpTracer` (otlp.py) exports spans.
 Collectors: log_metrics.py, store_metrics.py, process_metrics.py and traffic.py here; gateway/groups/metrics.py,
 gateway/broker_metrics.py and compaction/metrics.py beside what they count.
 
-Must not import what it observes: collectors receive values or narrow interfaces. Counting is per batch, never per record.
+Invariants:
+- Counting is per batch, request or message, never per record.
+- Prometheus objects are made at the scrape, in a thread.
+
+Must not import what it observes: collectors receive values or narrow interfaces.
 """

@@ -94,8 +94,8 @@ class LogMetrics:
             buffer_limit_bytes=budget.bytes_max,
             buffer_waiting=budget.waiting,
             pool_bytes={
-                "hot": log.reads.hot_pool_bytes if log else 0,
-                "cold": log.reads.cold_pool_bytes if log else 0,
+                "hot": log.reads.tail_cache_bytes if log else 0,
+                "cold": log.reads.read_cache_bytes if log else 0,
                 "disk": disk.bytes_used if disk else 0,
             },
             disk_tier_failed=disk is not None and disk.is_off,

@@ -2,7 +2,9 @@
 
 - names.py: from names and ids in a request to partitions.
 - describe.py: what listeners answer about topics, from this broker's watches.
-- admin.py: changes of topics, which return when every partition has a leader.
+- `TopicAdmin` in admin.py: changes of topics, which return when every partition has a leader.
+
+Invariant: a name is checked against the caller's rights where it is resolved, in names.py.
 
 Must not import a listener, gateway/groups or gateway/records.
 """

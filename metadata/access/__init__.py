@@ -7,5 +7,5 @@ Invariants:
 - The store holds a digest of a key, never the key.
 - The cache knows how old its proof is, so that a broker can stop trusting it.
 
-Knows nothing of HTTP or gRPC.
+Must not import metadata/controller, metadata/groups or a listener: it knows neither HTTP nor gRPC.
 """

@@ -31,13 +31,13 @@ class AccessCache:
         # Grows with each change of ACLs: holders of cached decisions compare it.
         self.version = 0
         self._subscribers: list[Callable[[], None]] = []
-        self._keys = RecordWatch(store, layout.api_keys, decode_key, self._tell)
+        self._keys = RecordWatch(store, layout.api_keys, decode_key, self._notify)
         self._acls = RecordWatch(store, layout.acls, decode_acl, self._acls_changed)
         self._quotas = RecordWatch(store, layout.quotas, decode_quota, self._quotas_changed)
-        self._scram = RecordWatch(store, layout.scram_users, decode_scram_user, self._tell)
+        self._scram = RecordWatch(store, layout.scram_users, decode_scram_user, self._notify)
         self._records = (self._keys, self._acls, self._quotas, self._scram)
-        self._proof = ViewProof(store, self._records, age_s_max=age_s_max, changed=self._tell)
-        self.why_stale = self._proof.why_stale
+        self._proof = ViewProof(store, self._records, age_s_max=age_s_max, changed=self._notify)
+        self.stale_error = self._proof.stale_error
         self._bindings: dict[str, list[Acl]] = {}
         self._limits: dict[str, Quota] = {}
         self._rights: dict[str, Rights] = {}
@@ -120,13 +120,13 @@ class AccessCache:
         self._bindings = bindings
         self._rights = {}
         self.version += 1
-        self._tell()
+        self._notify()
 
     def _quotas_changed(self) -> None:
         self._limits = {quota.principal: quota for quota in self._quotas.by_name.values()}
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in self._subscribers:
             changed()
 

@@ -111,18 +111,18 @@ class AccessRegistry:
         _check_room(len(kept) - len(old), KEYS_MAX, "API keys", "Revoke unused keys; they are removed after 30 days.")
         if validate_only:
             return CreatedKey(key, Secret(""), Revision(0))
-        place = self._layout.api_key(key.key_id)
+        record_key = self._layout.api_key(key.key_id)
         forgotten = [Delete(self._layout.api_key(held.key_id)) for held in old]
-        result = await self._store.transact([Compare(place, 0)], [Put(place, encode_key(key)), *forgotten])
+        result = await self._store.transact([Compare(record_key, 0)], [Put(record_key, encode_key(key)), *forgotten])
         if not result.succeeded:  # another key drew the same eight random bytes
             raise Unavailable("the new key's id is taken", hint="Retry.")
         return CreatedKey(key, text, result.revision)
 
     async def revoke_key(self, key_id: str, *, validate_only: bool = False) -> tuple[ApiKey, Revision]:
         """Revokes a key and returns it; an earlier revocation stays as it was. Raises NotFound."""
-        place = self._layout.api_key(check_key_id(key_id))
+        record_key = self._layout.api_key(check_key_id(key_id))
         for _ in range(ATTEMPTS_MAX):
-            kept = await self._store.get(place)
+            kept = await self._store.get(record_key)
             if kept is None:
                 raise NotFound(f"there is no API key {key_id}", hint="tidelog key list shows them.", key_id=key_id)
             key = decode_key(kept)
@@ -131,7 +131,7 @@ class AccessRegistry:
             revoked = msgspec.structs.replace(key, revoked_at_ms=self._now_ms())
             if validate_only:
                 return revoked, Revision(0)
-            result = await self._store.transact([Compare(place, kept.mod_revision)], [Put(place, encode_key(revoked))])
+            result = await self._store.transact([Compare(record_key, kept.mod_revision)], [Put(record_key, encode_key(revoked))])
             if result.succeeded:
                 return revoked, result.revision
         raise _lost(f"API key {key_id} was not revoked")
@@ -146,15 +146,15 @@ class AccessRegistry:
     async def alter_scram_user(self, user: str, change: Callable[[ScramUser], ScramUser]) -> Revision:
         """Puts what `change` makes of the user's record; one without credentials is deleted. `change` gets an empty record of a
         user who is not there. Raises what `change` raises; Rejected where the cluster has SCRAM_USERS_MAX of them."""
-        place = self._layout.scram_user(user)
+        record_key = self._layout.scram_user(user)
         for _ in range(ATTEMPTS_MAX):
-            kept = await self._store.get(place)
+            kept = await self._store.get(record_key)
             held = decode_scram_user(kept) if kept is not None else ScramUser(user=user, credentials=())
             changed = change(held)
             if kept is None:
                 _check_room(len(await self._all(self._layout.scram_users)), SCRAM_USERS_MAX, "SCRAM users", "Delete some.")
-            put = Put(place, encode_scram_user(changed)) if changed.credentials else Delete(place)
-            result = await self._store.transact([Compare(place, kept.mod_revision if kept is not None else 0)], [put])
+            put = Put(record_key, encode_scram_user(changed)) if changed.credentials else Delete(record_key)
+            result = await self._store.transact([Compare(record_key, kept.mod_revision if kept is not None else 0)], [put])
             if result.succeeded:
                 return result.revision
         raise _lost(f"the credentials of {user} were not changed")
@@ -167,30 +167,30 @@ class AccessRegistry:
     async def add_acl(self, acl: Acl, *, validate_only: bool = False) -> tuple[Acl, Revision]:
         """Adds a binding, unless it exists. Raises InvalidArgument, and Rejected where the cluster has ACLS_MAX bindings."""
         acl = check_acl(acl)
-        place = self._layout.acl(acl.acl_id)
+        record_key = self._layout.acl(acl.acl_id)
         for _ in range(ATTEMPTS_MAX):
-            kept = await self._store.get(place)
+            kept = await self._store.get(record_key)
             if kept is not None:
                 return decode_acl(kept), kept.mod_revision
             _check_room(len(await self._all(self._layout.acls)), ACLS_MAX, "ACLs", "Use prefixes in place of single names.")
             if validate_only:
                 return acl, Revision(0)
-            result = await self._store.transact([Compare(place, 0)], [Put(place, encode_acl(acl))])
+            result = await self._store.transact([Compare(record_key, 0)], [Put(record_key, encode_acl(acl))])
             if result.succeeded:
                 return acl, result.revision
         raise _lost("the ACL was not added")
 
     async def remove_acl(self, acl_id: str, *, validate_only: bool = False) -> tuple[Acl, Revision]:
         """Removes a binding and returns it. Raises NotFound."""
-        place = self._layout.acl(acl_id)
+        record_key = self._layout.acl(acl_id)
         for _ in range(ATTEMPTS_MAX):
-            kept = await self._store.get(place) if acl_id.isalnum() else None
+            kept = await self._store.get(record_key) if acl_id.isalnum() else None
             if kept is None:
                 raise NotFound(f"there is no ACL {acl_id[:60]}", hint="tidelog acl list shows them with their ids.")
             acl = decode_acl(kept)
             if validate_only:
                 return acl, Revision(0)
-            result = await self._store.transact([Compare(place, kept.mod_revision)], [Delete(place)])
+            result = await self._store.transact([Compare(record_key, kept.mod_revision)], [Delete(record_key)])
             if result.succeeded:
                 return acl, result.revision
         raise _lost("the ACL was not removed")
@@ -203,15 +203,15 @@ class AccessRegistry:
     async def set_quota(self, quota: Quota, *, validate_only: bool = False) -> tuple[Quota, Revision]:
         """Sets or replaces the principal's quota. Raises InvalidArgument, and Rejected where the cluster has QUOTAS_MAX quotas."""
         check_quota(quota)
-        place = self._layout.quota(quota.principal)
+        record_key = self._layout.quota(quota.principal)
         for _ in range(ATTEMPTS_MAX):
-            kept = await self._store.get(place)
+            kept = await self._store.get(record_key)
             if kept is None:
                 await self._check_room_for_quota()
             if validate_only:
                 return quota, Revision(0)
-            compare = Compare(place, kept.mod_revision if kept else 0)
-            result = await self._store.transact([compare], [Put(place, encode_quota(quota))])
+            compare = Compare(record_key, kept.mod_revision if kept else 0)
+            result = await self._store.transact([compare], [Put(record_key, encode_quota(quota))])
             if result.succeeded:
                 return quota, result.revision
         raise _lost("the quota was not set")
@@ -221,9 +221,9 @@ class AccessRegistry:
     ) -> tuple[Quota, Revision]:
         """Puts what `change` makes of the principal's quota; one without limits is removed. `change` gets a quota without limits
         where there is none, and runs again where another client was faster. Raises as set_quota."""
-        place = self._layout.quota(principal)
+        record_key = self._layout.quota(principal)
         for _ in range(ATTEMPTS_MAX):
-            kept = await self._store.get(place)
+            kept = await self._store.get(record_key)
             changed = change(decode_quota(kept) if kept is not None else Quota(principal=principal))
             if not changed.has_limits and kept is None:
                 return changed, Revision(0)
@@ -233,8 +233,8 @@ class AccessRegistry:
                 await self._check_room_for_quota()
             if validate_only:
                 return changed, Revision(0)
-            put = Put(place, encode_quota(changed)) if changed.has_limits else Delete(place)
-            result = await self._store.transact([Compare(place, kept.mod_revision if kept else 0)], [put])
+            put = Put(record_key, encode_quota(changed)) if changed.has_limits else Delete(record_key)
+            result = await self._store.transact([Compare(record_key, kept.mod_revision if kept else 0)], [put])
             if result.succeeded:
                 return changed, result.revision
         raise _lost("the quota was not changed")
@@ -245,15 +245,15 @@ class AccessRegistry:
 
     async def remove_quota(self, principal: str, *, validate_only: bool = False) -> tuple[Quota, Revision]:
         """Removes a quota and returns it. Raises NotFound."""
-        place = self._layout.quota(principal)
+        record_key = self._layout.quota(principal)
         for _ in range(ATTEMPTS_MAX):
-            kept = await self._store.get(place)
+            kept = await self._store.get(record_key)
             if kept is None:
                 raise NotFound(f"principal {principal[:60]} has no quota", hint="tidelog quota list shows them.")
             quota = decode_quota(kept)
             if validate_only:
                 return quota, Revision(0)
-            result = await self._store.transact([Compare(place, kept.mod_revision)], [Delete(place)])
+            result = await self._store.transact([Compare(record_key, kept.mod_revision)], [Delete(record_key)])
             if result.succeeded:
                 return quota, result.revision
         raise _lost("the quota was not removed")

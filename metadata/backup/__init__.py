@@ -6,4 +6,6 @@ Invariants:
 - A snapshot holds all keys without a lease at one revision.
 - No broker starts and no controller is elected while the restore mark is present.
 - Revisions on the bucket never fall: a restore sets a base that is added to each later one.
+
+Must not import the packages beside it (groups, access, topics, cluster), or anything above metadata.
 """

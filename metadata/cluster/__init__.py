@@ -7,4 +7,6 @@ Invariants:
 - The leader epoch of a partition grows by one with each leader.
 - The node id of a broker id never changes.
 - A session that may hold records of a partition above its manifest is in the partition's list of sessions.
+
+Must not import metadata/controller, metadata/groups or anything above metadata.
 """

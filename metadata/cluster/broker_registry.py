@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaListener(msgspec.Struct, frozen=True, kw_only=True):
-    """An address at which Kafka clients reach a broker."""
+    """Names an address at which Kafka clients reach a broker."""
 
     # Equal listeners of all brokers have the same name, so that a client stays on the listener that it came to.
     name: str
@@ -53,7 +53,7 @@ class KafkaListener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """The registration of one broker in one session. Addresses are HOST:PORT, as clients and other brokers reach it."""
+    """Registers one broker in one session. Addresses are HOST:PORT, as clients and other brokers reach it."""
 
     format_version: int = FORMAT_VERSION
     broker_id: str
@@ -72,7 +72,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def candidate(self) -> Candidate:
-        """The broker as a candidate for leadership."""
+        """Returns the broker as a candidate for leadership."""
         return Candidate(self.session, self.rack, self.draining)
 
     def kafka_listener(self, name: str) -> KafkaListener | None:
@@ -81,7 +81,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """A registration as it is stored."""
+    """Holds a registration as it is stored."""
 
     registration: BrokerRegistration
     revision: Revision
@@ -159,12 +159,11 @@ async def write_draining(store: MetadataStore, layout: KeyLayout, broker_id: str
 
 
 class BrokerCache:
-    """All registered brokers in memory, fed by a watch. Its owner runs `run()` as a task."""
+    """Caches all registered brokers, fed by a watch. Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
         self._by_session: dict[SessionId, BrokerRegistration] = {}
         self._departed: dict[SessionId, BrokerRegistration] = {}
-        self._by_node_id: dict[int, BrokerRegistration] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._records = RecordWatch(store, layout.brokers, lambda kept: decode_registration(kept).registration, self._changed)
         self.run = self._records.watched.run
@@ -172,17 +171,17 @@ class BrokerCache:
 
     @property
     def brokers(self) -> Mapping[str, BrokerRegistration]:
-        """By broker id."""
+        """Returns the registrations by broker id."""
         return self._records.by_name
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
-        """The revision of each registration by broker id."""
+        """Returns the revision of each registration by broker id."""
         return self._records.revisions
 
     @property
     def revision(self) -> Revision:
-        """The store's revision up to which this cache has seen all changes."""
+        """Returns the store's revision up to which this cache has seen all changes."""
         return self._records.watched.revision
 
     def by_session(self, session: SessionId) -> BrokerRegistration | None:
@@ -192,10 +191,6 @@ class BrokerCache:
     def last_with_session(self, session: SessionId) -> BrokerRegistration | None:
         """Returns the broker that is registered with this session, or that was and is gone."""
         return self._by_session.get(session) or self._departed.get(session)
-
-    def by_node_id(self, node_id: int) -> BrokerRegistration | None:
-        """Returns the registered broker with this number in Kafka's protocol."""
-        return self._by_node_id.get(node_id)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls `changed` after every change from now on; answers how to end it. It must not block, nor raise."""
@@ -208,15 +203,12 @@ class BrokerCache:
         while len(self._departed) > DEPARTED_MAX:
             del self._departed[next(iter(self._departed))]
         self._by_session = {registration.session: registration for registration in self.brokers.values()}
-        self._by_node_id = {
-            registration.node_id: registration for registration in self.brokers.values() if registration.node_id != NO_NODE_ID
-        }
         for changed in tuple(self._subscribers):
             changed()
 
 
 class Candidate(NamedTuple):
-    """A broker that may lead partitions, in its present session."""
+    """Names a broker that may lead partitions, in its current session."""
 
     session: SessionId
     rack: str = ""

@@ -62,16 +62,16 @@ async def read_scram_secret(store: MetadataStore, layout: KeyLayout, random_byte
     return await _read_secret(store, layout.scram_secret, random_bytes)
 
 
-async def _read_secret(store: MetadataStore, place: str, random_bytes: Callable[[int], bytes]) -> Secret:
+async def _read_secret(store: MetadataStore, record_key: str, random_bytes: Callable[[int], bytes]) -> Secret:
     while True:
-        kept = await store.get(place)
+        kept = await store.get(record_key)
         if kept is not None:
             text = kept.value.decode("ascii", "replace")
             if not _SECRET.fullmatch(text):
-                raise Corrupt(f"{place} holds no secret", hint="Delete it, and restart all brokers.", key=place)
+                raise Corrupt(f"{record_key} holds no secret", hint="Delete it, and restart all brokers.", key=record_key)
             return Secret(text)
         made = random_bytes(SECRET_BYTES).hex().encode()
-        await store.transact([Compare(place, 0)], [Put(place, made)])
+        await store.transact([Compare(record_key, 0)], [Put(record_key, made)])
 
 
 async def forget_peer_secret(store: MetadataStore, layout: KeyLayout) -> None:

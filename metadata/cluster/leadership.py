@@ -129,7 +129,7 @@ def pruned(current: PartitionState, holding: Set[SessionId]) -> PartitionState:
 
 
 async def read_all(store: MetadataStore, layout: KeyLayout) -> dict[TopicPartition, tuple[PartitionState, Revision]]:
-    """Every partition's state with the revision that wrote it, all read at one revision. Raises Corrupt, Unavailable."""
+    """Reads the state of every partition with the revision that wrote it, at one revision. Raises Corrupt, Unavailable."""
     states: dict[TopicPartition, tuple[PartitionState, Revision]] = {}
     page = await store.range(layout.partitions, limit=PAGE_PARTITIONS)
     while True:

@@ -78,7 +78,7 @@ class PartitionCache:
                 if event.kind == "put":
                     kept = KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1)
                     self._tables.put(partition, kept, before)
-        self._tell(changed)
+        self._notify(changed)
 
     def _reading(self) -> _Reading:
         return _Reading(self._layout, self._tables, self._replace)
@@ -86,9 +86,9 @@ class PartitionCache:
     def _replace(self, tables: _Tables, changed: Set[TopicPartition]) -> None:
         tables.set_back = tables.set_back or self._tables.set_back
         self._tables = tables
-        self._tell(changed)
+        self._notify(changed)
 
-    def _tell(self, changed: Set[TopicPartition]) -> None:
+    def _notify(self, changed: Set[TopicPartition]) -> None:
         for notify in tuple(self._subscribers):
             notify(changed)
 

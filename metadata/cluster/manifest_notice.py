@@ -35,7 +35,7 @@ class ManifestNotice(msgspec.Struct, frozen=True, array_like=True):
     is_deletion: bool = False
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic_id, self.partition)
 
 

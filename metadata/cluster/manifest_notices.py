@@ -66,8 +66,8 @@ class ManifestNoticeCache:
             self._forget(item.key)
             self._notices[item.key] = notices
             for notice in notices:
-                if notice.version >= self.version(notice.place):
-                    self._newest[notice.place] = notice.version, item.key
+                if notice.version >= self.version(notice.topic_partition):
+                    self._newest[notice.topic_partition] = notice.version, item.key
             new += notices
         if new:
             for received in tuple(self._subscribers):
@@ -75,5 +75,5 @@ class ManifestNoticeCache:
 
     def _forget(self, key: str) -> None:
         for notice in self._notices.pop(key, ()):
-            if self._newest.get(notice.place) == (notice.version, key):
-                del self._newest[notice.place]
+            if self._newest.get(notice.topic_partition) == (notice.version, key):
+                del self._newest[notice.topic_partition]

@@ -8,4 +8,6 @@ Invariants:
 - A plan costs as much as has changed, not as much as there are partitions.
 - Loads differ by at most one afterwards; no more partitions move than that takes.
 - A live leader is asked to hand over, never overruled.
+
+Must not import a store's implementation, or anything above metadata.
 """

@@ -7,4 +7,6 @@ Entry: `GroupMember` in member.py. The SDK, the broker's HTTP and Consume member
 Invariants:
 - A member stops reading a partition before another member may own it.
 - A member that has heard nothing for a session timeout stops reading.
+
+Must not import metadata/controller, or anything above metadata.
 """

@@ -24,7 +24,7 @@ class MemberHeartbeats:
         calls: CoordinatorClient,
         reader: RebalanceListener,
         settings: MemberSettings,
-        place: MemberState,
+        member_state: MemberState,
         rebalance: MemberRebalance,
         *,
         group: str,
@@ -35,7 +35,7 @@ class MemberHeartbeats:
         self._calls = calls
         self._reader = reader
         self._settings = settings
-        self._place = place
+        self._member_state = member_state
         self._rebalance = rebalance
         self._group = group
         self._jitter = jitter
@@ -47,17 +47,17 @@ class MemberHeartbeats:
         while True:
             await asyncio.sleep(pause_s)
             pause_s = beat_s
-            if (beat := self._place.beat(now_s=asyncio.get_running_loop().time())) is None:
+            if (beat := self._member_state.beat(now_s=asyncio.get_running_loop().time())) is None:
                 continue
             error: TidelogError | None = None
             try:
                 async with asyncio.timeout(beat_s):
-                    await self._calls.heartbeat(self._group, beat.member_id, self._place.instance_id, beat.generation)
+                    await self._calls.heartbeat(self._group, beat.member_id, self._member_state.instance_id, beat.generation)
             except TimeoutError:
                 error = Unavailable("no answer to a heartbeat")
             except TidelogError as raised:
                 error = raised
-            heard = self._place.answered(beat, error)
+            heard = self._member_state.answered(beat, error)
             self._heed(heard, error)
             if heard is Heard.LOOK_AGAIN or (error is not None and error.retryable):
                 again_s = self._settings.session_timeout_ms / 1000 / BUSY_ATTEMPTS if isinstance(error, Throttled) else RETRY_S_MAX
@@ -78,12 +78,12 @@ class MemberHeartbeats:
                 pass
 
     def _look_at_subscription(self) -> None:
-        if self._place.phase is not MemberPhase.STAYING:
+        if self._member_state.phase is not MemberPhase.STAYING:
             return
         try:
             subscribed = self._reader.subscribed()
         except Exception as error:  # noqa: BLE001  # as if it had been raised in the member's own call
             self._end(error)
             return
-        if subscribed.keys() != self._place.topics or self._rebalance.is_unassigned(subscribed):
+        if subscribed.keys() != self._member_state.topics or self._rebalance.is_unassigned(subscribed):
             self._rebalance.join_again.set()

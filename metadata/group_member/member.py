@@ -64,10 +64,10 @@ class GroupMember:
         self._settings = settings
         self._group = group
         self._jitter = jitter
-        self._place = MemberState(settings)
-        self._rebalance = MemberRebalance(calls, reader, settings, self._place, group=group, jitter=jitter, took=self._arm)
+        self._member_state = MemberState(settings)
+        self._rebalance = MemberRebalance(calls, reader, settings, self._member_state, group=group, jitter=jitter, took=self._arm)
         self._heartbeats = MemberHeartbeats(
-            calls, reader, settings, self._place, self._rebalance, group=group, jitter=jitter, end=self._end
+            calls, reader, settings, self._member_state, self._rebalance, group=group, jitter=jitter, end=self._end
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._polled_s = float("inf")
@@ -82,12 +82,12 @@ class GroupMember:
     @property
     def member_id(self) -> MemberId:
         """Returns the member's id; empty before it has joined, and once the group does not know it any more."""
-        return self._place.member_id
+        return self._member_state.member_id
 
     @property
     def generation(self) -> Generation:
         """Returns the generation for commits; NO_GENERATION while the member is in none."""
-        return self._place.generation
+        return self._member_state.generation
 
     @property
     def owned(self) -> frozenset[TopicPartitionName]:
@@ -95,9 +95,9 @@ class GroupMember:
 
         A process that was frozen asks here before it hands out what it had read before, even if `lost` was not called yet.
         """
-        if self._loop is None or self._loop.time() >= self._place.holds_until_s:
+        if self._loop is None or self._loop.time() >= self._member_state.holds_until_s:
             return NOTHING
-        return self._place.owned
+        return self._member_state.owned
 
     def polls(self) -> None:
         """Notes that the caller waits for records: until `polled()`, max_poll_interval_ms does not count."""
@@ -127,10 +127,10 @@ class GroupMember:
 
         Raises no error of the coordinator: the session ends by itself.
         """
-        if self._place.member_id == NO_MEMBER:
+        if self._member_state.member_id == NO_MEMBER:
             return
-        leaving = [(self._place.member_id, self._place.instance_id)]
-        self._place.left()
+        leaving = [(self._member_state.member_id, self._member_state.instance_id)]
+        self._member_state.left()
         try:
             async with asyncio.timeout(LEAVE_S):
                 await self._calls.leave(self._group, leaving)
@@ -159,7 +159,7 @@ class GroupMember:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            self._place.lost(_Ended())
+            self._member_state.lost(_Ended())
         if failure is not None:
             raise failure
 
@@ -172,19 +172,19 @@ class GroupMember:
             ended_by = await self._take_part_until_it_ends()
             if ended_by is None:
                 break
-            if self._place.phase is MemberPhase.STAYING:
+            if self._member_state.phase is MemberPhase.STAYING:
                 again = RetryPauses(RETRY_S, RETRY_S_MAX, jitter=self._jitter)
             if (failure := await self._give_up(ended_by)) is not None:
                 await self._leave_unless_fenced(failure)
                 return failure
             if isinstance(ended_by, _CallerAway):
-                if self._place.instance_id == NO_INSTANCE:
+                if self._member_state.instance_id == NO_INSTANCE:
                     await self.leave()
                 if not self._rebalance.stopping.is_set():
                     await self._has_polled.wait()
             else:
                 await self._rebalance.pause(again.next_s(ended_by))
-        if self._place.instance_id == NO_INSTANCE:
+        if self._member_state.instance_id == NO_INSTANCE:
             await self.leave()
         return None
 
@@ -209,7 +209,7 @@ class GroupMember:
     async def _give_up(self, why: Exception) -> Exception | None:
         """Gives up all partitions at once. Returns the error that ends the member, if any."""
         self._rebalance.leads_no_more()
-        lost = self._place.lost(why)
+        lost = self._member_state.lost(why)
         failure = None if isinstance(why, StaleMember | _CallerAway | _SessionMayHaveEnded) else why
         if lost:
             log.warning("partitions lost group=%s count=%d: %s", self._group, len(lost), why)
@@ -247,7 +247,7 @@ class GroupMember:
         return self._loop.time()
 
     def _due_s(self) -> float:
-        return min(self._place.holds_until_s, self._polled_s + self._settings.max_poll_interval_ms / 1000)
+        return min(self._member_state.holds_until_s, self._polled_s + self._settings.max_poll_interval_ms / 1000)
 
     def _arm(self) -> None:
         """Arms the timer, which is never late. An early one is armed again, so that heartbeats and polls cost no timer each."""
@@ -263,7 +263,7 @@ class GroupMember:
         self._clock = None
         if self._now_s < self._due_s():
             self._arm()
-        elif self._now_s >= self._place.holds_until_s:
+        elif self._now_s >= self._member_state.holds_until_s:
             self._end(_SessionMayHaveEnded("no answer of the group's coordinator came within the session timeout"))
         else:
             self._has_polled.clear()

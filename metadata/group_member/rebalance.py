@@ -40,7 +40,7 @@ class MemberRebalance:
         calls: CoordinatorClient,
         reader: RebalanceListener,
         settings: MemberSettings,
-        place: MemberState,
+        member_state: MemberState,
         *,
         group: str,
         jitter: Callable[[], float],
@@ -52,7 +52,7 @@ class MemberRebalance:
         self._calls = calls
         self._reader = reader
         self._settings = settings
-        self._place = place
+        self._member_state = member_state
         self._group = group
         self._jitter = jitter
         self._took = took
@@ -66,8 +66,8 @@ class MemberRebalance:
     async def take_part(self) -> None:
         """Takes part until `stopping` is set, and then gives up what it owns. Raises what ends the stay."""
         while not self.stopping.is_set():
-            if self._place.revokes_before_joining:
-                await self._revoke(self._place.owned)
+            if self._member_state.revokes_before_joining:
+                await self._revoke(self._member_state.owned)
             joined = await self._join()
             moves = None if joined is None else await self._sync(joined)
             if moves is None:
@@ -79,7 +79,7 @@ class MemberRebalance:
             if moves.revoked:  # join again, so that other members receive them
                 continue
             await self.join_again.wait()
-        await self._revoke(self._place.owned)
+        await self._revoke(self._member_state.owned)
 
     async def _join(self) -> Joined | None:
         """Returns the answer to a join; None where the member is stopped meanwhile."""
@@ -87,19 +87,19 @@ class MemberRebalance:
         while not self.stopping.is_set():
             self.join_again.clear()
             self._assigned_counts = None
-            request = self._place.join_request(self._reader.subscribed(), now_s=asyncio.get_running_loop().time())
+            request = self._member_state.join_request(self._reader.subscribed(), now_s=asyncio.get_running_loop().time())
             try:
                 joined = await self._answered(self._calls.join(self._group, request), "JoinGroup")
-                self._place.joined(joined)
+                self._member_state.joined(joined)
             except MemberIdRequired as error:
-                self._place.named(error)
+                self._member_state.named(error)
                 if request.member_id == NO_MEMBER:
                     continue
                 pause_s = again.next_s(error)
             except InconsistentProtocol:
-                if not self._place.owned:
+                if not self._member_state.owned:
                     raise
-                await self._revoke(self._place.owned)  # then the member can offer all its assignors
+                await self._revoke(self._member_state.owned)  # then the member can offer all its assignors
                 continue
             except RebalanceInProgress as error:
                 pause_s = again.next_s(error)
@@ -120,8 +120,8 @@ class MemberRebalance:
             try:
                 if assignments is None:
                     assignments = await self._assignments(joined)
-                request = self._place.sync_request(assignments, now_s=asyncio.get_running_loop().time())
-                return self._place.synced(await self._answered(self._calls.sync(self._group, request), "SyncGroup"))
+                request = self._member_state.sync_request(assignments, now_s=asyncio.get_running_loop().time())
+                return self._member_state.synced(await self._answered(self._calls.sync(self._group, request), "SyncGroup"))
             except RebalanceInProgress:
                 return None
             except TidelogError as error:
@@ -154,11 +154,11 @@ class MemberRebalance:
     async def _revoke(self, partitions: frozenset[TopicPartitionName]) -> None:
         if partitions:
             await self._reader.revoked(partitions)
-            self._place.gave_up(partitions)
+            self._member_state.gave_up(partitions)
 
     async def _take(self, partitions: frozenset[TopicPartitionName]) -> None:
         if partitions:
-            self._place.took(partitions)
+            self._member_state.took(partitions)
             self._took()
             await self._reader.assigned(partitions)
 

@@ -8,4 +8,6 @@ Invariants:
 - At most one member owns a partition in a generation.
 - A member of an older generation changes nothing.
 - A waiting member keeps its partitions for as long as a rebalance takes.
+
+Entry: `join` in join.py for members that come, state_machine.py for everything after. Must not import metadata/group_member.
 """

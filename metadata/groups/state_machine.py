@@ -68,10 +68,10 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
     waits = replace(group, syncing={**group.syncing, request.member_id: waiter})
     if request.member_id != group.leader:
         return Step(waits, answers)
-    strangers = sorted(request.assignments.keys() - group.members.keys())
-    if strangers:
+    unknown_ids = sorted(request.assignments.keys() - group.members.keys())
+    if unknown_ids:
         raise InvalidArgument(
-            f"the assignment names {shown(strangers[0])!r}, which is not a member of generation {group.generation}",
+            f"the assignment names {shown(unknown_ids[0])!r}, which is not a member of generation {group.generation}",
             hint="Assign to the members that the answer to JoinGroup named.",
             field="assignments",
         )

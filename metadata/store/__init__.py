@@ -9,4 +9,6 @@ joins small writes.
 Invariants:
 - Both stores pass one contract suite, and refuse the same transactions.
 - A lost answer is OutcomeUnknown, never Unavailable.
+
+Must not import what is stored in it: topics, groups, cluster, access.
 """

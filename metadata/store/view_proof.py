@@ -58,7 +58,7 @@ class ViewProof:
         self._proved = asyncio.Event()  # set, and replaced, at each proof
         self._why = ""
 
-    def why_stale(self) -> Unavailable | None:
+    def stale_error(self) -> Unavailable | None:
         """Returns why the view cannot be relied on; None while it can."""
         if self._age_s_max is None:
             return None

@@ -5,4 +5,6 @@ Entries: `TopicRegistry` (registry.py), `TopicCache` (cache.py). topic.py and se
 Invariants:
 - A topic is one key; its id is new each time a topic of that name is created.
 - The number of partitions only grows.
+
+Must not import metadata/controller, metadata/groups or anything above metadata.
 """

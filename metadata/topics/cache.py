@@ -194,16 +194,16 @@ class TopicCache:
         self._corrupt.pop(name, None)
         self._by_name[name] = self._by_id[topic.id] = topic
         self._settings[topic.id] = settings
-        self._tell(old, topic)
+        self._notify(old, topic)
 
     def _remove(self, name: str) -> None:
         self._corrupt.pop(name, None)
         old = self._by_name.pop(name, None)
         if old is not None:
             del self._by_id[old.id], self._settings[old.id]
-            self._tell(old, None)
+            self._notify(old, None)
 
-    def _tell(self, old: Topic | None, new: Topic | None) -> None:
+    def _notify(self, old: Topic | None, new: Topic | None) -> None:
         for changed in tuple(self._subscribers):
             changed(old, new)
 

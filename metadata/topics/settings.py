@@ -31,7 +31,7 @@ MESSAGE_BYTES_DEFAULT = (1 << 20) + 12
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The settings of one topic that take effect, defaults filled in. SETTINGS describes each."""
+    """Holds the effective settings of one topic, with defaults filled in. SETTINGS describes each."""
 
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
@@ -70,7 +70,7 @@ class TopicSettings:
         return cls(**values)  # type: ignore[arg-type]  # each definition parses to the type of its attribute
 
     def differing(self) -> dict[str, str]:
-        """The settings that are not at their default, as text in its one canonical form, by name."""
+        """Returns the settings that differ from their defaults, by name, in their canonical text."""
         default = TopicSettings()
         return {
             name: str(getattr(self, definition.attribute))
@@ -98,7 +98,7 @@ class SettingDefinition:
 
     @property
     def attribute(self) -> str:
-        """The field of TopicSettings; inert settings have none."""
+        """Returns the field of TopicSettings; inert settings have none."""
         return self.name.replace(".", "_")
 
     def parse(self, text: str) -> SettingValue:
@@ -120,7 +120,7 @@ class SettingDefinition:
 
 
 class DescribedSetting(NamedTuple):
-    """A setting of one topic as Kafka's DescribeConfigs returns it."""
+    """Describes a setting of one topic as Kafka's DescribeConfigs returns it."""
 
     definition: SettingDefinition
     value: str
@@ -129,7 +129,7 @@ class DescribedSetting(NamedTuple):
 
 
 class ListChange(NamedTuple):
-    """A change of a setting that is a list: elements that are added behind the present ones, and elements that are taken out."""
+    """Changes a setting that is a list: elements to append, and elements to remove."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ def differing_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def setting_definition(name: str) -> SettingDefinition:
-    """The definition of the setting that has this name; InvalidArgument, with the nearest name, where none has."""
+    """Returns the definition of a setting. Raises InvalidArgument, with the nearest name, if there is none of this name."""
     definition = SETTINGS.get(name)
     if definition is None:
         hint = did_you_mean(name, SETTINGS) or f"Known settings: {', '.join(SETTINGS)}."

@@ -5,4 +5,6 @@ Entries: layout.py (every key), cluster_record.py (`cluster.json`), markers.py a
 Invariants:
 - layout.py spells every key, and no other module does.
 - All objects here are create-only.
+
+Must not import segments/wal, segments/history or anything above them.
 """

@@ -123,9 +123,9 @@ async def _around(url: str, s3: S3Settings | None) -> tuple[str, ClusterRecord] 
                 if (record := await asyncio.to_thread(_read_file, parent / CLUSTER)) is not None:
                     return parent.as_uri(), record
         case S3Place(bucket, prefix, settings) if prefix:
-            from segments.object_store.s3 import S3Store  # as in object_store/open.py
+            from segments.object_store.s3 import S3ObjectStore  # as in object_store/open.py
 
-            store = await S3Store.open(bucket, "", settings)
+            store = await S3ObjectStore.open(bucket, "", settings)
             try:
                 parts = prefix.split("/")
                 for depth in reversed(range(len(parts))):

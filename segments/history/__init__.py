@@ -9,4 +9,6 @@ Invariants:
 - The highest manifest version counts; of two writers of one version, one wins and the other plans again.
 - `compacted_to` and the log start never fall.
 - A manifest names a file only after the file is on the bucket.
+
+Must not import segments/partition, segments/read or segments/log.
 """

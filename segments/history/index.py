@@ -23,7 +23,7 @@ from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 RECORD_BYTES: Final = 40
 
 
-class GroupPlace(NamedTuple):
+class RowGroupLocation(NamedTuple):
     """Locates one row group of a Parquet file."""
 
     key: str
@@ -90,19 +90,19 @@ class HistoryIndex:
     def compacted_to(self) -> Offset:
         return self.manifest.compacted_to
 
-    def find(self, offset: int) -> GroupPlace | None:
-        """The first row group with a record at or after `offset`; None where there is none below `compacted_to`."""
+    def find(self, offset: int) -> RowGroupLocation | None:
+        """Returns the first row group with a record at or after `offset`; None if there is none below `compacted_to`."""
         files = self.manifest.files
         at = bisect_left(files, offset, key=_last_offset)
         if at == len(files):
             return None
         number = bisect_left(files[at].row_groups, offset, key=_last_offset)
         if number < len(files[at].row_groups):
-            return self._place(at, number)
-        return self._place(at + 1, 0) if at + 1 < len(files) else None  # the file says that it goes further than its records
+            return self._location(at, number)
+        return self._location(at + 1, 0) if at + 1 < len(files) else None  # the file says that it goes further than its records
 
-    def between(self, offset: int, end_offset: int) -> Iterator[GroupPlace]:
-        """The row groups with a record in [offset, end_offset), in offset order."""
+    def between(self, offset: int, end_offset: int) -> Iterator[RowGroupLocation]:
+        """Returns the row groups with a record in [offset, end_offset), in offset order."""
         files = self.manifest.files
         for at in range(bisect_left(files, offset, key=_last_offset), len(files)):
             file = files[at]
@@ -110,17 +110,19 @@ class HistoryIndex:
                 return
             for number, group in enumerate(file.row_groups):
                 if group.last_offset >= offset and group.base_offset < end_offset:
-                    yield self._place(at, number)
+                    yield self._location(at, number)
 
-    def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[GroupPlace]:
-        """The row groups that hold a record at or after `timestamp_ms`, in offset order, from the one on that `find` finds."""
+    def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[RowGroupLocation]:
+        """Yields the row groups with a record at or after `timestamp_ms`, in offset order, starting at the group that `find`
+        returns.
+        """
         files = self.manifest.files
         for at in range(bisect_left(files, from_offset, key=_last_offset), len(files)):
             if files[at].max_timestamp < timestamp_ms:
                 continue
             for number, group in enumerate(files[at].row_groups):
                 if group.max_timestamp >= timestamp_ms and group.last_offset >= from_offset:
-                    yield self._place(at, number)
+                    yield self._location(at, number)
 
     def files_from(self, offset: int) -> Iterator[tuple[int, HistoryFile]]:
         """Yields the files that end at or above `offset`, in offset order, each with its number for `groups_in`."""
@@ -128,9 +130,9 @@ class HistoryIndex:
         for at in range(bisect_left(files, offset, key=_last_offset), len(files)):
             yield at, files[at]
 
-    def groups_in(self, at: int) -> Iterator[GroupPlace]:
+    def groups_in(self, at: int) -> Iterator[RowGroupLocation]:
         """Yields the row groups of the file with this number."""
-        return (self._place(at, number) for number in range(len(self.manifest.files[at].row_groups)))
+        return (self._location(at, number) for number in range(len(self.manifest.files[at].row_groups)))
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
         """Returns the epoch of the leader that wrote the record at this offset; -1 where the manifest does not say."""
@@ -138,9 +140,9 @@ class HistoryIndex:
         return self.manifest.epochs[at].leader_epoch if at >= 0 else LeaderEpoch(-1)
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """The largest leader epoch up to this one that has records here, and the offset where the next one begins.
+        """Returns the largest leader epoch up to this one with records here, and the offset where the next one begins.
 
-        Where records were deleted, one below all that are known ended where the first of these begins, as far as anybody knows.
+        If records were deleted, an epoch below all known ones ends where the first known one begins.
         """
         epochs = self.manifest.epochs
         at = bisect_right(epochs, leader_epoch, key=_leader_epoch) - 1
@@ -150,16 +152,16 @@ class HistoryIndex:
         end = epochs[at + 1].start_offset if at + 1 < len(epochs) else self.compacted_to
         return EpochEnd(epochs[at].leader_epoch, end)
 
-    def _place(self, at: int, number: int) -> GroupPlace:
+    def _location(self, at: int, number: int) -> RowGroupLocation:
         """The row group `number` of the file `at`."""
         file, epochs = self.manifest.files[at], self.manifest.epochs
-        key = history_file_key(self.topic, self.manifest.place, file.name)
+        key = history_file_key(self.topic, self.manifest.topic_partition, file.name)
         group = file.row_groups[number]
         end_offset = self._base_offset_behind(at, number)
         following = bisect_right(epochs, group.last_offset, key=_start_offset)
         if following < len(epochs):
             end_offset = min(end_offset, epochs[following].start_offset)
-        return GroupPlace(key, number, group, file, epochs, end_offset)
+        return RowGroupLocation(key, number, group, file, epochs, end_offset)
 
     def _base_offset_behind(self, at: int, number: int) -> Offset:
         """Returns the offset at which the records behind this row group begin."""

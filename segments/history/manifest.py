@@ -103,14 +103,14 @@ class RememberedProducer(msgspec.Struct, frozen=True, array_like=True, gc=False)
 
 
 class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A file that no reader plans with any more, since `at_ms`; it is deleted when the grace is over."""
+    """Names a file that readers no longer plan with since `at_ms`. It is deleted after the grace period."""
 
     name: str
     at_ms: int
 
 
 class Superseded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An older version of the manifest that may still be on the bucket, and who wrote the one that counted."""
+    """Names an older version of the manifest that may still be on the bucket, and the writer of the version that counted."""
 
     version: int
     at_ms: int
@@ -151,7 +151,7 @@ class Manifest(msgspec.Struct, frozen=True):
     format_version: int = FORMAT_VERSION
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic_id, self.partition)
 
 
@@ -207,7 +207,7 @@ def _strayed(manifest: Manifest, key: str) -> str:
     if place is None or place.manifest is None:
         return "its key is not that of a manifest"
     if (place.topic_id, *place.manifest) != (manifest.topic_id, manifest.partition, manifest.version):
-        return f"it is version {manifest.version} of {manifest.place}"
+        return f"it is version {manifest.version} of {manifest.topic_partition}"
     return ""
 
 

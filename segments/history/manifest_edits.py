@@ -140,7 +140,7 @@ def _next(manifest: Manifest, *, cause: Cause, writer: str, now_ms: int, **chang
         epochs=_still_asked_for(version.epochs, version.log_start_offset),
     )
     if wrong := contradiction(version):
-        raise ValueError(f"the next version of {manifest.place} would contradict itself: {wrong}")
+        raise ValueError(f"the next version of {manifest.topic_partition} would contradict itself: {wrong}")
     return version
 
 

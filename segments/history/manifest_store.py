@@ -97,7 +97,7 @@ async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *,
     An unknown outcome is asked after until it is known. After `timeout_s` raises OutcomeUnknown where the version may exist, or
     may yet, and what the store said where it surely does not.
     """
-    key, body = manifest_key(topic, manifest.place, manifest.version), encode_manifest(manifest)
+    key, body = manifest_key(topic, manifest.topic_partition, manifest.version), encode_manifest(manifest)
     checksum = crc32c(body)
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
@@ -125,9 +125,12 @@ async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *,
 
 async def _counts(store: ObjectStore, topic: str, manifest: Manifest, *, created: bool) -> bool:
     """`created`: what stands in its place is surely this one."""
-    if created and (await _newest_versions(store, topic, [manifest.place])).get(manifest.place) == manifest.version:
+    if (
+        created
+        and (await _newest_versions(store, topic, [manifest.topic_partition])).get(manifest.topic_partition) == manifest.version
+    ):
         return True
-    newest = await newest_manifest(store, topic, manifest.place)
+    newest = await newest_manifest(store, topic, manifest.topic_partition)
     if newest is None or newest.version < manifest.version:
         return False  # the topic was deleted
     if newest.version == manifest.version:

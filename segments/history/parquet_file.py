@@ -137,9 +137,9 @@ class HistoryWriter:
                 self._end_row_group()
 
     def finish(self, name: str, *, base_offset: int | None = None, last_offset: int | None = None) -> WrittenFile:
-        """The file. It stands for all that is left of `base_offset` to `last_offset`, where these reach beyond its records.
+        """Finishes the file. It represents all remaining records of [base_offset, last_offset], if these bounds exceed its records.
 
-        InvalidArgument where there is no record.
+        Raises InvalidArgument without records.
         """
         self._end_row_group()
         if self._writer is None:
@@ -285,9 +285,9 @@ def parse_parquet_footer(tail: Buffer, file: HistoryFile, key: str) -> ParquetFo
 
 
 def read_row_group(data: Buffer, group: RowGroup, footer: ParquetFooter, *, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """The records of a row group, as columns of record_columns.SCHEMA, or these of them.
+    """Reads the records of a row group as columns of record_columns.SCHEMA, or as the named ones of them.
 
-    `data`: the bytes [group.start, group.end) of the object. Corrupt where they are not as they were written.
+    `data`: the bytes [group.start, group.end) of the object. Raises Corrupt if they differ from what was written.
     """
     if len(data) != group.end - group.start:
         raise _corrupt_group(group, footer.key, f"{len(data)} of {group.end - group.start} bytes are there")
@@ -316,7 +316,10 @@ def _check_offsets(records: pa.RecordBatch, group: RowGroup, key: str) -> None:
 def read_columns(
     body: Buffer, file: HistoryFile, *, key: str = "", columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a whole file, a row group at a time, as columns of record_columns.SCHEMA, or these of them. Corrupt."""
+    """Reads the records of a whole file, one row group at a time, as columns of record_columns.SCHEMA, or as the named ones.
+
+    Raises Corrupt.
+    """
     view = memoryview(body).cast("B")
     key = key or file.name
     if len(view) != file.size_bytes:

@@ -44,7 +44,7 @@ _STORED_NAMES: Final = {"timestamp_type": "timestampType"}
 
 
 def stored_names(columns: Sequence[str] | None) -> list[str]:
-    """The columns of a file that hold these of record_columns.SCHEMA, or all of them."""
+    """Returns the columns of a file that hold the given columns of record_columns.SCHEMA, or all of them."""
     return [_STORED_NAMES.get(name, name) for name in (SCHEMA.names if columns is None else columns)]
 
 

@@ -35,7 +35,7 @@ _LOG_APPEND_TIME = 1
 
 
 class HistoryBatch(NamedTuple):
-    """A record batch that was encoded from rows of a row group.
+    """Holds a record batch that was encoded from rows of a row group.
 
     `last_offset` is that of its last record; `end_offset` lies behind the gap that the batch covers.
     """

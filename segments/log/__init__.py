@@ -8,4 +8,6 @@ manifest_follower.py adopts newer manifests and commits DeleteRecords.
 Invariants:
 - An append is acknowledged after its segment and all earlier ones of the session are committed.
 - A refusal by a replaced leader counts only if this broker still led (`UnverifiedRejection`).
+
+Must not import the gateway or compaction.
 """

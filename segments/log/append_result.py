@@ -37,7 +37,7 @@ class Acks(enum.Enum):
 
 
 class PendingAppend(NamedTuple):
-    """An append that has its offsets."""
+    """Waits for the commit of an append that has its offsets."""
 
     # The offsets, which count once `segment` is committed.
     appended: Appended
@@ -68,7 +68,7 @@ def late_commit(deadline: Deadline) -> OutcomeUnknown:
 
 
 class UnverifiedRejection(Unavailable):
-    """A rejection that counts only if this broker still led; unresolved, it means that nothing was written, and to send again."""
+    """Rejects a batch if this broker still led. Unresolved, it means that nothing was written, and that a retry is safe."""
 
     def __init__(self, rejection: TidelogError, verify_leadership: Callable[[], Awaitable[None]]) -> None:
         """`verify_leadership` raises unless no other broker led before it was called."""
@@ -79,7 +79,7 @@ class UnverifiedRejection(Unavailable):
 
     @property
     def resolved(self) -> TidelogError:
-        """The error to answer with: itself until resolved, then the rejection, or SessionFenced or Unavailable."""
+        """Returns the error to answer with: itself until resolved, then the rejection, SessionFenced or Unavailable."""
         return self._resolved or self
 
     async def resolve(self) -> TidelogError:

@@ -28,7 +28,7 @@ class KeyedRouting(Protocol):
 
 
 class AnyRouting:
-    """The routing of a SessionLog whose owner knows no topics: every routing is taken."""
+    """Accepts every routing, for a SessionLog whose owner knows no topics."""
 
     def check(self, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
         pass

@@ -23,7 +23,7 @@ class LeadershipGuard(Protocol):
 
 
 class SoleLeader:
-    """The guard of a session without competitors: its lease never ends."""
+    """Guards a session without competitors: its lease never ends."""
 
     def lease_is_valid(self) -> bool:
         return True

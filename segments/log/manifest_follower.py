@@ -82,11 +82,11 @@ class ManifestFollower:
 
         Returns False for a partition that this session does not lead.
         """
-        led = self._partitions.get(manifest.place)
+        led = self._partitions.get(manifest.topic_partition)
         return led is not None and self._adopt(led, manifest)
 
     def _adopt(self, led: LeaderPartition, manifest: Manifest) -> bool:
-        topic = self._topics.get(manifest.place)
+        topic = self._topics.get(manifest.topic_partition)
         if not topic or (led.history is not None and led.history.manifest.version >= manifest.version):
             return False
         led.history = HistoryIndex(manifest, topic)

@@ -64,7 +64,7 @@ def memory_bytes(batch_bytes: int, *, batches: int = 1) -> int:
 
 
 class SessionLog:
-    """The log of one session, which its parts share. Its owner runs `run()` as a task; it is used for one session."""
+    """Runs the log of one session, for one use. Its parts share it, and its owner runs `run()` as a task."""
 
     def __init__(
         self,

@@ -9,4 +9,6 @@ Invariants:
 - Of two create-only PUTs of a key, one wins; a PUT whose answer was lost is OutcomeUnknown.
 - All stores pass one contract suite.
 - store_clock.py compares this machine's clock with the store's before anything expires.
+
+Must not import anything of segments but its settings and limits.
 """

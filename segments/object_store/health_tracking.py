@@ -1,6 +1,6 @@
 """Logs when an object store stops taking writes, and when it takes them again: once for each change, not for each PUT.
 
-    write ok ▸ fails for TOLD_AFTER_S ─▶ "takes no writes" ▸ still fails, once in TOLD_AGAIN_S ▸ write ok ─▶ "takes writes again"
+    write ok ▸ fails for LOG_AFTER_S ─▶ "takes no writes" ▸ still fails, once in LOG_AGAIN_S ▸ write ok ─▶ "takes writes again"
 
 One failure between two successful writes is normal in networks, and is not logged. A full disk still takes small objects (a seal, a
 claim), so a successful write ends the trouble only if it is as large as one that failed, or if nothing failed for a while. A write
@@ -24,8 +24,8 @@ from segments.object_store.interface import Buffer, ObjectStore
 log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
-TOLD_AFTER_S: Final = 1.0
-TOLD_AGAIN_S: Final = 60.0
+LOG_AFTER_S: Final = 1.0
+LOG_AGAIN_S: Final = 60.0
 # Failed writes are tried again more often than this.
 QUIET_S: Final = 5.0
 # A call other than a create counts as failed if its caller gives up on it after this time.
@@ -55,7 +55,7 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
         self._failing_since_s: float | None = None
         self._failed_at_s = 0.0
         self._failed_bytes_min = 0
-        self._told_at_s: float | None = None
+        self._logged_at_s: float | None = None
         self._failure: TidelogError | None = None
         self._succeeded_at_s = float("-inf")
         # Creates without an answer yet: since when, and how many bytes. In the order of their begin.
@@ -68,7 +68,7 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
     @property
     def trouble(self) -> StoreTrouble | None:
         """While the bucket takes no writes, for longer than networks hiccup; or while nearly all calls to it fail, reads too."""
-        if self._told_at_s is None or self._failure is None:
+        if self._logged_at_s is None or self._failure is None:
             if self.state is HealthState.UNAVAILABLE and not self._health.answers:
                 hint = "Look at the network and the credentials: `tidelog doctor` looks at each step."
                 return StoreTrouble("nearly all requests to the bucket fail", hint)
@@ -105,7 +105,7 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
             raise
         except asyncio.CancelledError:
             waited_s = asyncio.get_running_loop().time() - began_s
-            if waited_s >= TOLD_AFTER_S and self._succeeded_at_s < began_s:  # not one of two, of which the other was faster
+            if waited_s >= LOG_AFTER_S and self._succeeded_at_s < began_s:  # not one of two, of which the other was faster
                 self._failed(OutcomeUnknown(f"no answer within {waited_s:.1f} s"), body_bytes, began_s)
             raise
         else:
@@ -132,22 +132,22 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
         now_s = asyncio.get_running_loop().time()
         self._health.ended(failed=True, now_s=now_s)
         self._failure = error
-        if self._failing_since_s is None or (self._told_at_s is None and began_s - self._failed_at_s >= QUIET_S):
+        if self._failing_since_s is None or (self._logged_at_s is None and began_s - self._failed_at_s >= QUIET_S):
             self._failing_since_s, self._failed_bytes_min = began_s, body_bytes
         self._failed_at_s = now_s
         self._failed_bytes_min = min(self._failed_bytes_min, body_bytes)
         for_s = now_s - self._failing_since_s
-        if self._told_at_s is None and for_s >= TOLD_AFTER_S:
+        if self._logged_at_s is None and for_s >= LOG_AFTER_S:
             log.warning(
                 "the bucket takes no writes: %s. What was acknowledged is safe; producers wait, and are refused after a while. "
                 "Trying again until it works",
                 error,
             )
-        elif self._told_at_s is not None and now_s - self._told_at_s >= TOLD_AGAIN_S:
+        elif self._logged_at_s is not None and now_s - self._logged_at_s >= LOG_AGAIN_S:
             log.warning("the bucket has taken no writes for %.0f s: %s", for_s, error)
         else:
             return
-        self._told_at_s = now_s
+        self._logged_at_s = now_s
 
     def _succeeded(self, body_bytes: int) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -158,6 +158,6 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
         if body_bytes < self._failed_bytes_min and now_s - self._failed_at_s < QUIET_S:
             return
         self._succeeded_at_s = now_s
-        if self._told_at_s is not None:
+        if self._logged_at_s is not None:
             log.warning("the bucket takes writes again, after %.0f s", now_s - self._failing_since_s)
-        self._failing_since_s = self._told_at_s = self._failure = None
+        self._failing_since_s = self._logged_at_s = self._failure = None

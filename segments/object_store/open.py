@@ -58,9 +58,11 @@ async def open_store(
             directory = await DirectoryObjectStore.open(root, make_root=make_directory, clock=clock)
             return TimeoutObjectStore(directory, timeout_s=DISK_TIMEOUT_S)
         case S3Place(bucket, prefix, settings):
-            from segments.object_store.s3 import S3Store  # here, since it takes half a second and 40 MB that a directory can save
+            from segments.object_store.s3 import (
+                S3ObjectStore,
+            )  # here, since it takes half a second and 40 MB that a directory can save
 
-            return await S3Store.open(bucket, prefix, settings, clock=clock)
+            return await S3ObjectStore.open(bucket, prefix, settings, clock=clock)
 
 
 def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Place | None:

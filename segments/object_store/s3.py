@@ -52,8 +52,8 @@ _ERRORS = (
 )
 
 
-class S3Store:
-    """Made by `S3Store.open`. Use and close it in one event loop. The buffers of a create may be reused once it has ended."""
+class S3ObjectStore:
+    """Made by `S3ObjectStore.open`. Use and close it in one event loop. The buffers of a create may be reused once it has ended."""
 
     def __init__(self, client: Any, closing: AsyncExitStack, bucket: str, prefix: str, settings: S3Settings) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
@@ -68,7 +68,7 @@ class S3Store:
     @classmethod
     async def open(
         cls, bucket: str, prefix: str = "", settings: S3Settings | None = None, *, clock: StoreClock | None = None
-    ) -> S3Store:
+    ) -> S3ObjectStore:
         """A client of the bucket. Sends nothing to it yet: `check_conditional_put` does, and says what is wrong.
 
         `prefix` has no "/" at its ends. InvalidArgument for names that can't be right, Denied where no credentials can be read.
@@ -101,7 +101,7 @@ class S3Store:
                 raise translate(error, doing="open", url=f"s3://{bucket}", key="", writes=False) from error
             pass_body_by_the_signer(client)
             if clock is not None:
-                _tell_dates(client, clock)
+                _observe_dates(client, clock)
             return cls(client, closing.pop_all(), bucket, prefix, settings)
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
@@ -258,7 +258,7 @@ class S3Store:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
 
 
-def _tell_dates(client: Any, clock: StoreClock) -> None:
+def _observe_dates(client: Any, clock: StoreClock) -> None:
     """Tells `clock` the date of each answer below 500, those of refusals as well. Events: botocore's before-call and after-call."""
 
     def asks(context: dict[str, Any], **_: Any) -> None:

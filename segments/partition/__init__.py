@@ -7,4 +7,6 @@ Invariants:
 - Offsets are assigned in the order of appends, without gaps.
 - A batch of an idempotent producer is appended once; its repeat gets the same offsets.
 - The high watermark never falls.
+
+Must not import segments/read, segments/recovery or segments/log.
 """

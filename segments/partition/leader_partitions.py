@@ -21,7 +21,7 @@ from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex
 
 
 class LeaderPartitions:
-    """The partitions of one session. A request looks its partition up by what it wants: `at`, `readable` or `writable`."""
+    """Holds the partitions that one session leads. Requests look a partition up by purpose: `at`, `readable` or `writable`."""
 
     def __init__(self, *, check_open: Callable[[], None]) -> None:
         """`check_open` raises where the session has ended: then it leads nothing."""
@@ -49,7 +49,7 @@ class LeaderPartitions:
 
     @property
     def damaged(self) -> Mapping[TopicPartition, Corrupt]:
-        """The partitions that the session can't lead, and why."""
+        """Returns the partitions that the session cannot lead, with the error of each."""
         return self._damaged
 
     def add(self, partition: TopicPartition, led: LeaderPartition) -> None:
@@ -118,7 +118,7 @@ class LeaderPartitions:
 
 @dataclass(slots=True)
 class LeaderPartition:
-    """A partition that this session leads: its state, and where its committed records lie on the bucket."""
+    """Holds the state of a partition that this session leads, and where its committed records are on the bucket."""
 
     log: PartitionLog
     # Runs from `compacted_to` of the history on.

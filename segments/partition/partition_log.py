@@ -124,7 +124,7 @@ class PartitionLog:
         self._producers.leave()
 
     def written_once(self, producer_id: ProducerId, *, now_ms: int) -> SequencedBatch | None:
-        """The one batch that a one-shot producer has written here: committed, or on its way."""
+        """Returns the one batch of a one-shot producer in this partition, committed or in flight; None if there is none."""
         return self._producers.written_once(producer_id, now_ms=now_ms)
 
     def commit(self, *, base_offset: Offset, last_offset: Offset) -> None:

@@ -40,7 +40,7 @@ _TABLES: Final = (0, 1)
 
 
 class SequencedBatch(NamedTuple):
-    """The part of a batch that sequence checks need."""
+    """Holds the part of a batch that sequence checks need."""
 
     producer_id: ProducerId
     producer_epoch: int
@@ -106,9 +106,10 @@ class ProducerRoom:
 
 
 class ProducerStates:
-    """The producers of one partition, the most recently active last.
+    """Holds the producers of one partition, the most recently active last.
 
-    One-shot producers have a table of their own: each request makes one, and they must not push out the others.
+    One-shot producers have a table of their own. Each request with an Idempotency-Key creates one, and these must not displace the
+    others.
     """
 
     def __init__(self, *, producers_max: int, expiry_ms: int) -> None:
@@ -126,7 +127,7 @@ class ProducerStates:
     def check(
         self, *, producer_id: ProducerId, epoch: int, base_sequence: int, last_sequence: int, now_ms: int
     ) -> SequencedBatch | None:
-        """The batch that this one repeats, or None when it is new and may be appended.
+        """Returns the batch that this one repeats; None if it is new and may be appended.
 
         Raises ProducerFenced for an older epoch, UnknownProducer or OutOfOrderSequence for a gap, IdempotencyKeyReused.
         """
@@ -167,7 +168,7 @@ class ProducerStates:
         return None
 
     def written_once(self, producer_id: ProducerId, *, now_ms: int) -> SequencedBatch | None:
-        """The one batch of a one-shot producer; None where it has written none, or was forgotten since."""
+        """Returns the one batch of a one-shot producer; None if it has written none, or was forgotten since."""
         producer = self._one_shots.get(producer_id)
         if producer is None or producer.last_active_ms + self._expiry_ms <= now_ms:
             return None

@@ -10,4 +10,6 @@ Invariants:
 - A fetch ends at the high watermark.
 - A damaged batch is reported with its object and byte range, never skipped.
 - Memory of reads stays within its budgets, whatever clients ask.
+
+Must not import segments/recovery or segments/log.
 """

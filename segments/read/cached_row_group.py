@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import Offset
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from segments.history.row_group_batches import HistoryBatch
 from segments.object_store.interface import Buffer
 from segments.records.batch import base_offset_of, corrupt_range, parse_header
@@ -37,7 +37,7 @@ class GroupPart(NamedTuple):
 class CachedRowGroup(NamedTuple):
     """Holds the batches of one row group, or its damage."""
 
-    place: GroupPlace
+    location: RowGroupLocation
     batches: list[bytes]
     # The offset of the last record of each batch.
     last_offsets: list[Offset]
@@ -86,39 +86,41 @@ class CachedRowGroup(NamedTuple):
         return self.batches[index]
 
     def max_timestamp(self, index: int) -> int:
-        return self.place.group.max_timestamp if self.damage is not None else parse_header(self.batches[index]).max_timestamp
+        return self.location.group.max_timestamp if self.damage is not None else parse_header(self.batches[index]).max_timestamp
 
     def last_offset(self, index: int) -> Offset:
-        return self.place.last_offset if self.damage is not None else self.last_offsets[index]
+        return self.location.last_offset if self.damage is not None else self.last_offsets[index]
 
     def corrupt(self, index: int, why: str) -> Corrupt:
         """Returns the error for readers that can't open this batch, which names the bytes of the whole group."""
-        return unreadable_group(self.place, why)
+        return unreadable_group(self.location, why)
 
 
-def group_of(place: GroupPlace, batches: Sequence[HistoryBatch]) -> CachedRowGroup:
+def group_of(location: RowGroupLocation, batches: Sequence[HistoryBatch]) -> CachedRowGroup:
     """`batches`: of all records of the group, in order."""
     group = CachedRowGroup(
-        place,
+        location,
         [batch.body for batch in batches],
         [batch.last_offset for batch in batches],
         [batch.end_offset for batch in batches],
     )
-    assert group.last_offsets[-1] == place.last_offset, f"{place}, but the last batch ends at {group.last_offsets[-1]}"
+    assert group.last_offsets[-1] == location.last_offset, f"{location}, but the last batch ends at {group.last_offsets[-1]}"
     return group
 
 
-def damaged_group(place: GroupPlace, error: Corrupt) -> CachedRowGroup:
+def damaged_group(location: RowGroupLocation, error: Corrupt) -> CachedRowGroup:
     """Returns a damaged group. `error` is of the row group, or of its file's footer; readers learn where the group ends."""
-    next_offset = place.last_offset + 1
+    next_offset = location.last_offset + 1
     if error.details.get("next_offset") != next_offset:
         own = copy_of(error)
         own.hint = f"Read on from offset {next_offset}, or restore the object from a version or a backup of the bucket."
         own.details["next_offset"] = next_offset
         error = own
-    return CachedRowGroup(place, [], [], [], error)
+    return CachedRowGroup(location, [], [], [], error)
 
 
-def unreadable_group(place: GroupPlace, why: str) -> Corrupt:
+def unreadable_group(location: RowGroupLocation, why: str) -> Corrupt:
     """Returns the error for readers of the group. `details`: see corrupt_range."""
-    return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)
+    return corrupt_range(
+        location.key, range(location.base_offset, location.last_offset + 1), range(location.start, location.end), why
+    )

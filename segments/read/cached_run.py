@@ -19,7 +19,7 @@ from metadata.model import Offset
 from segments.object_store.interface import Buffer
 from segments.records.batch import corrupt_range, parse_header, parse_whole
 from segments.records.header import BatchHeader
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 from segments.wal.segment_file import BatchEntry
 
 # Memory of the two positions of a batch, beside its bytes.
@@ -44,7 +44,7 @@ class RunPart(NamedTuple):
 class CachedRun(NamedTuple):
     """Holds one run in memory, with the positions of its batches."""
 
-    place: RunPlace
+    location: RunLocation
     body: memoryview
     # Base offsets of its batches, in order. Adjacent damaged ones without known positions count as one.
     base_offsets: list[Offset]
@@ -103,48 +103,50 @@ class CachedRun(NamedTuple):
         """Returns the error for readers of this batch, or of those up to the batch `end`. `details`: see corrupt_range."""
         end = index + 1 if end is None else end
         offsets = range(self.base_offsets[index], self._offset_of(end))
-        start = self.place.start
-        return corrupt_range(self.place.key, offsets, range(start + self.starts[index], start + self.starts[end]), why)
+        start = self.location.start
+        return corrupt_range(self.location.key, offsets, range(start + self.starts[index], start + self.starts[end]), why)
 
     def _offset_of(self, index: int) -> Offset:
-        return self.base_offsets[index] if index < len(self.base_offsets) else Offset(self.place.last_offset + 1)
+        return self.base_offsets[index] if index < len(self.base_offsets) else Offset(self.location.last_offset + 1)
 
 
-def unreadable(place: RunPlace, why: str) -> Corrupt:
+def unreadable(location: RunLocation, why: str) -> Corrupt:
     """Returns the error for readers of the run. `details`: see corrupt_range."""
-    return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)
+    return corrupt_range(
+        location.key, range(location.base_offset, location.last_offset + 1), range(location.start, location.end), why
+    )
 
 
-def open_run(body: bytes, place: RunPlace) -> CachedRun:
-    """The run by what its batches say of themselves. From the first damaged one on it is one hole: `open_by_footer` knows more."""
-    run = CachedRun(place, memoryview(body), [], [0], {})
-    expected, at = place.base_offset, 0
+def open_run(body: bytes, location: RunLocation) -> CachedRun:
+    """Opens a run by the headers of its batches. From the first damaged batch on the run is one hole; see `open_by_footer`."""
+    run = CachedRun(location, memoryview(body), [], [0], {})
+    expected, at = location.base_offset, 0
     try:
-        while expected <= place.last_offset:
-            header = _sound(run.body[at : at + parse_header(run.body, at).size], place, expected)
+        while expected <= location.last_offset:
+            header = _sound(run.body[at : at + parse_header(run.body, at).size], location, expected)
             run.base_offsets.append(expected)
             at += header.size
             run.starts.append(at)
             expected = Offset(header.last_offset + 1)
     except InvalidRecord as error:
-        run.damaged[len(run.base_offsets)] = RunDamage(error.message, place.max_timestamp)
+        run.damaged[len(run.base_offsets)] = RunDamage(error.message, location.max_timestamp)
         run.base_offsets.append(expected)
-        run.starts.append(place.end - place.start)
+        run.starts.append(location.end - location.start)
     return run
 
 
-def open_by_footer(body: bytes, place: RunPlace, entries: Sequence[BatchEntry]) -> CachedRun:
-    """The run by what the segment's footer says of its batches: each is sound or damaged by itself.
+def open_by_footer(body: bytes, location: RunLocation, entries: Sequence[BatchEntry]) -> CachedRun:
+    """Opens a run by the batches that the segment's footer lists, so that each batch is sound or damaged by itself.
 
-    Raises Corrupt when the footer tells of other batches than those of this run.
+    Raises Corrupt if the footer lists other batches than those of this run.
     """
-    if not _fill(entries, place):
-        raise unreadable(place, "the footer does not tell of this run")
-    run = CachedRun(place, memoryview(body), [], [0], {})
+    if not _fill(entries, location):
+        raise unreadable(location, "the footer does not tell of this run")
+    run = CachedRun(location, memoryview(body), [], [0], {})
     for index, entry in enumerate(entries):
-        start, end = entry.start - place.start, entry.start - place.start + entry.size_bytes
+        start, end = entry.start - location.start, entry.start - location.start + entry.size_bytes
         try:
-            header = _sound(run.body[start:end], place, entry.base_offset)
+            header = _sound(run.body[start:end], location, entry.base_offset)
             if (header.last_offset, header.crc) != (entry.last_offset, entry.crc):
                 raise InvalidRecord("there is another batch than the footer tells of")
         except InvalidRecord as error:
@@ -154,23 +156,23 @@ def open_by_footer(body: bytes, place: RunPlace, entries: Sequence[BatchEntry]) 
     return run
 
 
-def _fill(entries: Sequence[BatchEntry], place: RunPlace) -> bool:
+def _fill(entries: Sequence[BatchEntry], location: RunLocation) -> bool:
     """Returns whether these batches fill the run from its beginning to its end, in bytes and in offsets."""
-    at, offset = place.start, place.base_offset
+    at, offset = location.start, location.base_offset
     for entry in entries:
         if (entry.start, entry.base_offset) != (at, offset) or entry.last_offset < entry.base_offset:
             return False
         at, offset = at + entry.size_bytes, Offset(entry.last_offset + 1)
-    return (at, offset) == (place.end, place.last_offset + 1)
+    return (at, offset) == (location.end, location.last_offset + 1)
 
 
-def _sound(batch: memoryview, place: RunPlace, base_offset: Offset) -> BatchHeader:
+def _sound(batch: memoryview, location: RunLocation, base_offset: Offset) -> BatchHeader:
     """The header of a batch that is as it was written; InvalidRecord otherwise."""
     header = parse_whole(batch)
     if header.base_offset != base_offset:
         raise InvalidRecord(f"the batch says offset {header.base_offset} where {base_offset} comes next")
-    if header.last_offset > place.last_offset:
+    if header.last_offset > location.last_offset:
         raise InvalidRecord(f"the batch goes to offset {header.last_offset}, beyond its run")
-    if header.leader_epoch != place.leader_epoch:
-        raise InvalidRecord(f"the batch says leader epoch {header.leader_epoch}, its run {place.leader_epoch}")
+    if header.leader_epoch != location.leader_epoch:
+        raise InvalidRecord(f"the batch says leader epoch {header.leader_epoch}, its run {location.leader_epoch}")
     return header

@@ -1,4 +1,4 @@
-"""The disk tier of the cold pool: bytes as they came from the bucket, in files of a local folder, so that what memory has no room
+"""The disk tier of the read cache: bytes as they came from the bucket, in files of a local folder, so that what memory has no room
 for is not fetched from the bucket twice.
 
     folder/{number:016x}.cold      one run of batches, or one row group of a Parquet file
@@ -54,7 +54,7 @@ class DiskCache:
         return self._is_off
 
     async def get(self, identity: Hashable) -> bytes | None:
-        """The bytes, where they are here: the caller checks them."""
+        """Returns the cached bytes, if any; the caller checks them."""
         stored = self._stored.get(identity)
         if stored is None:
             return None

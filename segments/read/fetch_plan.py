@@ -16,35 +16,35 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import Offset
-from segments.history.index import GroupPlace, HistoryIndex
-from segments.wal.run_index import RunIndex, RunPlace
+from segments.history.index import HistoryIndex, RowGroupLocation
+from segments.wal.run_index import RunIndex, RunLocation
 
 # Most runs that one fetch reads, since many tiny runs must not begin thousands of reads at once.
 RUNS_MAX: Final = 64
 
 
 class FromCache(NamedTuple):
-    """Batches of the tail cache, from the one that holds `offset` on."""
+    """Reads batches from the tail cache, starting with the one that holds `offset`."""
 
     offset: Offset
 
 
 class FromWal(NamedTuple):
-    """Batches of one run of a segment on the bucket, from the one that holds `offset` on."""
+    """Reads batches of one run of a segment, starting with the one that holds `offset`."""
 
     offset: Offset
-    place: RunPlace
+    location: RunLocation
 
 
 class FromParquet(NamedTuple):
     """Records of one row group of a Parquet file, from the first at or after `offset` on."""
 
     offset: Offset
-    place: GroupPlace
+    location: RowGroupLocation
 
 
 class Gap(NamedTuple):
-    """There are no records at the offsets from `offset` to before `next_offset`, and never will be."""
+    """Marks offsets [offset, next_offset) without records, now and later."""
 
     offset: Offset
     next_offset: Offset
@@ -81,8 +81,8 @@ def plan_fetch(
         if isinstance(part, Gap):
             at = part.next_offset
         else:
-            bytes_left -= part.place.size_bytes
-            at = part.place.end_offset
+            bytes_left -= part.location.size_bytes
+            at = part.location.end_offset
     return parts
 
 

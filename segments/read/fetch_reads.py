@@ -19,11 +19,11 @@ from types import TracebackType
 
 from metadata.errors import Unavailable
 from segments.read.fetch_plan import RUNS_MAX
-from segments.read.read_cache import Cold, Loaded, OnGone, Place, ReadCache, outcome_of
+from segments.read.read_cache import CachedBlock, Loaded, Location, OnGone, ReadCache, outcome_of
 
 
 class FetchReads:
-    """A context: at its end, what is not there yet is left out of the answer."""
+    """Manages the bucket reads of one fetch, as a context manager. Unfinished reads are left out of the answer."""
 
     def __init__(self, pool: ReadCache, *, bytes_max: int, woken: asyncio.Event) -> None:
         """`bytes_max` is about what it may read, but one place at least. Sets `woken` when what it waits for arrives."""
@@ -31,48 +31,48 @@ class FetchReads:
         self._bytes_left = bytes_max
         self._woken = woken
         # By the identity of the place.
-        self._reads: dict[Hashable, tuple[Place, asyncio.Future[Loaded]]] = {}
+        self._reads: dict[Hashable, tuple[Location, asyncio.Future[Loaded]]] = {}
         self._owed: asyncio.Future[Loaded] | None = None
         self._awaited: set[Hashable] | None = None
 
-    def begin(self, place: Place, *, is_next: bool = True, on_gone: OnGone | None = None) -> None:
-        """Has the place read, unless it is in memory. `cold_at` raises its errors; an immediate one also sets `woken`.
+    def begin(self, location: Location, *, is_next: bool = True, on_gone: OnGone | None = None) -> None:
+        """Has the place read, unless it is in memory. `block_at` raises its errors; an immediate one also sets `woken`.
 
         `is_next`: without it, there is nothing of its partition in the answer.
         """
-        if place.identity in self._reads or self._pool.held(place) is not None:
+        if location.identity in self._reads or self._pool.held(location) is not None:
             return
-        owed = is_next and self._owed is None and self._pool.was_left_out(place)
+        owed = is_next and self._owed is None and self._pool.was_left_out(location)
         try:
-            reading = self._pool.read(place, on_gone=on_gone)
+            reading = self._pool.read(location, on_gone=on_gone)
         except Unavailable as error:
             reading = asyncio.get_running_loop().create_future()
             reading.set_result(error)
         if owed:
             self._owed = reading
-        self._bytes_left -= place.size_bytes
-        self._reads[place.identity] = place, reading
+        self._bytes_left -= location.size_bytes
+        self._reads[location.identity] = location, reading
         if reading.done():
             self._woken.set()
         else:
             reading.add_done_callback(self._wake)
 
-    def wait_for(self, places: Iterable[Place]) -> None:
+    def wait_for(self, locations: Iterable[Location]) -> None:
         """Lets only these arrivals wake the fetch, and the last of all: others change nothing about its answer.
 
         A history of many small runs would be looked at again for each of them.
         """
-        self._awaited = {place.identity for place in places}
+        self._awaited = {location.identity for location in locations}
 
-    def cold_at(self, place: Place) -> Cold | None:
+    def block_at(self, location: Location) -> CachedBlock | None:
         """Returns the contents of the place; None before it is read. Raises the error of its read: Corrupt, Unavailable."""
-        held = self._pool.held(place)
+        held = self._pool.held(location)
         if held is not None:
             return held
-        if place.identity not in self._reads:
-            self._pool.raise_error(place)
+        if location.identity not in self._reads:
+            self._pool.raise_error(location)
             return None
-        _, reading = self._reads[place.identity]
+        _, reading = self._reads[location.identity]
         return outcome_of(reading) if reading.done() else None
 
     @property
@@ -80,8 +80,8 @@ class FetchReads:
         """Returns whether this fetch reads enough already."""
         return bool(self._reads) and (self._bytes_left <= 0 or len(self._reads) >= RUNS_MAX or self._pool.is_busy)
 
-    def is_reading(self, place: Place) -> bool:
-        return place.identity in self._reads and not self._reads[place.identity][1].done()
+    def is_reading(self, location: Location) -> bool:
+        return location.identity in self._reads and not self._reads[location.identity][1].done()
 
     @property
     def in_flight(self) -> bool:
@@ -99,10 +99,10 @@ class FetchReads:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for place, reading in self._reads.values():
+        for location, reading in self._reads.values():
             reading.remove_done_callback(self._wake)
             if not reading.done():
-                self._pool.leave_out(place)
+                self._pool.leave_out(location)
 
     def _wake(self, ended: asyncio.Future[Loaded]) -> None:
         awaited = self._awaited is None or any(key in self._reads and self._reads[key][1] is ended for key in self._awaited)

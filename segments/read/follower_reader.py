@@ -1,8 +1,8 @@
 """Reads committed records of partitions that other brokers lead, from the bucket, at the places that their leaders name.
 
-    places from the leader ─▶ manifest of that version, if part is in Parquet ─▶ LogReader over the cold pool ─▶ batches
+    locations from the leader ─▶ manifest of that version, if part is in Parquet ─▶ LogReader over the read cache ─▶ batches
 
-It reads as a leader without a hot pool: the same planning, checks, single flight and bounds, in the cold pool of this broker.
+It reads as a leader without a tail cache: the same planning, checks, single flight and bounds, in the read cache of this broker.
 Where an object is gone, the newest manifest is read, as at the leader. Invariant: it keeps only what can't
 change (bytes of objects, manifests by version); bounds and epochs are those of the answer that brought the places.
 
@@ -33,7 +33,7 @@ from segments.object_store.interface import ObjectStore
 from segments.partition.leader_partitions import LeaderPartition
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.read_cache import ReadCache
-from segments.read.record_locations import LeaderSnapshot, partition_told
+from segments.read.record_locations import LeaderSnapshot, partition_of_snapshot
 from segments.read.tail_cache import TailCache
 from segments.shared_errors import copy_of
 
@@ -41,13 +41,13 @@ from segments.shared_errors import copy_of
 TOPICS_MAX: Final = 10_000
 
 
-class ToldTarget(NamedTuple):
+class LocatedTarget(NamedTuple):
     """Holds a fetch target with the snapshot of its leader."""
 
     # The topic's name, which the keys of its objects hold.
     topic: str
     target: FetchTarget
-    told: LeaderSnapshot
+    snapshot: LeaderSnapshot
 
 
 class FollowerReader:
@@ -56,33 +56,33 @@ class FollowerReader:
     def __init__(
         self,
         store: ObjectStore,
-        cold: ReadCache,
+        read_cache: ReadCache,
         *,
         spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         read_timeout_s: float,
     ) -> None:
         self._histories = FollowerManifests(store, spawn=spawn, read_timeout_s=read_timeout_s)
-        self._reader = LogReader(TailCache(0), cold, adopt_newest=self._read_newest)
+        self._reader = LogReader(TailCache(0), read_cache, adopt_newest=self._read_newest)
         self._topics: OrderedDict[TopicPartition, str] = OrderedDict()
 
-    async def fetch(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[FetchResult | TidelogError]:
-        """Batches of each in turn, `bytes_max` bytes in all; the error of a target stands in its place. Each partition once.
+    async def fetch(self, asked: Sequence[LocatedTarget], *, bytes_max: int) -> list[FetchResult | TidelogError]:
+        """Fetches batches of each partition in turn, `bytes_max` bytes in all. A target's error is returned in its place.
 
-        What is in memory is answered first, as by ReadPath.fetch.
+        Each partition may be requested once. Cached data are returned first, as by ReadPath.fetch.
         """
-        in_history = [each for each in asked if each.told.located.manifest_version]
+        in_history = [each for each in asked if each.snapshot.located.manifest_version]
         found = dict(zip(in_history, await asyncio.gather(*map(self._history, in_history)), strict=True))
         histories = [found.get(each) for each in asked]
-        told: dict[TopicPartition, _Partition] = {}
+        partitions: dict[TopicPartition, _Partition] = {}
         targets: list[FetchTarget] = []
         for (topic, target, where), history in zip(asked, histories, strict=True):
             if not isinstance(history, TidelogError):
                 self._remember(target.partition, topic)
-                told[target.partition] = _Partition(target.partition, where, history, self._histories)
-                targets.append(target._replace(places_bytes_min=None))
-        answers = await self._read(targets, told, bytes_max)
-        if _is_nothing(answers) and any(each.has_moved for each in told.values()):
-            answers = await self._read(targets, told, bytes_max)  # by the manifests that the first read has found
+                partitions[target.partition] = _Partition(target.partition, where, history, self._histories)
+                targets.append(target._replace(locations_bytes_min=None))
+        answers = await self._read(targets, partitions, bytes_max)
+        if _is_nothing(answers) and any(each.has_moved for each in partitions.values()):
+            answers = await self._read(targets, partitions, bytes_max)  # by the manifests that the first read has found
         read = iter(answers)
         return [
             history if isinstance(history, TidelogError) else _with_high_watermark(next(read), where)
@@ -90,21 +90,21 @@ class FollowerReader:
         ]
 
     async def _read(
-        self, targets: Sequence[FetchTarget], told: dict[TopicPartition, _Partition], bytes_max: int
+        self, targets: Sequence[FetchTarget], partitions: dict[TopicPartition, _Partition], bytes_max: int
     ) -> list[FetchResult | TidelogError]:
         if not targets:
             return []
         return await self._reader.fetch(
             targets,
-            lambda partition: told[partition].known_now(),
+            lambda partition: partitions[partition].known_now(),
             asyncio.Event(),
             bytes_max=bytes_max,
             bytes_min=0,
             wait_ms_max=0,
         )
 
-    async def _history(self, asked: ToldTarget) -> HistoryIndex | TidelogError:
-        partition, version = asked.target.partition, asked.told.located.manifest_version
+    async def _history(self, asked: LocatedTarget) -> HistoryIndex | TidelogError:
+        partition, version = asked.target.partition, asked.snapshot.located.manifest_version
         try:
             return await self._histories.of_version(asked.topic, partition, version)
         except TidelogError as error:
@@ -126,10 +126,10 @@ class _Partition:
     """Holds a partition of another leader for the time of one fetch."""
 
     def __init__(
-        self, partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None, histories: FollowerManifests
+        self, partition: TopicPartition, snapshot: LeaderSnapshot, history: HistoryIndex | None, histories: FollowerManifests
     ) -> None:
         self._partition = partition
-        self._told = told
+        self._snapshot = snapshot
         self._histories = histories
         self._history = history
         self._known: LeaderPartition | None = None
@@ -143,7 +143,7 @@ class _Partition:
         if self._known is None or is_newer:
             self.has_moved |= is_newer and self._known is not None
             self._history = held if is_newer else self._history
-            self._known = partition_told(self._partition, self._told, self._history)
+            self._known = partition_of_snapshot(self._partition, self._snapshot, self._history)
         return self._known
 
 
@@ -151,9 +151,11 @@ def _is_nothing(answers: Sequence[FetchResult | TidelogError]) -> bool:
     return not any(isinstance(answer, TidelogError) or answer.size_bytes for answer in answers)
 
 
-def _with_high_watermark(answer: FetchResult | TidelogError, told: LeaderSnapshot) -> FetchResult | TidelogError:
+def _with_high_watermark(answer: FetchResult | TidelogError, snapshot: LeaderSnapshot) -> FetchResult | TidelogError:
     """The leader's: what was read ends where its places did."""
-    return answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=told.high_watermark, committed_at_s=None)
+    return (
+        answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=snapshot.high_watermark, committed_at_s=None)
+    )
 
 
 # Bytes of all manifests held, estimated; one is held in any case. A partition of 100 GiB has about 1.5 MB.
@@ -235,7 +237,7 @@ class FollowerManifests:
             return None
 
     def _hold(self, history: HistoryIndex) -> None:
-        partition = history.manifest.place
+        partition = history.manifest.topic_partition
         held = self._held.get(partition)
         if held is not None and held.version >= history.version:
             return

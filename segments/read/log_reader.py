@@ -25,13 +25,13 @@ from typing import Final, NamedTuple
 from metadata.errors import TidelogError
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.counters import LogCounters
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from segments.object_store.interface import Buffer
 from segments.partition.leader_partitions import LeaderPartition
 from segments.read.cached_row_group import CachedRowGroup
 from segments.read.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.read.fetch_reads import FetchReads
-from segments.read.read_cache import Cold, OnGone, Place, ReadCache
+from segments.read.read_cache import CachedBlock, Location, OnGone, ReadCache
 from segments.read.record_locations import RecordLocations, located
 from segments.read.record_lookup import AdoptNewest
 from segments.read.tail_cache import TailCache
@@ -48,11 +48,11 @@ class FetchTarget(NamedTuple):
     current_leader_epoch: int | None = None
     # Set by a broker that reads from the bucket itself: the answer has the locations of the records, if the parts have this many
     # bytes on average. None: the answer has the records.
-    places_bytes_min: int | None = None
+    locations_bytes_min: int | None = None
 
 
 class FetchResult(NamedTuple):
-    """The records of one partition in an answer, or their locations, with the offsets of its log."""
+    """Holds the records of one partition, or their locations, with the offsets of its log."""
 
     # Whole record batches when joined. Each begins where the one before ends, and the last one ends at `next_offset`. The first
     # may begin before the wanted offset, with records to skip, or behind it, after a gap. An answer without batches whose
@@ -96,15 +96,15 @@ class LogReader:
 
     def __init__(
         self,
-        hot: TailCache,
-        cold: ReadCache,
+        tail_cache: TailCache,
+        read_cache: ReadCache,
         *,
         adopt_newest: AdoptNewest | None = None,
         counters: LogCounters | None = None,
     ) -> None:
         self._counters = counters or LogCounters()
-        self._hot = hot
-        self._cold = cold
+        self._tail_cache = tail_cache
+        self._read_cache = read_cache
         self._adopt_newest = adopt_newest
         # Offsets at which answers from the bucket ended, the newest last.
         self._read_to: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
@@ -129,7 +129,7 @@ class LogReader:
         """
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
-        with FetchReads(self._cold, bytes_max=bytes_max, woken=woken) as reads:
+        with FetchReads(self._read_cache, bytes_max=bytes_max, woken=woken) as reads:
             while True:
                 woken.clear()
                 looks = self._look_at_all(targets, led_at, bytes_max, reads)
@@ -192,12 +192,12 @@ class LogReader:
         """
         log = led.log
         log.check_readable(target.offset)
-        if target.places_bytes_min is not None and (told := self._located(led, target, bytes_max)) is not None:
-            return _Look(target, led, told)
+        if target.locations_bytes_min is not None and (locations := self._located(led, target, bytes_max)) is not None:
+            return _Look(target, led, locations)
         batches: list[Buffer] = []
         size_bytes, hot_bytes, next_offset = 0, 0, Offset(target.offset)
-        missing: tuple[Place, ...] = ()
-        last: Place | None = None
+        missing: tuple[Location, ...] = ()
+        last: Location | None = None
         parts = self._plan(led, next_offset, bytes_max)
         try:
             for at, part in enumerate(parts):
@@ -209,26 +209,26 @@ class LogReader:
                         break  # an epoch ends in the gap, so that no batch covers it: the next answer passes it
                     next_offset = part.next_offset
                 elif isinstance(part, FromCache):
-                    hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_left)
-                    assert hot is not None, f"{log.partition}: the tail cache begins at or below {part.offset}, and lacks it"
-                    if batches and hot.batches[0].base_offset != next_offset:
+                    tail = self._tail_cache.read(log.partition, part.offset, bytes_max=bytes_left)
+                    assert tail is not None, f"{log.partition}: the tail cache begins at or below {part.offset}, and lacks it"
+                    if batches and tail.batches[0].base_offset != next_offset:
                         break  # a row group ends within this batch: only the first of an answer may begin before its offset
-                    for batch in hot.batches:
+                    for batch in tail.batches:
                         batches += (batch.stamp, batch.rest)
                         size_bytes += batch.size_bytes
                         hot_bytes += batch.size_bytes
-                    next_offset = hot.next_offset
-                elif (cold := reads.cold_at(part.place)) is not None:
-                    buffers, behind = _read(cold, part.offset, bytes_left, log.high_watermark)
+                    next_offset = tail.next_offset
+                elif (block := reads.block_at(part.location)) is not None:
+                    buffers, behind = _read(block, part.offset, bytes_left, log.high_watermark)
                     if batches and buffers and base_offset_of(buffers[0]) != next_offset:
                         break  # an epoch ends in a gap before it
                     next_offset = behind
                     batches += buffers
                     size_bytes += sum(map(len, buffers))
-                    last = part.place
-                    self._cold.taken(last, next_offset=next_offset)
+                    last = part.location
+                    self._read_cache.taken(last, next_offset=next_offset)
                 else:
-                    missing = tuple(later.place for later in parts[at:] if isinstance(later, FromWal | FromParquet))
+                    missing = tuple(later.location for later in parts[at:] if isinstance(later, FromWal | FromParquet))
                     break
         except TidelogError:
             if not batches:
@@ -239,7 +239,7 @@ class LogReader:
     def _located(self, led: LeaderPartition, target: FetchTarget, bytes_max: int) -> FetchResult | None:
         """Returns the locations of the records on the bucket, whatever is in memory; None if the parts are too small for that."""
         parts = self._plan(led, Offset(target.offset), bytes_max, from_bucket=True)
-        found = located(parts, led.history, part_bytes_min=target.places_bytes_min or 0)
+        found = located(parts, led.history, part_bytes_min=target.locations_bytes_min or 0)
         if found is None:
             return None
         places, extent = found
@@ -250,7 +250,7 @@ class LogReader:
         return plan_fetch(
             offset,
             high_watermark=led.log.high_watermark,
-            hot_start_offset=None if from_bucket else self._hot.start_offset(led.log.partition),
+            hot_start_offset=None if from_bucket else self._tail_cache.start_offset(led.log.partition),
             runs=led.runs,
             history=led.history,
             bytes_max=bytes_max,
@@ -284,15 +284,15 @@ class LogReader:
 
     def _begin_behind(self, led: LeaderPartition, offset: Offset, bytes_max: int) -> None:
         """Begins to read the blocks from `offset` on, and one row group more, which arrives while the one before it is decoded."""
-        last: Place | None = None
+        last: Location | None = None
         for part in self._plan(led, offset, bytes_max):
             if isinstance(part, FromWal | FromParquet):
-                last = part.place
-                self._cold.read_ahead(last, on_gone=self._on_gone(led))
-        if isinstance(last, GroupPlace):
+                last = part.location
+                self._read_cache.read_ahead(last, on_gone=self._on_gone(led))
+        if isinstance(last, RowGroupLocation):
             for part in self._plan(led, Offset(last.last_offset + 1), 1):
                 if isinstance(part, FromParquet):
-                    self._cold.read_ahead(part.place, on_gone=self._on_gone(led))
+                    self._read_cache.read_ahead(part.location, on_gone=self._on_gone(led))
 
 
 class _Look(NamedTuple):
@@ -302,18 +302,18 @@ class _Look(NamedTuple):
     led: LeaderPartition
     fetched: FetchResult
     # Blocks to read from the bucket, from the end of `fetched` on. Some of those behind the first may be in memory.
-    missing: tuple[Place, ...] = ()
+    missing: tuple[Location, ...] = ()
     # The last block of the bucket in the answer.
-    last: Place | None = None
+    last: Location | None = None
     # Bytes of the answer that came from the tail cache.
     hot_bytes: int = 0
 
 
-def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) -> tuple[Sequence[Buffer], Offset]:
+def _read(block: CachedBlock, offset: Offset, bytes_max: int, high_watermark: Offset) -> tuple[Sequence[Buffer], Offset]:
     """Returns the batches from `offset` on, and the offset behind them."""
-    if isinstance(cold, CachedRowGroup):
-        return cold.read(offset, bytes_max=bytes_max, high_watermark=high_watermark)
-    body, next_offset = cold.read(offset, bytes_max=bytes_max)
+    if isinstance(block, CachedRowGroup):
+        return block.read(offset, bytes_max=bytes_max, high_watermark=high_watermark)
+    body, next_offset = block.read(offset, bytes_max=bytes_max)
     return (body,), next_offset
 
 

@@ -1,4 +1,4 @@
-"""Caches what was read from the bucket, apart from the hot pool, so that a lagging reader can't evict the tail: runs, and row
+"""Caches what was read from the bucket, apart from the tail cache, so that a lagging reader can't evict the tail: runs, and row
 groups
 as batches.
 
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from metadata.errors import Corrupt, InvalidArgument, NotFound, Rejected, Throttled, TidelogError, Unavailable
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from segments.object_store.interface import ObjectStore
 from segments.read.cached_row_group import CachedRowGroup, unreadable_group
 from segments.read.cached_run import CachedRun, unreadable
@@ -32,7 +32,7 @@ from segments.read.row_group_loader import RowGroupLoader
 from segments.read.row_group_pins import RowGroupPins
 from segments.read.run_loader import RunLoader
 from segments.shared_errors import copy_of
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 
 # Places read at the same time, however small: the store's connections are there for others, too.
 READS_IN_FLIGHT_MAX: Final = 16
@@ -47,15 +47,15 @@ LEFT_OUT_MAX: Final = 10_000
 # A row group takes its bytes twice while it is read: as they are stored and as columns, then as columns and as batches.
 GROUP_READ_FACTOR: Final = 2
 
-Place = RunPlace | GroupPlace
-Cold = CachedRun | CachedRowGroup
+Location = RunLocation | RowGroupLocation
+CachedBlock = CachedRun | CachedRowGroup
 # An error is a result here: it is for the readers, and must not end the log that owns the task.
-Loaded = Cold | TidelogError
+Loaded = CachedBlock | TidelogError
 OnGone = Callable[[], Awaitable[object]]
 
 
 class _Held(NamedTuple):
-    cold: Cold
+    block: CachedBlock
     expires_s: float
 
 
@@ -100,65 +100,72 @@ class ReadCache:
         self._left_out: OrderedDict[Hashable, _LeftOut] = OrderedDict()
         self.bytes_used = 0
 
-    async def read_whole(self, place: Place, *, on_gone: OnGone | None = None) -> Cold:
+    async def read_whole(self, location: Location, *, on_gone: OnGone | None = None) -> CachedBlock:
         """Returns the contents for a caller that does not come back. Raises Corrupt when all of it is damaged, Unavailable."""
-        held = self.held(place)
+        held = self.held(location)
         if held is not None:
             return held
-        reading = self.read(place, on_gone=on_gone)
+        reading = self.read(location, on_gone=on_gone)
         await asyncio.wait((reading,))
-        self._in_use.end(place.identity)
+        self._in_use.end(location.identity)
         return outcome_of(reading)
 
-    async def run_at(self, place: RunPlace, *, on_gone: OnGone | None = None) -> CachedRun:
+    async def run_at(self, location: RunLocation, *, on_gone: OnGone | None = None) -> CachedRun:
         """Returns the run, as `read_whole` does."""
-        run = await self.read_whole(place, on_gone=on_gone)
-        assert isinstance(run, CachedRun), f"{place} is a run"
+        run = await self.read_whole(location, on_gone=on_gone)
+        assert isinstance(run, CachedRun), f"{location} is a run"
         return run
 
-    def held(self, place: Place) -> Cold | None:
+    def held(self, location: Location) -> CachedBlock | None:
         """Returns the contents if they are in memory."""
-        held = self._held.get(place.identity)
+        held = self._held.get(location.identity)
         if held is None:
             return None
-        if held.cold.damaged and held.expires_s <= asyncio.get_running_loop().time():
-            self._drop(place.identity)
+        if held.block.damaged and held.expires_s <= asyncio.get_running_loop().time():
+            self._drop(location.identity)
             return None
-        self._held.move_to_end(place.identity)
-        self._left_out.pop(place.identity, None)
-        return held.cold
+        self._held.move_to_end(location.identity)
+        self._left_out.pop(location.identity, None)
+        return held.block
 
-    def read(self, place: Place, *, on_gone: OnGone | None = None) -> asyncio.Future[Loaded]:
+    def read(self, location: Location, *, on_gone: OnGone | None = None) -> asyncio.Future[Loaded]:
         """Begins a read, or joins one. Raises Unavailable when the session has ended, Throttled when too many wait.
 
         `on_gone` is called where the object is missing, before any waiter gets the error.
         """
-        key = place.identity
+        key = location.identity
         self._left_out.pop(key, None)
         loading = self._loading.get(key) or self._missing(key)
         if loading is None:
             if len(self._loading) >= READS_WAITING_MAX:
                 raise Throttled(f"{READS_WAITING_MAX} reads from the bucket are under way or wait for their turn")
-            loading = self._loading[key] = self._spawn(self._load(place, on_gone))
+            loading = self._loading[key] = self._spawn(self._load(location, on_gone))
             loading.add_done_callback(lambda ended: self._on_ended(key, ended))
         return loading
 
-    def read_ahead(self, place: Place, *, on_gone: OnGone | None = None) -> None:
+    def read_ahead(self, location: Location, *, on_gone: OnGone | None = None) -> None:
         """Begins to read what a reader comes to next, unless that would make others wait, or be pushed out before it comes."""
-        if place.identity in self._held or place.identity in self._loading or place.identity in self._left_out or self.is_busy:
+        if (
+            location.identity in self._held
+            or location.identity in self._loading
+            or location.identity in self._left_out
+            or self.is_busy
+        ):
             return
-        is_kept = place.size_bytes <= self._bytes_max // 4 if isinstance(place, RunPlace) else self._in_use.has_room(place)
-        if is_kept and self._reads.has_room(self._charge_of(place)):
+        is_kept = (
+            location.size_bytes <= self._bytes_max // 4 if isinstance(location, RunLocation) else self._in_use.has_room(location)
+        )
+        if is_kept and self._reads.has_room(self._charge_of(location)):
             with suppress(Unavailable):
-                self.read(place, on_gone=on_gone)
+                self.read(location, on_gone=on_gone)
 
-    def taken(self, place: Place, *, next_offset: int) -> None:
-        """A reader was given what lies there up to before `next_offset`."""
-        if isinstance(place, GroupPlace) and place.identity in self._held:
-            if next_offset > place.last_offset:
-                self._in_use.end(place.identity)
+    def taken(self, location: Location, *, next_offset: int) -> None:
+        """Notes that a reader received the records of a block below `next_offset`."""
+        if isinstance(location, RowGroupLocation) and location.identity in self._held:
+            if next_offset > location.last_offset:
+                self._in_use.end(location.identity)
             else:
-                self._in_use.go_on(place)
+                self._in_use.go_on(location)
 
     @property
     def is_busy(self) -> bool:
@@ -166,23 +173,23 @@ class ReadCache:
 
     # ── what was left out of an answer ──────────────────────────────────────────────────────────────────────────────────
 
-    def leave_out(self, place: Place) -> None:
+    def leave_out(self, location: Location) -> None:
         """Somebody was answered without it, while it is read."""
-        key = place.identity
+        key = location.identity
         if key in self._loading:
             self._awaited.add(key)
 
-    def was_left_out(self, place: Place) -> bool:
+    def was_left_out(self, location: Location) -> bool:
         """Returns whether an answer left the place out, and no reader has had it since it was read."""
-        return place.identity in self._left_out
+        return location.identity in self._left_out
 
-    def raise_error(self, place: Place) -> None:
+    def raise_error(self, location: Location) -> None:
         """Raises what the read of a place that was left out has met: once, and only while it is news."""
-        left_out = self._left_out.get(place.identity)
+        left_out = self._left_out.get(location.identity)
         if left_out is None or left_out.error is None:
             return
         if left_out.ended_s + self._read_timeout_s >= asyncio.get_running_loop().time():
-            del self._left_out[place.identity]
+            del self._left_out[location.identity]
             raise left_out.error
 
     def _on_ended(self, key: Hashable, loading: asyncio.Future[Loaded]) -> None:
@@ -200,31 +207,31 @@ class ReadCache:
 
     # ── reading from the bucket ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _load(self, place: Place, on_gone: OnGone | None) -> Loaded:
+    async def _load(self, location: Location, on_gone: OnGone | None) -> Loaded:
         try:
             try:
-                cold = await self._read(place)
+                block = await self._read(location)
             except NotFound:
                 if on_gone is not None:
                     async with asyncio.timeout(self._read_timeout_s):
                         await on_gone()
                 raise
         except (NotFound, InvalidArgument) as error:
-            return self._told_missing(place, error)
+            return self._remember_missing(location, error)
         except Rejected as error:
-            return Unavailable(f"the bucket does not let the broker read {place.key}: {error}", hint=error.hint)
+            return Unavailable(f"the bucket does not let the broker read {location.key}: {error}", hint=error.hint)
         except TimeoutError:
-            return Unavailable(f"{place.key} could not be read within {self._read_timeout_s:g} s")
+            return Unavailable(f"{location.key} could not be read within {self._read_timeout_s:g} s")
         except TidelogError as error:
             return error
-        self._keep(place, cold)
-        return cold
+        self._keep(location, block)
+        return block
 
-    def _told_missing(self, place: Place, error: NotFound | InvalidArgument) -> Corrupt:
+    def _remember_missing(self, location: Location, error: NotFound | InvalidArgument) -> Corrupt:
         why = f"nothing is there: {error}"
-        missing = unreadable(place, why) if isinstance(place, RunPlace) else unreadable_group(place, why)
+        missing = unreadable(location, why) if isinstance(location, RunLocation) else unreadable_group(location, why)
         missing.__cause__ = error
-        self._gone[place.identity] = missing, asyncio.get_running_loop().time() + DAMAGE_BELIEVED_S
+        self._gone[location.identity] = missing, asyncio.get_running_loop().time() + DAMAGE_BELIEVED_S
         if len(self._gone) > GONE_MAX:
             self._gone.popitem(last=False)
         return missing
@@ -243,41 +250,41 @@ class ReadCache:
         read.set_result(missing)
         return read
 
-    async def _read(self, place: Place) -> Cold:
+    async def _read(self, location: Location) -> CachedBlock:
         timeout_s = self._read_timeout_s
-        if isinstance(place, RunPlace):
-            async with self._reads.admit(self._charge_of(place), timeout_s=timeout_s), asyncio.timeout(timeout_s):
-                return await self._run_reads.read(place)
-        await self._in_use.begin(place, patience_s=timeout_s / 3)
+        if isinstance(location, RunLocation):
+            async with self._reads.admit(self._charge_of(location), timeout_s=timeout_s), asyncio.timeout(timeout_s):
+                return await self._run_reads.read(location)
+        await self._in_use.begin(location, patience_s=timeout_s / 3)
         try:
-            async with self._reads.admit(self._charge_of(place), timeout_s=timeout_s) as room, asyncio.timeout(timeout_s):
-                return await self._history_reads.read(place, outlived=room.outlived)
+            async with self._reads.admit(self._charge_of(location), timeout_s=timeout_s) as room, asyncio.timeout(timeout_s):
+                return await self._history_reads.read(location, outlived=room.outlived)
         except BaseException:
-            self._in_use.end(place.identity)
+            self._in_use.end(location.identity)
             raise
 
-    def _charge_of(self, place: Place) -> int:
+    def _charge_of(self, location: Location) -> int:
         """Returns the bytes that reading it takes of the budget. A place above the budget is read when it is alone."""
-        size_bytes = place.size_bytes * (1 if isinstance(place, RunPlace) else GROUP_READ_FACTOR)
+        size_bytes = location.size_bytes * (1 if isinstance(location, RunLocation) else GROUP_READ_FACTOR)
         return min(max(size_bytes, self._reads.bytes_max // READS_IN_FLIGHT_MAX), self._reads.bytes_max)
 
-    def _keep(self, place: Place, cold: Cold) -> None:
-        self._held[place.identity] = _Held(cold, asyncio.get_running_loop().time() + DAMAGE_BELIEVED_S)
-        self.bytes_used += cold.memory_bytes
-        if isinstance(place, GroupPlace):
-            if cold.damaged:
-                self._in_use.end(place.identity)
+    def _keep(self, location: Location, block: CachedBlock) -> None:
+        self._held[location.identity] = _Held(block, asyncio.get_running_loop().time() + DAMAGE_BELIEVED_S)
+        self.bytes_used += block.memory_bytes
+        if isinstance(location, RowGroupLocation):
+            if block.damaged:
+                self._in_use.end(location.identity)
             else:
-                self._in_use.go_on(place)
+                self._in_use.go_on(location)
         while self.bytes_used > self._bytes_max:
             self._drop(next((key for key in self._held if key not in self._in_use), next(iter(self._held))))
 
     def _drop(self, key: Hashable) -> None:
-        self.bytes_used -= self._held.pop(key).cold.memory_bytes
+        self.bytes_used -= self._held.pop(key).block.memory_bytes
         self._in_use.end(key)
 
 
-def outcome_of(reading: asyncio.Future[Loaded]) -> Cold:
+def outcome_of(reading: asyncio.Future[Loaded]) -> CachedBlock:
     """Returns the contents that a finished read brought. Raises its error, a copy for each waiter."""
     if reading.cancelled():
         raise Unavailable("the session ended while the broker read from the bucket")

@@ -62,8 +62,8 @@ class ReadPath:
         self._verify_leadership = verify_leadership
         self._counters = counters
         self._waiting = ReaderNotifier()
-        self._hot = TailCache(settings.tail_cache_bytes_max)
-        self._cold = ReadCache(
+        self._tail_cache = TailCache(settings.tail_cache_bytes_max)
+        self._read_cache = ReadCache(
             store,
             bytes_max=settings.read_cache_bytes_max,
             reads=ByteBudget(settings.history_read_bytes_max, of="reads from the bucket"),
@@ -72,10 +72,12 @@ class ReadPath:
             disk=disk,
             counters=counters,
         )
-        self._reader = LogReader(self._hot, self._cold, adopt_newest=adopt_newest, counters=counters)
-        self._lookup = RecordLookup(self._hot, self._cold, adopt_newest, decompressed_bytes_max=settings.decompressed_bytes_max)
+        self._reader = LogReader(self._tail_cache, self._read_cache, adopt_newest=adopt_newest, counters=counters)
+        self._lookup = RecordLookup(
+            self._tail_cache, self._read_cache, adopt_newest, decompressed_bytes_max=settings.decompressed_bytes_max
+        )
         # Reads partitions that other brokers lead, by the record locations that their leaders have answered with.
-        self.located = FollowerReader(store, self._cold, spawn=spawn, read_timeout_s=settings.put_deadline_ms / 1000)
+        self.located = FollowerReader(store, self._read_cache, spawn=spawn, read_timeout_s=settings.put_deadline_ms / 1000)
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
@@ -161,28 +163,28 @@ class ReadPath:
 
     def committed(self, partition: TopicPartition, batches: list[StampedBatch]) -> None:
         """Makes the batches of a committed segment readable."""
-        self._hot.add(partition, batches)
+        self._tail_cache.add(partition, batches)
         self._waiting.wake(partition)
 
     def drop(self, partition: TopicPartition) -> None:
         """Forgets the batches of a partition that the session leads no more, and wakes its readers."""
-        self._hot.drop(partition)
+        self._tail_cache.drop(partition)
         self._waiting.wake(partition)
 
     # ── figures, from any thread ────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def readers_waiting(self) -> int:
-        """Partitions for which a reader waits."""
+        """Returns the partitions for which a reader waits."""
         return len(self._waiting)
 
     @property
-    def hot_pool_bytes(self) -> int:
-        return self._hot.bytes_used
+    def tail_cache_bytes(self) -> int:
+        return self._tail_cache.bytes_used
 
     @property
-    def cold_pool_bytes(self) -> int:
-        return self._cold.bytes_used
+    def read_cache_bytes(self) -> int:
+        return self._read_cache.bytes_used
 
 
 class ReaderNotifier:

@@ -17,7 +17,7 @@ from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, Gap
-from segments.wal.run_index import RunIndex, RunPlace
+from segments.wal.run_index import RunIndex, RunLocation
 from segments.wal.segment_file import Run
 
 
@@ -27,7 +27,7 @@ class RecordLocations(NamedTuple):
     # Version of the manifest that has the records below its `compacted_to`. 0: none are in Parquet.
     manifest_version: int
     # Runs in segments, from the requested offset or `compacted_to` on.
-    runs: tuple[RunPlace, ...]
+    runs: tuple[RunLocation, ...]
 
 
 class ByteExtent(NamedTuple):
@@ -55,55 +55,55 @@ def located(
 
     Each is a request to the bucket, which is worth it only for so many bytes.
     """
-    places = [part.place for part in parts if isinstance(part, FromWal | FromParquet)]
-    size_bytes = sum(place.size_bytes for place in places)
-    if not places or size_bytes < part_bytes_min * len(places):
+    locations = [part.location for part in parts if isinstance(part, FromWal | FromParquet)]
+    size_bytes = sum(location.size_bytes for location in locations)
+    if not locations or size_bytes < part_bytes_min * len(locations):
         return None
     is_in_history = any(isinstance(part, FromParquet | Gap) for part in parts)
     version = history.version if history is not None and is_in_history else 0
     last = parts[-1]
-    next_offset = last.next_offset if isinstance(last, Gap) else places[-1].end_offset
-    return RecordLocations(version, tuple(part.place for part in parts if isinstance(part, FromWal))), ByteExtent(
+    next_offset = last.next_offset if isinstance(last, Gap) else locations[-1].end_offset
+    return RecordLocations(version, tuple(part.location for part in parts if isinstance(part, FromWal))), ByteExtent(
         size_bytes, next_offset
     )
 
 
-def partition_told(partition: TopicPartition, told: LeaderSnapshot, history: HistoryIndex | None) -> LeaderPartition:
+def partition_of_snapshot(partition: TopicPartition, snapshot: LeaderSnapshot, history: HistoryIndex | None) -> LeaderPartition:
     """Returns the partition as far as the leader described it. Raises Corrupt where the runs do not follow each other.
 
     `history` has the version that the leader described, or a newer one. A newer one may reach further than the leader knows, so it
     counts up to the high watermark, and its log start counts as well.
     """
     runs = RunIndex()
-    for place in told.located.runs:
-        runs.add(_run(partition, place), session=place.session, seq=place.seq)
+    for location in snapshot.located.runs:
+        runs.add(_run(partition, location), session=location.session, seq=location.seq)
     ends_at = runs.end_offset or Offset(0)
-    log_start_offset = told.log_start_offset
+    log_start_offset = snapshot.log_start_offset
     if history is not None:
         runs.drop_below(history.compacted_to)
         ends_at = max(ends_at, history.compacted_to)
-        log_start_offset = max(log_start_offset, min(history.manifest.log_start_offset, told.high_watermark))
+        log_start_offset = max(log_start_offset, min(history.manifest.log_start_offset, snapshot.high_watermark))
     log = PartitionLog(
         partition,
-        leader_epoch=told.leader_epoch,
+        leader_epoch=snapshot.leader_epoch,
         log_start_offset=log_start_offset,
-        end_offset=max(log_start_offset, min(ends_at, told.high_watermark)),
+        end_offset=max(log_start_offset, min(ends_at, snapshot.high_watermark)),
         producers=ProducerStates(producers_max=1, expiry_ms=1),
     )
     return LeaderPartition(log, runs, history)
 
 
-def _run(partition: TopicPartition, place: RunPlace) -> Run:
+def _run(partition: TopicPartition, location: RunLocation) -> Run:
     return Run(
         partition,
-        place.leader_epoch,
-        place.base_offset,
-        place.last_offset,
+        location.leader_epoch,
+        location.base_offset,
+        location.last_offset,
         record_count=0,
-        start=place.start,
-        end=place.end,
-        min_timestamp=place.max_timestamp,
-        max_timestamp=place.max_timestamp,
+        start=location.start,
+        end=location.end,
+        min_timestamp=location.max_timestamp,
+        max_timestamp=location.max_timestamp,
         first_batch=0,
         batch_count=0,
     )

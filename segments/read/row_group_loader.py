@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from metadata.errors import Corrupt
 from segments.counters import LogCounters
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from segments.history.row_group_batches import HistoryBatch, encode_row_group
 from segments.object_store.interface import ObjectStore
 from segments.read.cached_row_group import GROUP_BATCH_BYTES, CachedRowGroup, damaged_group, group_of
@@ -71,7 +71,7 @@ class RowGroupLoader:
         # By the key of the file whose footer is read.
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def read(self, place: GroupPlace, *, outlived: Outlived | None = None) -> CachedRowGroup:
+    async def read(self, location: RowGroupLocation, *, outlived: Outlived | None = None) -> CachedRowGroup:
         """The group, or a damaged one where it, or the footer of its file, is not what the manifest says.
 
         `outlived`: called where the read is given up while a thread decodes the group, as DecodeThreads.run says.
@@ -80,9 +80,9 @@ class RowGroupLoader:
         self._under_way += 1
         try:
             await self._load()
-            group = await self._read_from_disk(place, outlived) or await self._read_from_bucket(place, outlived)
+            group = await self._read_from_disk(location, outlived) or await self._read_from_bucket(location, outlived)
         except Corrupt as error:
-            group = damaged_group(place, error)
+            group = damaged_group(location, error)
         finally:
             self._under_way -= 1
         if group.damage is not None:
@@ -97,78 +97,80 @@ class RowGroupLoader:
                     await self._decoding.run(_load_parquet)
                     self._has_loaded = True
 
-    async def _read_from_disk(self, place: GroupPlace, outlived: Outlived | None) -> CachedRowGroup | None:
+    async def _read_from_disk(self, location: RowGroupLocation, outlived: Outlived | None) -> CachedRowGroup | None:
         """Returns the group on the local disk; None where it is missing, or differs from what was stored."""
-        if self._disk is None or (body := await self._disk.get(place.identity)) is None:
+        if self._disk is None or (body := await self._disk.get(location.identity)) is None:
             return None
-        footer = await self._footer(place)
+        footer = await self._footer(location)
         try:
-            group = await self._opened(place, [body], footer, outlived)
+            group = await self._opened(location, [body], footer, outlived)
             self._counters.disk_reads += 1
             return group
         except Corrupt as error:
             log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", error)
-            await self._disk.drop(place.identity)
+            await self._disk.drop(location.identity)
             return None
 
-    async def _read_from_bucket(self, place: GroupPlace, outlived: Outlived | None) -> CachedRowGroup:
-        footer, body = await self._footer_and_body(place)
+    async def _read_from_bucket(self, location: RowGroupLocation, outlived: Outlived | None) -> CachedRowGroup:
+        footer, body = await self._footer_and_body(location)
         self._counters.bucket_reads += 1
         if self._disk is None:
             only = [body]
             del body  # the bytes go when they are decoded, before the batches are made
-            return await self._opened(place, only, footer, outlived)
-        group = await self._opened(place, [body], footer, outlived)
-        await self._disk.put(place.identity, body)
+            return await self._opened(location, only, footer, outlived)
+        group = await self._opened(location, [body], footer, outlived)
+        await self._disk.put(location.identity, body)
         return group
 
     async def _opened(
-        self, place: GroupPlace, only: list[bytes], footer: ParquetFooter, outlived: Outlived | None
+        self, location: RowGroupLocation, only: list[bytes], footer: ParquetFooter, outlived: Outlived | None
     ) -> CachedRowGroup:
         """`only`: holds the bytes of the group, and is emptied when they are decoded. Raises Corrupt."""
         from segments.history.parquet_file import read_row_group
 
         def decoded() -> list[HistoryBatch]:
-            columns = read_row_group(only[0], place.group, footer)
+            columns = read_row_group(only[0], location.group, footer)
             only.clear()
-            batches = encode_row_group(columns, end_offset=place.end_offset, epochs=place.epochs, batch_bytes_max=GROUP_BATCH_BYTES)
+            batches = encode_row_group(
+                columns, end_offset=location.end_offset, epochs=location.epochs, batch_bytes_max=GROUP_BATCH_BYTES
+            )
             del columns
             if self._under_way == 1:  # else what Arrow took for these columns is kept for those of the next group
                 pa.default_memory_pool().release_unused()
             return batches
 
-        return group_of(place, await self._decoding.run(decoded, outlived=outlived))
+        return group_of(location, await self._decoding.run(decoded, outlived=outlived))
 
-    async def _footer_and_body(self, place: GroupPlace) -> tuple[ParquetFooter, bytes]:
-        file = place.file
-        if place.key not in self._footers and file.footer_start - place.end <= SHARED_GET_BYTES:
-            async with self._one_at_a_time(place):
-                if place.key not in self._footers:
-                    body = await self._store.get(place.key, start=place.start, end=file.size_bytes)
-                    footer = self._parsed(place, body[file.footer_start - place.start :])
-                    return footer, body[: place.end - place.start]
-        footer = await self._footer(place)
-        return footer, await self._store.get(place.key, start=place.start, end=place.end)
+    async def _footer_and_body(self, location: RowGroupLocation) -> tuple[ParquetFooter, bytes]:
+        file = location.file
+        if location.key not in self._footers and file.footer_start - location.end <= SHARED_GET_BYTES:
+            async with self._one_at_a_time(location):
+                if location.key not in self._footers:
+                    body = await self._store.get(location.key, start=location.start, end=file.size_bytes)
+                    footer = self._parsed(location, body[file.footer_start - location.start :])
+                    return footer, body[: location.end - location.start]
+        footer = await self._footer(location)
+        return footer, await self._store.get(location.key, start=location.start, end=location.end)
 
-    async def _footer(self, place: GroupPlace) -> ParquetFooter:
+    async def _footer(self, location: RowGroupLocation) -> ParquetFooter:
         """Raises Corrupt where it is damaged; that is not kept."""
-        async with self._one_at_a_time(place):
-            held = self._footers.get(place.key)
+        async with self._one_at_a_time(location):
+            held = self._footers.get(location.key)
             if held is not None:
-                self._footers.move_to_end(place.key)
+                self._footers.move_to_end(location.key)
                 return held
-            file = place.file
-            return self._parsed(place, await self._store.get(place.key, start=file.footer_start, end=file.size_bytes))
+            file = location.file
+            return self._parsed(location, await self._store.get(location.key, start=file.footer_start, end=file.size_bytes))
 
-    def _one_at_a_time(self, place: GroupPlace) -> asyncio.Lock:
-        return self._reading.setdefault(place.key, asyncio.Lock())
+    def _one_at_a_time(self, location: RowGroupLocation) -> asyncio.Lock:
+        return self._reading.setdefault(location.key, asyncio.Lock())
 
-    def _parsed(self, place: GroupPlace, body: bytes) -> ParquetFooter:
+    def _parsed(self, location: RowGroupLocation, body: bytes) -> ParquetFooter:
         """Parses the footer, and keeps it."""
         from segments.history.parquet_file import parse_parquet_footer
 
-        footer = parse_parquet_footer(body, place.file, place.key)
-        self._footers[place.key] = footer
+        footer = parse_parquet_footer(body, location.file, location.key)
+        self._footers[location.key] = footer
         self._footers_bytes += footer.memory_bytes
         while self._footers_bytes > FOOTERS_BYTES_MAX:
             _, oldest = self._footers.popitem(last=False)

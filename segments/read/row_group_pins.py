@@ -18,7 +18,7 @@ from typing import Final
 
 from metadata.errors import Throttled, TooLarge
 from segments.byte_budget import ByteBudget
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 
 # A reader that takes longer to come back for the rest has to read the row group again, if others need the room.
 IN_USE_S: Final = 2.0
@@ -45,28 +45,28 @@ class RowGroupPins:
     def bytes_used(self) -> int:
         return self._room.bytes_used
 
-    def has_room(self, place: GroupPlace) -> bool:
-        return self._room.has_room(place.size_bytes)
+    def has_room(self, location: RowGroupLocation) -> bool:
+        return self._room.has_room(location.size_bytes)
 
-    async def begin(self, place: GroupPlace, *, patience_s: float) -> None:
+    async def begin(self, location: RowGroupLocation, *, patience_s: float) -> None:
         """Waits until there is room for this group, at most `patience_s`: it is read afterwards in any case."""
-        size_bytes = place.size_bytes
+        size_bytes = location.size_bytes
         with suppress(Throttled, TooLarge):
             await self._room.acquire(size_bytes, timeout_s=patience_s)
-            self._groups[place.identity] = _InUse(size_bytes)
+            self._groups[location.identity] = _InUse(size_bytes)
 
-    def go_on(self, place: GroupPlace) -> None:
+    def go_on(self, location: RowGroupLocation) -> None:
         """Keeps the group in use: a reader has taken a part of it, and will come back for the rest."""
-        group = self._groups.get(place.identity)
+        group = self._groups.get(location.identity)
         if group is None:
-            if not self.has_room(place):
+            if not self.has_room(location):
                 return
-            group = self._groups[place.identity] = _InUse(place.size_bytes)
+            group = self._groups[location.identity] = _InUse(location.size_bytes)
             self._room.take(group.size_bytes)
         loop = asyncio.get_running_loop()
         group.used_s = loop.time()
         if group.expiry is None:
-            group.expiry = loop.call_later(IN_USE_S, self._on_expiry, place.identity)
+            group.expiry = loop.call_later(IN_USE_S, self._on_expiry, location.identity)
 
     def end(self, identity: Hashable) -> None:
         """Ends the use of the group."""

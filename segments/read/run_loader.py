@@ -12,7 +12,7 @@ from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.read.cached_run import CachedRun, open_by_footer, open_run
 from segments.read.disk_cache import DiskCache
 from segments.wal.footer_reader import read_footer
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 
 # More than this is checked in a thread: a run of the smallest batches would hold the event loop for 0.2 s.
 THREAD_BYTES: Final = 64 << 10
@@ -28,33 +28,33 @@ class RunLoader:
         self._disk = disk
         self._counters = counters or LogCounters()
 
-    async def read(self, place: RunPlace) -> CachedRun:
-        """The run; of its batches, some may be damaged. Raises NotFound, InvalidArgument, and what else the store raises."""
-        if self._disk is not None and (stored := await self._disk.get(place.identity)) is not None:
-            run = await _opened(stored, place)
+    async def read(self, location: RunLocation) -> CachedRun:
+        """Reads a run, some of whose batches may be damaged. Raises NotFound, InvalidArgument, and other errors of the store."""
+        if self._disk is not None and (stored := await self._disk.get(location.identity)) is not None:
+            run = await _opened(stored, location)
             if not run.damaged:
                 self._counters.disk_reads += 1
                 return run
-            log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", place)
-            await self._disk.drop(place.identity)
-        body = await self._store.get(place.key, start=place.start, end=place.end)
+            log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", location)
+            await self._disk.drop(location.identity)
+        body = await self._store.get(location.key, start=location.start, end=location.end)
         self._counters.bucket_reads += 1
-        run = await _opened(body, place)
+        run = await _opened(body, location)
         if run.damaged:
-            return await self._told_apart(run, body)
+            return await self._with_batches_located(run, body)
         if self._disk is not None:
-            await self._disk.put(place.identity, body)
+            await self._disk.put(location.identity, body)
         return run
 
-    async def _told_apart(self, run: CachedRun, body: bytes) -> CachedRun:
+    async def _with_batches_located(self, run: CachedRun, body: bytes) -> CachedRun:
         """Returns the run with each damaged batch by itself, where the segment's footer still locates each batch."""
-        place, partition = run.place, "a partition"
+        location, partition = run.location, "a partition"
         try:
-            footer = await read_footer(self._store, ObjectInfo(place.key, place.end), place.session, place.seq)
+            footer = await read_footer(self._store, ObjectInfo(location.key, location.end), location.session, location.seq)
             for listed in footer.runs:
-                if (listed.start, listed.end) == (place.start, place.end):
+                if (listed.start, listed.end) == (location.start, location.end):
                     partition = str(listed.partition)
-                    run = await asyncio.to_thread(open_by_footer, body, place, footer.batches(listed))
+                    run = await asyncio.to_thread(open_by_footer, body, location, footer.batches(listed))
         except Corrupt as error:
             log.error("%s, so batches behind the damage in its run can't be located", error)
         first = next(iter(run.damaged))
@@ -62,5 +62,5 @@ class RunLoader:
         return run
 
 
-async def _opened(body: bytes, place: RunPlace) -> CachedRun:
-    return open_run(body, place) if len(body) <= THREAD_BYTES else await asyncio.to_thread(open_run, body, place)
+async def _opened(body: bytes, location: RunLocation) -> CachedRun:
+    return open_run(body, location) if len(body) <= THREAD_BYTES else await asyncio.to_thread(open_run, body, location)

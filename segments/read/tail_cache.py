@@ -69,7 +69,7 @@ class TailCache:
             self._evict_one()
 
     def start_offset(self, partition: TopicPartition) -> Offset | None:
-        """The lowest offset held, or None when nothing is."""
+        """Returns the lowest cached offset of a partition; None if it has none."""
         window = self._windows.get(partition)
         return window.base_offsets[window.first] if window is not None else None
 

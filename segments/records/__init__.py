@@ -7,4 +7,7 @@ Invariants:
 - A batch is stored with no byte changed but the stamp in front of the CRC (LogAppendTime topics excepted).
 - Every length is checked before it is believed; decompression has a bound.
 - A kernel gives the same results compiled and as plain Python.
+
+Entries: `check_produced` in batch.py, `decode_batches` and `encode_batch` in columns.py. Must not import segments/bucket or an
+object store.
 """

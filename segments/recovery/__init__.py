@@ -8,4 +8,6 @@ Invariants:
 - Only sealed or released sessions are read to their end.
 - The end offset is what the footers say, never what a process remembered.
 - A session whose claim is missing is damage, not an empty session.
+
+Must not import segments/read or segments/log.
 """

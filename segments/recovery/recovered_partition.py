@@ -92,7 +92,7 @@ class RecoveredPartition:
             )
 
     def close_up(self) -> None:
-        """The next run comes at the end, also where what is missing before it lies below the log start."""
+        """Continues at the next run, even if records below the log start are missing before it."""
         if self.end_offset != self.runs.end_offset:
             self.runs = self._no_runs(self.end_offset)
 

@@ -36,7 +36,7 @@ class LeadershipSpan(Protocol):
 
 @dataclass(slots=True)
 class PrefetchedPartition:
-    """A partition as far as it was read before its leader let go of it."""
+    """Holds what was read of a partition before its leader released it."""
 
     recovered: RecoveredPartition
     # The last one is of the leader that was still at work.

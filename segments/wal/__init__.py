@@ -8,4 +8,6 @@ Entry: `SegmentWriter` in segment_writer.py.
 Invariants:
 - Segments of a session commit in the order of their numbers, whatever order their PUTs finish in.
 - A seal at a segment's number ends the session: nothing at or behind it was ever acknowledged.
+
+Must not import segments/history, segments/partition or anything above them.
 """

@@ -59,7 +59,7 @@ class CommitOrder(Generic[Segment]):
         return committed
 
     def sealed(self, seq: SegmentSeq) -> list[Segment]:
-        """A seal stands at `seq`: the segments that will never be visible, in order. Those before it are still open."""
+        """Notes a seal at `seq`. Returns the segments that will never be visible, in order; earlier ones stay undecided."""
         self.sealed_at = seq if self.sealed_at is None else min(seq, self.sealed_at)
         refused = [place for place in self._in_flight if place >= self.sealed_at]
         self._landed.difference_update(refused)

@@ -60,7 +60,7 @@ class FlushPolicy:
         return min(linger_over_s, self._budget_allows_at_s(now_s))
 
     def flushed(self, *, now_s: float) -> None:
-        """A PUT was begun: it is taken from the budget, which may go below zero and is then paid back first."""
+        """Charges a started PUT to the request budget, which may become negative and is then refilled first."""
         self._refill(now_s)
         self._budget = max(self._budget - 1.0, -self._budget_max)
 

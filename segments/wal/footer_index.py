@@ -62,7 +62,7 @@ class FooterBlocks:
         self._blocks: list[IndexBlock] = []
 
     def add(self, seq: SegmentSeq, footer: FooterBytes) -> IndexBlock | None:
-        """The next committed segment; answers the index that is due with it."""
+        """Adds the next committed segment. Returns the index that is due with it, if any."""
         assert seq == self._next, "segments are committed in order"
         self._next = SegmentSeq(seq + 1)
         self._recent.append(footer)
@@ -83,7 +83,7 @@ class FooterBlocks:
 
 
 def index_of_the_tail(end: SegmentSeq, singly: Mapping[SegmentSeq, FooterBytes]) -> IndexBlock | None:
-    """The index of a sealed session's last segments, those that no index covers; None where they are too few to be worth it."""
+    """Returns the index of a sealed session's last segments, which no index covers; None if they are too few to be worth it."""
     first = end
     while (before := SegmentSeq(first - 1)) in singly:
         first = before
@@ -104,7 +104,7 @@ def encode_index(session: SessionId, block: IndexBlock) -> list[Buffer]:
 
 
 def parse_index(body: bytes, *, session: SessionId, first: SegmentSeq, end: SegmentSeq, key: str) -> list[SegmentFooter]:
-    """The footers of the segments first … end - 1. Corrupt where it is damaged, or not the index of these."""
+    """Returns the footers of the segments [first, end). Raises Corrupt if the index is damaged, or is not of these segments."""
     if len(body) < _HEAD.size + _CRC.size or crc32c(body[: -_CRC.size]) != _CRC.unpack_from(body, len(body) - _CRC.size)[0]:
         raise Corrupt(f"{key}: the index does not match its CRC-32C", key=key)
     if _HEAD.unpack_from(body) != (INDEX_MAGIC, session, first, end):

@@ -34,7 +34,7 @@ async def read_footer_bytes(store: ObjectStore, info: ObjectInfo) -> FooterBytes
 
 
 async def read_index(store: ObjectStore, session: SessionId, covered: IndexRange) -> list[SegmentFooter] | None:
-    """The footers that an index holds; None where it is gone or damaged, and they must be read from the segments."""
+    """Returns the footers in an index; None if it is missing or damaged, so that the caller reads the segments."""
     key = index_key(session, *covered)
     parse = partial(parse_index, session=session, first=covered.first, end=covered.end, key=key)
     try:

@@ -145,7 +145,7 @@ class KnownSessions:
 
     @property
     def start_after(self) -> str:
-        """The key behind which new sessions are listed."""
+        """Returns the key after which new sessions are listed."""
         return end_of_session(self._newest) if self._newest else ""
 
     def begin_poll(self, now_ms: int) -> list[SessionId]:

@@ -14,7 +14,7 @@ from segments.wal.segment_file import BATCH_ENTRY_BYTES, StampedBatch
 
 
 class PendingSegment:
-    """Batches that travel together, and the outcome that their producers wait for."""
+    """Holds batches of one segment and the outcome that their producers wait for."""
 
     __slots__ = (
         "bytes_charged",

@@ -18,7 +18,7 @@ from segments.bucket.layout import segment_key
 from segments.wal.segment_file import Run
 
 
-class RunPlace(NamedTuple):
+class RunLocation(NamedTuple):
     """Locates one run of batches: the bytes [start, end) of the segment that holds it."""
 
     base_offset: Offset
@@ -76,9 +76,9 @@ class RunIndex:
 
     def __init__(self, *, start_offset: Offset | None = None, leader_epoch: int = -1) -> None:
         """`start_offset`: where the first run must begin; `leader_epoch`: of the records before it, if any."""
-        self._columns = tuple(array("q") for _ in RunPlace._fields)
+        self._columns = tuple(array("q") for _ in RunLocation._fields)
         self._base_offsets, self._last_offsets = self._columns[0], self._columns[1]
-        self._leader_epochs = self._columns[RunPlace._fields.index("leader_epoch")]
+        self._leader_epochs = self._columns[RunLocation._fields.index("leader_epoch")]
         # Bytes of the runs in the index.
         self.size_bytes = 0
         self._next_offset = start_offset
@@ -95,7 +95,7 @@ class RunIndex:
     @property
     def sessions(self) -> set[SessionId]:
         """Returns the sessions that hold the runs."""
-        return {SessionId(session) for session in set(self._columns[RunPlace._fields.index("session")])}
+        return {SessionId(session) for session in set(self._columns[RunLocation._fields.index("session")])}
 
     @property
     def start_offset(self) -> Offset | None:
@@ -133,28 +133,30 @@ class RunIndex:
         for column in self._columns:
             del column[:dropped]
 
-    def find(self, offset: int) -> RunPlace | None:
-        """The run that holds `offset`."""
+    def find(self, offset: int) -> RunLocation | None:
+        """Returns the run that holds `offset`."""
         at = bisect_right(self._base_offsets, offset) - 1
-        return self._place(at) if at >= 0 and offset <= self._last_offsets[at] else None
+        return self._location(at) if at >= 0 and offset <= self._last_offsets[at] else None
 
-    def between(self, offset: int, end_offset: int) -> Iterator[RunPlace]:
-        """The runs with a record in [offset, end_offset), in offset order."""
+    def between(self, offset: int, end_offset: int) -> Iterator[RunLocation]:
+        """Returns the runs with a record in [offset, end_offset), in offset order."""
         first, end = bisect_left(self._last_offsets, offset), bisect_left(self._base_offsets, end_offset)
-        return map(RunPlace._make, zip(*(column[first:end] for column in self._columns), strict=True))
+        return map(RunLocation._make, zip(*(column[first:end] for column in self._columns), strict=True))
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """The largest leader epoch up to this one that has records here, and the offset behind its last; else NO_EPOCH_END."""
+        """Returns the largest leader epoch up to this one with records here, and its end offset; else NO_EPOCH_END."""
         at = bisect_right(self._leader_epochs, leader_epoch) - 1
         if at < 0:
             return NO_EPOCH_END
         return EpochEnd(LeaderEpoch(self._leader_epochs[at]), Offset(self._last_offsets[at] + 1))
 
-    def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[RunPlace]:
-        """The runs that hold a record at or after `timestamp_ms`, in offset order, from the one on that holds `from_offset`. To be
-        used up before any are added or dropped."""
-        first, max_timestamps = bisect_left(self._last_offsets, from_offset), self._columns[7]
-        return (self._place(at) for at in range(first, len(self)) if max_timestamps[at] >= timestamp_ms)
+    def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[RunLocation]:
+        """Yields the runs with a record at or after `timestamp_ms`, in offset order, starting at the run of `from_offset`.
 
-    def _place(self, at: int) -> RunPlace:
-        return RunPlace._make([column[at] for column in self._columns])
+        The caller must use up the iterator before runs are added or dropped.
+        """
+        first, max_timestamps = bisect_left(self._last_offsets, from_offset), self._columns[7]
+        return (self._location(at) for at in range(first, len(self)) if max_timestamps[at] >= timestamp_ms)
+
+    def _location(self, at: int) -> RunLocation:
+        return RunLocation._make([column[at] for column in self._columns])

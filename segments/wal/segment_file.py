@@ -173,7 +173,7 @@ class StampedBatch(msgspec.Struct, gc=False):
 
 
 class FooterBytes(NamedTuple):
-    """The end of a segment, footer and trailer, and the size of the whole."""
+    """Holds the end of a segment, footer and trailer, and the size of the whole."""
 
     body: bytes
     object_size: int
@@ -316,7 +316,7 @@ def footer_bytes_needed(tail: Buffer, *, object_size: int, key: str) -> int:
 
 
 def parse_footer(tail: Buffer, *, object_size: int, session: SessionId, seq: SegmentSeq, key: str) -> SegmentFooter:
-    """The footer from a tail that holds at least `footer_bytes_needed`. Corrupt when CRC, counts or ranges don't fit."""
+    """Parses the footer from a tail of at least `footer_bytes_needed` bytes. Raises Corrupt if CRC, counts or ranges do not fit."""
     needed = footer_bytes_needed(tail, object_size=object_size, key=key)
     footer = bytes(memoryview(tail)[len(tail) - needed : len(tail) - TRAILER_BYTES])
     _, checksum, _ = _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)

@@ -113,13 +113,13 @@ class SegmentWriter:
         return self._open
 
     def pending_with(self, partition: TopicPartition, offset: int) -> PendingSegment | None:
-        """The segment, not yet decided, that holds this offset: what the repeat of an unanswered batch waits for."""
+        """Returns the undecided segment that holds this offset, for the repeat of an unanswered batch."""
         candidates = [*self._issued.values(), *self._full, *([self._open] if self._open else [])]
         return next((segment for segment in candidates if segment.holds(partition, offset)), None)
 
     @property
     def committed_to(self) -> SegmentSeq:
-        """Every segment below this one is committed."""
+        """Returns the first segment number that is not committed."""
         return self._order.committed_to
 
     def flush(self) -> None:

@@ -113,9 +113,9 @@ async def read_claim(store: ObjectStore, session: SessionId) -> str | None:
 async def list_session(
     store: ObjectStore, session: SessionId, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
 ) -> SessionListing:
-    """The committed prefix of a session as the bucket shows it now: up to the first gap that no object disproves, or its seal.
+    """Lists the committed prefix of a session on the bucket, up to its seal or the first gap that no object disproves.
 
-    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where.
+    `committed_to` and `evidence`: how far the caller knows the session to be committed, and from which object.
     """
     look = await looked_at(store, SessionLook(session))
     return await committed_in(store, look, committed_to=committed_to, evidence=evidence)
@@ -131,14 +131,14 @@ async def committed_in(
         if listing.sealed or not behind:
             return listing
         try:
-            told_to, teller = await _committed_by_evidence(store, look.session, look.places, behind)
+            proven_to, evidence_there = await _committed_by_evidence(store, look.session, look.places, behind)
         except NotFound:  # trimmed since the look
             look = await looked_at(store, look.again())
             continue
-        if told_to <= listing.end_seq:
+        if proven_to <= listing.end_seq:
             return listing
         # a listing of several pages may miss what landed behind its back, so look again: what is vouched for was there by now
-        return (await looked_at(store, look.again())).committed(told_to, teller)
+        return (await looked_at(store, look.again())).committed(proven_to, evidence_there)
 
 
 async def looked_at(store: ObjectStore, look: SessionLook) -> SessionLook:
@@ -247,7 +247,7 @@ async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: Segment
 
 
 async def first_with_segments(store: ObjectStore, *, from_session: SessionId) -> SessionId | None:
-    """The first session from this number on that has written anything; a claim and a seal alone hold no record."""
+    """Returns the first session from this number on that has written a segment. A claim or a seal holds no record."""
     start_after = bucket_layout.end_of_session(SessionId(from_session - 1))
     while True:
         page = await store.list(bucket_layout.WAL, start_after=start_after)
@@ -281,9 +281,9 @@ async def sessions_from(store: ObjectStore, session: SessionId) -> list[SessionI
 
 
 async def read_writer_id(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:
-    """The nonce of the segment at this place, or None when a seal stands there.
+    """Returns the nonce of the segment with this number; None if a seal is there.
 
-    Corrupt when the object is neither, or torn; NotFound when nothing stands there (any more: it may have been trimmed).
+    Raises Corrupt if the object is neither, or torn; NotFound if there is no object (it may have been trimmed).
     """
     key = bucket_layout.segment_key(session, seq)
     body = await store.get(key)

@@ -86,7 +86,7 @@ class SessionLook:
         return max(self.markers, default=_FIRST)
 
     def take_in(self, found: ObjectInfo) -> bucket_layout.WalKey | None:
-        """The next object of the listing, and what its name says; one that Tidelog did not write is passed over."""
+        """Adds the next object of the listing. Ignores objects that Tidelog did not write."""
         parsed = bucket_layout.parse_wal_key(found.key)
         if parsed is None or found.key <= self.skip_to:
             return None

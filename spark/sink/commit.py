@@ -81,7 +81,7 @@ class BatchCommit:
                 async with self.connect() as brokers:
                     done = await self._write(brokers, files, sending)
             except TidelogError as error:
-                raise self._told(error, sending) from error
+                raise self._explained(error, sending) from error
             log.info("%s is written: %d rows in %d partitions", self.label, done.records, len(done.partitions))
         await self._clear()
         return done
@@ -142,20 +142,20 @@ class BatchCommit:
             await delivery.run()
         except NotFound as error:
             if await read_done(self.store, self.write, self.batch) is None:
-                told = f"staged rows are gone from the bucket: {error.message}"
+                what = f"staged rows are gone from the bucket: {error.message}"
                 marker = chosen_key(self.write, self.batch)
                 hint = (
                     "They are kept for a week. Look at the end of the topic. Where none of the rows are there, delete "
                     f"{marker} on {self.store.url}, and run it again; where some are, begin a new checkpoint behind them."
                 )
-                raise Rejected(told, hint=hint) from error
+                raise Rejected(what, hint=hint) from error
             # else another attempt was faster, and has cleared up
 
-    def _told(self, error: TidelogError, sending: Sequence[StagedDelivery]) -> TidelogError:
+    def _explained(self, error: TidelogError, sending: Sequence[StagedDelivery]) -> TidelogError:
         """Adds what is written, and its consequence, to the error."""
         so_far = "This attempt has sent nothing"
         for delivery in sending:
-            whole = f"the rows of {delivery.complete} of {len(delivery.lanes)} partitions are in their topic"
+            whole = f"the rows of {delivery.complete} of {len(delivery.partitions)} partitions are in their topic"
             so_far = f"So far {whole}, of others some may be"
         error.message = f"{self.label} could not be written: {error.message}. {so_far}"
         error.args = (error.message,)
@@ -231,7 +231,7 @@ async def newest_done(store: ObjectStore, write: str) -> Done | None:
     return await read_done(store, write, max(batches)) if batches else None
 
 
-async def take_back(store: ObjectStore, write: str, batch: int, files: Sequence[StagedFile], *, now_ms: Callable[[], int]) -> None:
+async def discard(store: ObjectStore, write: str, batch: int, files: Sequence[StagedFile], *, now_ms: Callable[[], int]) -> None:
     """Deletes the files of an abandoned batch, unless it was chosen: then the next attempt completes it."""
     try:
         await store.get(chosen_key(write, batch))

@@ -1,6 +1,6 @@
 """Sends what was chosen to the leaders of its partitions, in order; how far each partition is, is decided in partition_progress.py.
 
-    chosen ─▶ files, some ahead ─▶ CRC-32C ─▶ lanes, one for each partition ─▶ requests, some at each leader ─▶ committed
+    chosen ─▶ files, some ahead ─▶ CRC-32C ─▶ partitions, one for each partition ─▶ requests, some at each leader ─▶ committed
 
 Invariant: what is read and not yet committed is at most READ_AHEAD_BYTES, or one file. What is in its topic already is not read.
 """
@@ -30,7 +30,7 @@ REQUEST_BYTES: Final = 4 << 20
 REQUEST_BATCHES: Final = 500
 # Of one partition in a request. That brokers remember five of a producer is no bound: where a request comes again and they are
 # further, they say how far, and that is where a batch begins.
-LANE_BATCHES: Final = 100
+PARTITION_BATCHES: Final = 100
 REQUESTS_PER_LEADER: Final = 4
 # For a partition that takes nothing.
 PATIENCE_S: Final = 120.0
@@ -61,8 +61,8 @@ class StagedDelivery:
         self._begins_until_ms = begins_until_ms
         self._now_ms = now_ms
         self._patience_s = patience_s
-        self.lanes = {where: PartitionProgress(where, records) for where, records in counted(chosen.files).items()}
-        self._producers = {where.topic_id: producer_of(chosen.write, chosen.batch, where.topic_id) for where in self.lanes}
+        self.partitions = {where: PartitionProgress(where, records) for where, records in counted(chosen.files).items()}
+        self._producers = {where.topic_id: producer_of(chosen.write, chosen.batch, where.topic_id) for where in self.partitions}
         self._ends = _ends(chosen.files)
         self._ready: dict[StagedPartition, PartitionProgress] = {}
         # Requests in flight, by leader.
@@ -81,7 +81,7 @@ class StagedDelivery:
     @property
     def complete(self) -> int:
         """Counts the partitions whose rows are all in their topic."""
-        return sum(lane.is_done for lane in self.lanes.values())
+        return sum(partition.is_done for partition in self.partitions.values())
 
     async def run(self) -> None:
         """Returns when all is committed.
@@ -99,12 +99,12 @@ class StagedDelivery:
                         await self._changed.wait()
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
-        short = [lane for lane in self.lanes.values() if not lane.is_done]
+        short = [partition for partition in self.partitions.values() if not partition.is_done]
         if short:
             raise Corrupt(f"{short[0].where}: {short[0].written} of {short[0].records} rows were staged")
 
     def _is_over(self) -> bool:
-        return self._all_read and not any(lane.waiting for lane in self.lanes.values())
+        return self._all_read and not any(partition.waiting for partition in self.partitions.values())
 
     # ── in ──
 
@@ -116,7 +116,7 @@ class StagedDelivery:
             while self._is_full(file):
                 self._room.clear()
                 await self._room.wait()
-            if all(self.lanes[where].written >= end for where, end in self._ends[number]):
+            if all(self.partitions[where].written >= end for where, end in self._ends[number]):
                 ahead.append((number, None))
             else:
                 self._held_bytes += file.size_bytes
@@ -139,15 +139,15 @@ class StagedDelivery:
             self._stage(number, file, await body)
             return
         for where, records in file.records:
-            self.lanes[where].pass_over(records)
+            self.partitions[where].pass_over(records)
 
     def _stage(self, number: int, file: StagedFile, body: bytes) -> None:
         self._parts_left[number] = 0
         for where, batches in open_file(file, body):
-            lane = self.lanes[where]
-            self._parts_left[number] += sum(lane.stage(batch, header, number) for batch, header in batches)
-            if lane.is_ready and where not in self._paused:
-                self._ready[where] = lane
+            partition = self.partitions[where]
+            self._parts_left[number] += sum(partition.stage(batch, header, number) for batch, header in batches)
+            if partition.is_ready and where not in self._paused:
+                self._ready[where] = partition
         self._let_go(number)
         self._changed.set()
 
@@ -161,40 +161,41 @@ class StagedDelivery:
 
     async def _send_what_is_ready(self, tasks: asyncio.TaskGroup) -> None:
         by_leader: dict[str, list[PartitionProgress]] = {}
-        for where, lane in list(self._ready.items()):
+        for where, partition in list(self._ready.items()):
             fresh = where.topic in self._stale
             self._stale.discard(where.topic)
             try:
                 leader = await self._brokers.leader_of(where, fresh=fresh)
             except Unavailable as error:
-                lane.refusal = error
-                self._pause(lane, error)
+                partition.refusal = error
+                self._pause(partition, error)
             else:
-                by_leader.setdefault(leader, []).append(lane)
-        for leader, lanes in by_leader.items():
-            while lanes and self._requests.get(leader, 0) < REQUESTS_PER_LEADER:
+                by_leader.setdefault(leader, []).append(partition)
+        for leader, partitions in by_leader.items():
+            while partitions and self._requests.get(leader, 0) < REQUESTS_PER_LEADER:
                 self._requests[leader] = self._requests.get(leader, 0) + 1
-                tasks.create_task(self._send(leader, self._next_request(lanes)))
+                tasks.create_task(self._send(leader, self._next_request(partitions)))
 
-    def _next_request(self, lanes: list[PartitionProgress]) -> list[tuple[PartitionProgress, list[StagedBatch]]]:
+    def _next_request(self, partitions: list[PartitionProgress]) -> list[tuple[PartitionProgress, list[StagedBatch]]]:
         """Takes what goes into a request from the first of these, which it removes."""
         request: list[tuple[PartitionProgress, list[StagedBatch]]] = []
         size = count = 0
-        while lanes and size < REQUEST_BYTES and count < REQUEST_BATCHES:
-            lane = lanes.pop(0)
-            if not lane.is_known and self._now_ms() >= self._begins_until_ms:
-                raise self._too_old(lane)
-            parts = lane.take(REQUEST_BYTES - size, LANE_BATCHES)
-            del self._ready[lane.where]
-            request.append((lane, parts))
+        while partitions and size < REQUEST_BYTES and count < REQUEST_BATCHES:
+            partition = partitions.pop(0)
+            if not partition.is_known and self._now_ms() >= self._begins_until_ms:
+                raise self._too_old(partition)
+            parts = partition.take(REQUEST_BYTES - size, PARTITION_BATCHES)
+            del self._ready[partition.where]
+            request.append((partition, parts))
             size += sum(len(part.batch) for part in parts)
             count += len(parts)
         return request
 
-    def _too_old(self, lane: PartitionProgress) -> ForgottenError:
+    def _too_old(self, partition: PartitionProgress) -> ForgottenError:
         chosen_at = datetime.fromtimestamp(self._chosen.created_ms / 1000, UTC).isoformat(timespec="seconds")
         return ForgottenError(
-            f"{lane.where}: the batch was chosen at {chosen_at}; brokers may have forgotten since then which of its rows they hold",
+            f"{partition.where}: the batch was chosen at {chosen_at}; brokers may have forgotten since then which of its rows "
+            "they hold",
             hint=f"Look at the end of the topic. Where none of the rows are there, delete "
             f"{chosen_key(self._chosen.write, self._chosen.batch)} on {self._store.url}, and run it again; where some are, begin a "
             "new checkpoint behind them.",
@@ -202,42 +203,42 @@ class StagedDelivery:
 
     async def _send(self, leader: str, request: list[tuple[PartitionProgress, list[StagedBatch]]]) -> None:
         appends = [
-            Append(lane.where, sequenced(part.batch, part.header, self._producers[lane.where.topic_id], part.first))
-            for lane, parts in request
+            Append(partition.where, sequenced(part.batch, part.header, self._producers[partition.where.topic_id], part.first))
+            for partition, parts in request
             for part in parts
         ]
         outcomes = iter(await self._brokers.produce(leader, appends))
         self._requests[leader] -= 1
-        for lane, parts in request:
-            settled = lane.answered([next(outcomes) for _ in parts])
+        for partition, parts in request:
+            settled = partition.answered([next(outcomes) for _ in parts])
             for part in settled:
                 self._parts_left[part.file] -= 1
                 self._let_go(part.file)
             if settled:  # it takes something, if not all
-                self._refused_since_s.pop(lane.where, None)
-            if lane.refusal is not None:
-                self._pause(lane, lane.refusal)
-            elif lane.is_ready:
-                self._ready[lane.where] = lane
+                self._refused_since_s.pop(partition.where, None)
+            if partition.refusal is not None:
+                self._pause(partition, partition.refusal)
+            elif partition.is_ready:
+                self._ready[partition.where] = partition
         self._changed.set()
 
-    def _pause(self, lane: PartitionProgress, error: TidelogError) -> None:
+    def _pause(self, partition: PartitionProgress, error: TidelogError) -> None:
         """Pauses a partition before its batches go to the current leader again. Raises the error once patience is exhausted."""
         loop = asyncio.get_running_loop()
-        since_s = self._refused_since_s.setdefault(lane.where, loop.time())
+        since_s = self._refused_since_s.setdefault(partition.where, loop.time())
         if loop.time() - since_s > self._patience_s:
             raise error
         if loop.time() - since_s > self._patience_s / 10:
-            log.warning("%s takes nothing for %.0f s; trying again: %s", lane.where, loop.time() - since_s, error)
-        self._ready.pop(lane.where, None)
+            log.warning("%s takes nothing for %.0f s; trying again: %s", partition.where, loop.time() - since_s, error)
+        self._ready.pop(partition.where, None)
         pause_s = min(PAUSE_S_MAX, max(PAUSE_S, (loop.time() - since_s) / 2))
-        self._paused.add(lane.where)
-        loop.call_later(pause_s, self._end_pause, lane)
+        self._paused.add(partition.where)
+        loop.call_later(pause_s, self._end_pause, partition)
 
-    def _end_pause(self, lane: PartitionProgress) -> None:
-        self._paused.discard(lane.where)
-        self._stale.add(lane.where.topic)
-        self._ready[lane.where] = lane
+    def _end_pause(self, partition: PartitionProgress) -> None:
+        self._paused.discard(partition.where)
+        self._stale.add(partition.where.topic)
+        self._ready[partition.where] = partition
         self._changed.set()
 
 

@@ -5,7 +5,7 @@
 
 What an earlier attempt has sent, the brokers tell: they answer a repeat as the first time, as long as it is one of the last five of
 the producer, and refuse an older one with the sequence that comes next. Since the same record batches have the same sequences
-whichever attempt sends them, that is always where one of them begins, and the lane goes on there.
+whichever attempt sends them, that is always where one of them begins, and the partition goes on there.
 
 As long as a partition has not answered, it may have forgotten the producer, and takes its sequence 0 a second time then. So nothing
 is sent there once the batch is older than brokers remember producers (delivery.py).

@@ -216,8 +216,8 @@ def _batches(rows: RowColumns, first: int, end: int, topic: TopicFacts, where: S
             for batch in cut(stop - start, encode, batch_bytes_max=topic.batch_bytes_max, expected_bytes=0):
                 yield Encoded(batch, parse_header(batch).record_count)
         except TooLarge as error:
-            told = f"{where}: {error.message}. Nothing of this batch of rows was written"
-            raise TooLarge(told, hint=error.hint, **error.details) from None
+            what = f"{where}: {error.message}. Nothing of this batch of rows was written"
+            raise TooLarge(what, hint=error.hint, **error.details) from None
 
 
 def _partitions(rows: RowColumns, topic: TopicFacts, first_keyless: int) -> Int64Array:

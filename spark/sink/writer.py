@@ -160,11 +160,11 @@ async def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | N
     tasks = _of_tasks(messages)
     if not tasks or None not in messages:
         return
-    from spark.sink.commit import take_back
+    from spark.sink.commit import discard
 
     store = await open_store(options.bucket)
     try:
-        await take_back(store, tasks[0].write, tasks[0].batch, [file for task in tasks for file in task.files], now_ms=now_ms)
+        await discard(store, tasks[0].write, tasks[0].batch, [file for task in tasks for file in task.files], now_ms=now_ms)
     finally:
         await store.close()
 

@@ -97,7 +97,7 @@ class LogFollower:
         # Those that are still as the bucket was at the last look, but for damage that was found since.
         self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
         # Damage that was looked at often enough.
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def look(
         self, partitions: Mapping[TopicPartition, str], *, manifests: bool = True
@@ -117,10 +117,10 @@ class LogFollower:
                 self._missed = False
             found = {partition: self._snapshot(topic, partition) for partition, topic in partitions.items()}
             damage = {str(snapshot.damage) for snapshot in found.values() if snapshot.damage}
-            if damage <= self._told:
+            if damage <= self._logged:
                 break
             await asyncio.sleep(PAUSE_S if look + 1 < LOOKS_MAX else 0)
-        self._told = damage
+        self._logged = damage
         return found
 
     def listed(self, session: KnownSession, look: SessionLook) -> None:
@@ -207,8 +207,8 @@ def _gap(topic: str, error: Corrupt, damaged: Sequence[Corrupt]) -> Corrupt:
     if not damaged:
         return error
     first = damaged[0]
-    told = f"{topic}: {error.message}; what is missing may have been here: {first.message}"
-    return Corrupt(told, hint=first.hint, **first.details)
+    what = f"{topic}: {error.message}; what is missing may have been here: {first.message}"
+    return Corrupt(what, hint=first.hint, **first.details)
 
 
 def _behind(topic: str, partition: TopicPartition, last: PlacedRun | None, damaged: Sequence[Corrupt]) -> Corrupt | None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from metadata.model import TopicPartition
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from segments.history.manifest import HistoryFile
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 from spark.source.log_snapshot import PartitionSnapshot
 
 # That a task reads about, as columns in memory: what Spark gives a task of its own readers.
@@ -37,7 +37,7 @@ class FilePart(NamedTuple):
 class RunGroup(NamedTuple):
     """Runs that follow each other."""
 
-    runs: tuple[RunPlace, ...]
+    runs: tuple[RunLocation, ...]
 
 
 class OffsetRange(NamedTuple):
@@ -68,9 +68,11 @@ class RowFilter(NamedTuple):
     offset_max: int = 2**63 - 1
     timestamp_min_ms: int = -(2**63)
 
-    def wants(self, place: GroupPlace | RunPlace) -> bool:
-        newest = place.group.max_timestamp if isinstance(place, GroupPlace) else place.max_timestamp
-        return newest >= self.timestamp_min_ms and place.last_offset >= self.offset_min and place.base_offset <= self.offset_max
+    def wants(self, location: RowGroupLocation | RunLocation) -> bool:
+        newest = location.group.max_timestamp if isinstance(location, RowGroupLocation) else location.max_timestamp
+        return (
+            newest >= self.timestamp_min_ms and location.last_offset >= self.offset_min and location.base_offset <= self.offset_max
+        )
 
 
 ALL_ROWS: Final = RowFilter()
@@ -87,17 +89,17 @@ def plan_tasks(
     """`task_records`: at most so many offsets for a task; 0: as many as there are."""
     tasks = []
     for part in _cut(offsets, task_records):
-        places = [place for place in places_in(snapshot, part) if rows.wants(place)]
-        groups = _grouped(places, task_bytes)
+        locations = [location for location in locations_in(snapshot, part) if rows.wants(location)]
+        groups = _grouped(locations, task_bytes)
         bounds = [part.start, *(group[0].base_offset for group in groups[1:]), part.end]
         for at, group in enumerate(groups):
             covered = OffsetRange(max(bounds[at], part.start), min(bounds[at + 1], part.end))
-            size_bytes = sum(place.size_bytes for place in group)
+            size_bytes = sum(location.size_bytes for location in group)
             tasks.append(Task(snapshot.topic, snapshot.partition, covered, tuple(_joined(group)), size_bytes))
     return tasks
 
 
-def places_in(snapshot: PartitionSnapshot, offsets: OffsetRange) -> Iterator[GroupPlace | RunPlace]:
+def locations_in(snapshot: PartitionSnapshot, offsets: OffsetRange) -> Iterator[RowGroupLocation | RunLocation]:
     """Yields the row groups and runs that hold records of the range, in offset order."""
     start, end = max(offsets.start, snapshot.start_offset), min(offsets.end, snapshot.end_offset)
     yield from snapshot.history.between(start, end)
@@ -111,32 +113,32 @@ def _cut(offsets: OffsetRange, task_records: int) -> list[OffsetRange]:
     return [OffsetRange(start, min(start + task_records, offsets.end)) for start in starts]
 
 
-def _grouped(places: Sequence[GroupPlace | RunPlace], task_bytes: int) -> list[list[GroupPlace | RunPlace]]:
-    groups: list[list[GroupPlace | RunPlace]] = []
+def _grouped(locations: Sequence[RowGroupLocation | RunLocation], task_bytes: int) -> list[list[RowGroupLocation | RunLocation]]:
+    groups: list[list[RowGroupLocation | RunLocation]] = []
     size_bytes = 0
-    for place in places:
-        if not groups or size_bytes + place.size_bytes > task_bytes:
+    for location in locations:
+        if not groups or size_bytes + location.size_bytes > task_bytes:
             groups.append([])
             size_bytes = 0
-        groups[-1].append(place)
-        size_bytes += place.size_bytes
+        groups[-1].append(location)
+        size_bytes += location.size_bytes
     return groups
 
 
-def _joined(places: Iterable[GroupPlace | RunPlace]) -> Iterator[FilePart | RunGroup]:
+def _joined(locations: Iterable[RowGroupLocation | RunLocation]) -> Iterator[FilePart | RunGroup]:
     """Joins adjacent row groups of a file to one part, and adjacent runs as well: each file is named once."""
     held: FilePart | RunGroup | None = None
-    for place in places:
-        if isinstance(place, GroupPlace):
-            if isinstance(held, FilePart) and held.key == place.key and held.end == place.number:
-                held = held._replace(end=place.number + 1)
+    for location in locations:
+        if isinstance(location, RowGroupLocation):
+            if isinstance(held, FilePart) and held.key == location.key and held.end == location.number:
+                held = held._replace(end=location.number + 1)
                 continue
-            following: FilePart | RunGroup = FilePart(place.key, place.file, place.number, place.number + 1)
+            following: FilePart | RunGroup = FilePart(location.key, location.file, location.number, location.number + 1)
         elif isinstance(held, RunGroup):
-            held = RunGroup((*held.runs, place))
+            held = RunGroup((*held.runs, location))
             continue
         else:
-            following = RunGroup((place,))
+            following = RunGroup((location,))
         if held is not None:
             yield held
         held = following

@@ -37,7 +37,7 @@ TOPICS_S: Final = 10.0
 PATIENCE_S: Final = 60.0
 RETRY_PAUSE_S: Final = 1.0
 # Warnings that are remembered, so as not to be given twice.
-TOLD_MAX: Final = 1000
+LOGGED_MAX: Final = 1000
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class StreamLog:
         self._bound: dict[TopicPartition, int] | None = None
         # Where a query ends that reads what is available when it starts.
         self._available: dict[TopicPartition, int] | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def close(self) -> None:
         self._bucket.close()
@@ -148,8 +148,8 @@ class StreamLog:
         self._warn(what)
 
     def _warn(self, what: str) -> None:
-        if what not in self._told:
-            self._told = {*self._told, what} if len(self._told) < TOLD_MAX else {what}
+        if what not in self._logged:
+            self._logged = {*self._logged, what} if len(self._logged) < LOGGED_MAX else {what}
             log.warning("%s", what)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -27,7 +27,7 @@ from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, r
 from segments.object_store.interface import Buffer, ObjectStore
 from segments.read.cached_run import open_run
 from segments.records.columns import decode_opened, open_in_parts
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 from spark.runtime.bucket_thread import BucketThread
 from spark.source.log_snapshot import PartitionSnapshot, take_snapshot
 from spark.source.scan_plan import FilePart, OffsetRange, RunGroup, Task, plan_tasks
@@ -79,20 +79,20 @@ class _Footer(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    places: tuple[RunPlace, ...]
+    locations: tuple[RunLocation, ...]
 
     @property
     def size_bytes(self) -> int:
-        return sum(place.size_bytes for place in self.places)
+        return sum(location.size_bytes for location in self.locations)
 
     async def get(self, store: ObjectStore) -> list[bytes]:
         turns = asyncio.Semaphore(GETS_MAX)
 
-        async def one(place: RunPlace) -> bytes:
+        async def one(location: RunLocation) -> bytes:
             async with turns:
-                return await store.get(place.key, start=place.start, end=place.end)
+                return await store.get(location.key, start=location.start, end=location.end)
 
-        return await asyncio.gather(*map(one, self.places))
+        return await asyncio.gather(*map(one, self.locations))
 
 
 _Read = _Footer | _Group | _Runs
@@ -150,10 +150,10 @@ def _keys_were_compacted(snapshot: PartitionSnapshot, offsets: OffsetRange) -> b
         return True
     end = min(offsets.end, snapshot.manifest.compacted_to)
     expected = start
-    for place in snapshot.history.between(start, end):
-        if place.base_offset > expected or place.group.record_count <= place.last_offset - place.base_offset:
+    for location in snapshot.history.between(start, end):
+        if location.base_offset > expected or location.group.record_count <= location.last_offset - location.base_offset:
             return True
-        expected = place.last_offset + 1
+        expected = location.last_offset + 1
     return expected < end
 
 
@@ -172,8 +172,8 @@ def _read_parts(
                     if footer is None or footer.key != key:
                         continue  # its footer is damaged, which was reported
                     records = iter([read_row_group(bodies[0], group, footer, columns=decoded_columns(columns))])
-                case _Runs(places):
-                    records = decoded_in_parts(_sound(places, bodies, fail_on_data_loss))
+                case _Runs(locations):
+                    records = decoded_in_parts(_sound(locations, bodies, fail_on_data_loss))
         except Corrupt as error:
             if fail_on_data_loss:
                 raise
@@ -193,12 +193,12 @@ def _reads(parts: Sequence[FilePart | RunGroup]) -> Iterator[_Read]:
             for group in part.file.row_groups[part.first : part.end]:
                 yield _Group(part.key, part.file, group)
             continue
-        held: list[RunPlace] = []
-        for place in part.runs:
-            if held and sum(one.size_bytes for one in held) + place.size_bytes > RUNS_BYTES:
+        held: list[RunLocation] = []
+        for location in part.runs:
+            if held and sum(one.size_bytes for one in held) + location.size_bytes > RUNS_BYTES:
                 yield _Runs(tuple(held))
                 held = []
-            held.append(place)
+            held.append(location)
         yield _Runs(tuple(held))
 
 
@@ -220,11 +220,11 @@ def _read_ahead(bucket: BucketThread, reads: Iterator[_Read]) -> Iterator[tuple[
             answer.cancel()
 
 
-def _sound(places: Sequence[RunPlace], bodies: Sequence[bytes], fail_on_data_loss: bool) -> list[Buffer]:
+def _sound(locations: Sequence[RunLocation], bodies: Sequence[bytes], fail_on_data_loss: bool) -> list[Buffer]:
     """Returns the batches. Raises Corrupt, or leaves out damaged ones."""
     batches: list[Buffer] = []
-    for place, body in zip(places, bodies, strict=True):
-        run = open_run(body, place)
+    for location, body in zip(locations, bodies, strict=True):
+        run = open_run(body, location)
         for index in range(run.batch_count):
             try:
                 batches.append(run.batch(index))

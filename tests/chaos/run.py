@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from segments.object_store.s3 import S3Store
+from segments.object_store.s3 import S3ObjectStore
 from tests.chaos import group_http_members, group_kafka_members, group_members
 from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
 from tests.chaos.group_http_members import GroupWatcher, HttpMember
@@ -209,7 +209,7 @@ def ends_of(history: History) -> dict[int, int]:
 
 async def _read_bucket_alone(cluster: Cluster, topic_id: str) -> None:
     os.environ.update(cluster.s3.environment)
-    store = await S3Store.open(cluster.bucket, PREFIX, cluster.s3.settings)
+    store = await S3ObjectStore.open(cluster.bucket, PREFIX, cluster.s3.settings)
     history = cluster.history
     try:
         contents = await read_bucket(store)

@@ -47,10 +47,10 @@ async def acknowledged_meanwhile(cluster: ThreeBrokers, log: tidelog.Client, rea
     killed.kill()
     try:
         waiting = [await log.send("living", "waits", partition=partition) for partition in of_the_dead]
-        lanes = [log._producer._topics.books["living"].lanes[partition] for partition in of_the_dead]
+        queues = [log._producer._topics.books["living"].queues[partition] for partition in of_the_dead]
 
         async def are_forwarded() -> bool:
-            return all(lane.way.awaits and lane.on_wire for lane in lanes) or all(delivery.done for delivery in waiting)
+            return all(queue.way.awaits and queue.on_wire for queue in queues) or all(delivery.done for delivery in waiting)
 
         await until(are_forwarded)
         for partition in living:

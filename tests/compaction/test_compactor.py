@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compaction.compactor import ANEW_MS, BLOCKED_MS, Compactor
+from compaction.compactor import BLOCKED_MS, RESCAN_MS, Compactor
 from compaction.context import CompactionContext
 from compaction.conversion import compact_unit, partition_file
 from compaction.conversion.partition_file import CompactedRuns
@@ -55,7 +55,7 @@ def test_brokers_are_told_which_partitions_have_a_newer_manifest() -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"p")]})
         await scene.compacted()
         (told,) = (await scene.metadata.range(LAYOUT.compactions)).items
-        assert [(notice.place, notice.version) for notice in decode_notices(told)] == [(ORDERS, 1), (PAYMENTS, 1)]
+        assert [(notice.topic_partition, notice.version) for notice in decode_notices(told)] == [(ORDERS, 1), (PAYMENTS, 1)]
         assert told.lease, "it goes away by itself"
 
     on_a_bucket(work)
@@ -285,7 +285,7 @@ def test_what_waits_behind_damage_does_not_take_the_room_of_others() -> None:
         assert (compactor.metrics.damaged, compactor.view.state.run_count) == (1, 0)
         assert all(scene.store.has(key) for key in keys)
         scene.store.plant(keys[0], sound)
-        scene.ahead_ms += ANEW_MS
+        scene.ahead_ms += RESCAN_MS
         await compactor.tick()
         assert (await scene.manifest()).compacted_to == 33
         assert (await compactor.tick()).damaged == {}
@@ -300,11 +300,11 @@ def test_a_segment_whose_footer_was_restored_is_compacted_without_a_restart() ->
         sound = damage(scene, keys[1], at=-6)
         compactor = scene.compactor()
         for hours in (0, 1, 2):
-            scene.ahead_ms += hours * ANEW_MS
+            scene.ahead_ms += hours * RESCAN_MS
             await compactor.tick()
             assert ((await scene.manifest()).compacted_to, compactor.metrics.damaged) == (1, 1)
         scene.store.plant(keys[1], sound)
-        scene.ahead_ms += 4 * ANEW_MS
+        scene.ahead_ms += 4 * RESCAN_MS
         await compactor.tick()
         assert ((await scene.manifest()).compacted_to, compactor.metrics.damaged) == (3, 0)
 

@@ -75,7 +75,7 @@ async def _observed(directory: Path, etcd: str) -> tuple[Scrape, Scrape]:
         ]
         await until(lambda: all(len(broker.brokers()) == len(brokers) for broker in brokers))
         service, door = await parts.enter_async_context(
-            run_compactor(load_settings({**common, "broker_id": "c1"}, {}), told=lambda _: None)
+            run_compactor(load_settings({**common, "broker_id": "c1"}, {}), report=lambda _: None)
         )
         compactor_url = f"http://{await door.start('127.0.0.1:0')}"
         parts.push_async_callback(door.stop)

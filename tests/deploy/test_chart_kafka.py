@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kafka.listener import ListenerConfig, Route, check_advertised, parse_listeners
+from gateway.kafka.listener_config import ListenerConfig, Route, check_advertised, parse_listeners
 from tests.deploy.chart import NAME, NAMESPACE, Rendered, merged, render
 from tests.deploy.test_chart_objects import AUTH, CASES, DEV, TLS, rendered
 

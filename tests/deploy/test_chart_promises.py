@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kafka.listener import parse_listeners
+from gateway.kafka.listener_config import parse_listeners
 from gateway.settings import load_settings
 from tests.deploy.chart import NAME, Object, Rendered, merged, render
 from tests.deploy.rendered_pod import quantity_bytes

@@ -27,7 +27,7 @@ async def hold(budget: ByteBudget, bytes_count: int, *, for_s: float, timeout_s:
     return admitted_at_s
 
 
-async def all_of(*requests: Awaitable[float]) -> list[float | BaseException]:
+async def gather_all(*requests: Awaitable[float]) -> list[float | BaseException]:
     return await asyncio.gather(*requests, return_exceptions=True)
 
 
@@ -36,19 +36,19 @@ async def all_of(*requests: Awaitable[float]) -> list[float | BaseException]:
 
 def test_what_fits_is_admitted_at_once() -> None:
     budget = ByteBudget(10)
-    assert run(all_of(hold(budget, 4, for_s=5), hold(budget, 6, for_s=5))) == [0, 0]
+    assert run(gather_all(hold(budget, 4, for_s=5), hold(budget, 6, for_s=5))) == [0, 0]
     assert (budget.bytes_used, budget.bytes_used_peak) == (0, 10)
 
 
 def test_what_does_not_fit_waits_until_enough_is_given_back() -> None:
     budget = ByteBudget(10)
-    assert run(all_of(hold(budget, 6, for_s=1), hold(budget, 4, for_s=3), hold(budget, 7, for_s=1))) == [0, 0, 3]
+    assert run(gather_all(hold(budget, 6, for_s=1), hold(budget, 4, for_s=3), hold(budget, 7, for_s=1))) == [0, 0, 3]
 
 
 def test_a_large_request_is_not_starved_by_small_ones_that_came_later() -> None:
     budget = ByteBudget(10)
     small = [hold(budget, 2, for_s=1) for _ in range(3)]
-    assert run(all_of(hold(budget, 8, for_s=2), hold(budget, 10, for_s=2), *small)) == [0, 2, 4, 4, 4]
+    assert run(gather_all(hold(budget, 8, for_s=2), hold(budget, 10, for_s=2), *small)) == [0, 2, 4, 4, 4]
 
 
 def test_more_than_the_whole_budget_is_refused_without_waiting() -> None:
@@ -60,7 +60,7 @@ def test_more_than_the_whole_budget_is_refused_without_waiting() -> None:
 
 def test_who_gets_no_room_in_time_is_throttled_and_told_what_is_in_the_way() -> None:
     budget = ByteBudget(10)
-    admitted, refused = run(all_of(hold(budget, 7, for_s=5), hold(budget, 4, for_s=1, timeout_s=2)))
+    admitted, refused = run(gather_all(hold(budget, 7, for_s=5), hold(budget, 4, for_s=1, timeout_s=2)))
     assert admitted == 0
     assert isinstance(refused, Throttled)
     assert str(refused) == "records that are not yet on the bucket take 7 of 10 bytes; no room came within 2 s"
@@ -68,7 +68,7 @@ def test_who_gets_no_room_in_time_is_throttled_and_told_what_is_in_the_way() -> 
 
 def test_without_time_to_wait_there_is_room_at_once_or_none() -> None:
     budget = ByteBudget(10)
-    admitted, refused = run(all_of(hold(budget, 7, for_s=5, timeout_s=0), hold(budget, 4, for_s=1, timeout_s=0)))
+    admitted, refused = run(gather_all(hold(budget, 7, for_s=5, timeout_s=0), hold(budget, 4, for_s=1, timeout_s=0)))
     assert admitted == 0
     assert isinstance(refused, Throttled)
 
@@ -76,7 +76,7 @@ def test_without_time_to_wait_there_is_room_at_once_or_none() -> None:
 def test_when_the_first_in_line_gives_up_those_behind_it_move_up_at_once() -> None:
     budget = ByteBudget(10)
     requests = hold(budget, 6, for_s=9), hold(budget, 10, for_s=1, timeout_s=2), hold(budget, 3, for_s=1), hold(budget, 1, for_s=1)
-    admitted, refused, *behind = run(all_of(*requests))
+    admitted, refused, *behind = run(gather_all(*requests))
     assert (admitted, behind) == (0, [2, 2])
     assert isinstance(refused, Throttled)
 
@@ -84,7 +84,7 @@ def test_when_the_first_in_line_gives_up_those_behind_it_move_up_at_once() -> No
 def test_one_in_the_middle_of_the_line_that_gives_up_is_passed_over() -> None:
     budget = ByteBudget(10)
     requests = hold(budget, 10, for_s=5), hold(budget, 4, for_s=1), hold(budget, 9, for_s=1, timeout_s=2), hold(budget, 6, for_s=1)
-    first, second, refused, last = run(all_of(*requests))
+    first, second, refused, last = run(gather_all(*requests))
     assert (first, second, last) == (0, 5, 5)
     assert isinstance(refused, Throttled)
 
@@ -156,7 +156,7 @@ def test_two_bodies_that_grow_into_each_other_do_not_stop_the_broker() -> None:
             return await now_s()
 
     budget = ByteBudget(10)
-    refused, grown = run(all_of(grows(budget), grows(budget)))
+    refused, grown = run(gather_all(grows(budget), grows(budget)))
     assert isinstance(refused, Throttled)
     assert grown == 1
     assert budget.bytes_used == 0

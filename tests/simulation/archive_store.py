@@ -66,10 +66,10 @@ class ArchiveStore(MemoryObjectStore):
             self._gone.add(topic.topic_id)
         if topic is not None and topic.manifest is not None:
             manifest = decode_manifest(self._objects[key], key=key)
-            newest = self._manifests.get(manifest.place)
+            newest = self._manifests.get(manifest.topic_partition)
             if newest is None or manifest.version > newest.version:
-                self._manifests[manifest.place] = manifest
-                self.versions[manifest.place].append(Version(self._now_ms(), manifest))
+                self._manifests[manifest.topic_partition] = manifest
+                self.versions[manifest.topic_partition].append(Version(self._now_ms(), manifest))
 
     async def delete(self, key: str) -> None:
         if key in self._objects:

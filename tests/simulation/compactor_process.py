@@ -83,7 +83,7 @@ class CompactorProcess(BucketProcess):
             segments=site.settings,
             store_clock=clock,
         )
-        self.compactor = Compactor(self._compaction, ManifestNotifier(self.metadata, KeyLayout()), told=self._note)
+        self.compactor = Compactor(self._compaction, ManifestNotifier(self.metadata, KeyLayout()), report=self._note)
         self._notices = ManifestNoticeCache(self.metadata, KeyLayout())
         self._notices.subscribe(self.compactor.hear)
         self._main = self.start(self._run())

@@ -173,7 +173,7 @@ def _told_before_stored(real: Callable[..., Awaitable[None]]) -> Callable[..., A
         def told(group: Group) -> Step:
             decided = decide(group)
             for waiter, answer in decided.answers:
-                self._tell(waiter, answer)
+                self._deliver(waiter, answer)
             return decided
 
         await real(self, told, heard=heard)
@@ -217,7 +217,7 @@ def _heard_for_ever(self: CoordinatedGroup, member_id: MemberId) -> None:
 async def _told_as_lost(self: MemberRebalance, partitions: frozenset[TopicPartitionName]) -> None:
     if partitions:
         await self._reader.lost(partitions)
-        self._place.gave_up(partitions)
+        self._member_state.gave_up(partitions)
 
 
 def _any_member(group: ConsumerGroup, member_id: MemberId, epoch: int) -> None:

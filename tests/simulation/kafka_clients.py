@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from gateway.kafka.errors import ErrorCode
-from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.listener_config import ListenerConfig, Route
 from gateway.kafka.protocol.admin_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from gateway.kafka.protocol.client_messages import InitProducerIdRequest
 from gateway.kafka.protocol.hot_messages import (

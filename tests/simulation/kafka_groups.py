@@ -23,7 +23,7 @@ from gateway.kafka.call import KafkaCall
 from gateway.kafka.consumer_groups.heartbeats import KafkaHeartbeats
 from gateway.kafka.groups import KafkaGroups
 from gateway.kafka.leaders import KafkaLeaders
-from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.listener_config import ListenerConfig, Route
 from gateway.kafka.protocol.admin_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,

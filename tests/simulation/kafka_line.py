@@ -17,7 +17,7 @@ from contextvars import Context
 from typing import Any, Protocol
 
 from gateway.kafka.connection import KafkaConnection, Requests
-from gateway.kafka.listener import ListenerConfig
+from gateway.kafka.listener_config import ListenerConfig
 from gateway.kafka.protocol.api_ranges import API_RANGES
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from tests.kit.gateway.kafka_codec import INSTALLED

@@ -112,7 +112,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.APPOINTED_TWICE:
             return [(AppointmentLog, "_batches_after", _none_found), (AppointmentLog, "_create", _as_if_created)]
         case BrokenRouteRule.VIEW_NEVER_AGES:
-            return [(ViewProof, "why_stale", _never_stale)]
+            return [(ViewProof, "stale_error", _never_stale)]
         case BrokenRouteRule.FORWARDED_KEY_NOT_CHECKED:
             return [(AccessGuard, "check_forwarded_key", _any_key)]
         case BrokenRouteRule.LASTING_NOT_ENDED:
@@ -122,7 +122,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.RIGHTS_CHECKED_ONCE:
             return [(Principal, "may", _may_as_at_first(Principal.may))]
         case BrokenRouteRule.STALE_FOR_GOOD:
-            return [(ViewProof, "why_stale", _stale_for_good(ViewProof.why_stale))]
+            return [(ViewProof, "stale_error", _stale_for_good(ViewProof.stale_error))]
         case BrokenRouteRule.KAFKA_ACKNOWLEDGED_EARLY:
             return [(KafkaProduce, "_await_segments", _not_followed), (kafka_produce, "_outcome", _as_if_committed)]
         case BrokenRouteRule.FETCH_SESSION_SKIPS:
@@ -209,11 +209,11 @@ def _may_as_at_first(may: Callable[..., bool]) -> Callable[..., bool]:
     return broken
 
 
-def _stale_for_good(why_stale: Callable[[ViewProof], Unavailable | None]) -> Callable[[ViewProof], Unavailable | None]:
+def _stale_for_good(stale_error: Callable[[ViewProof], Unavailable | None]) -> Callable[[ViewProof], Unavailable | None]:
     stale: dict[ViewProof, Unavailable] = {}
 
     def broken(self: ViewProof) -> Unavailable | None:
-        found = stale.get(self) or why_stale(self)
+        found = stale.get(self) or stale_error(self)
         if found is not None and math.isfinite(self._proven_s):
             stale[self] = found
         return found

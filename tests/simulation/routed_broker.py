@@ -39,7 +39,7 @@ from gateway.http.records.fetch import HttpFetch
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Receive, Request, Send
 from gateway.kafka.connection import Requests
-from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.listener_config import ListenerConfig, Route
 from gateway.kafka.server import KafkaServer
 from gateway.routing.cluster_log import ClusterLog
 from gateway.routing.forwarder import ProduceForwarder

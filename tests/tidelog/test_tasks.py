@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.tasks import all_of, first_of
+from tidelog.tasks import first_completed, gather_all
 
 
 def test_the_first_that_ends_gives_the_answer_and_the_others_are_ended() -> None:
@@ -25,7 +25,7 @@ def test_the_first_that_ends_gives_the_answer_and_the_others_are_ended() -> None
         return 0
 
     async def run() -> None:
-        assert await first_of(stays(), answers()) == 7
+        assert await first_completed(stays(), answers()) == 7
         assert ended == ["stays"]
 
     asyncio.run(run())
@@ -37,13 +37,13 @@ def test_its_error_is_raised_as_it_is() -> None:
 
     async def run() -> None:
         with pytest.raises(LookupError, match="of a test"):
-            await first_of(asyncio.sleep(1_000), fails())
+            await first_completed(asyncio.sleep(1_000), fails())
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("turns", range(3))
-@pytest.mark.parametrize("wait_for", [lambda *works: first_of(*works), lambda *works: all_of(works, at_once=2)])
+@pytest.mark.parametrize("wait_for", [lambda *works: first_completed(*works), lambda *works: gather_all(works, at_once=2)])
 def test_a_cancellation_that_comes_together_with_an_error_is_not_lost(
     wait_for: Callable[..., Coroutine[Any, Any, object]], turns: int
 ) -> None:
@@ -83,8 +83,8 @@ def test_many_are_answered_in_order_so_many_at_a_time() -> None:
         return number
 
     async def run() -> None:
-        assert await all_of(map(answer, range(20)), at_once=3) == list(range(20))
-        assert await all_of([], at_once=3) == []
+        assert await gather_all(map(answer, range(20)), at_once=3) == list(range(20))
+        assert await gather_all([], at_once=3) == []
 
     asyncio.run(run())
     assert most == 3
@@ -101,7 +101,7 @@ def test_the_error_of_one_of_many_ends_all_also_those_that_had_no_turn_yet() -> 
 
     async def run() -> None:
         with pytest.raises(LookupError, match="of a test"):
-            await all_of(map(answer, range(10)), at_once=2)
+            await gather_all(map(answer, range(10)), at_once=2)
         assert len(begun) < 10
         assert len(asyncio.all_tasks()) == 1
 

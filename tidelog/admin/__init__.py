@@ -2,5 +2,7 @@
 
 Entries: `Topics` (topics.py), `Groups` (groups.py), `Access` (access.py), reached as `log.topics`, `log.groups`, `log.access`.
 
-Every change takes `validate_only`. Answers are frozen structs that are ready for JSON.
+Invariant: every change takes `validate_only`. Answers are frozen structs that are ready for JSON.
+
+Must not import the producer, the consumer or the group.
 """

@@ -5,4 +5,6 @@
 Entry: `BlockingClient` in client.py, which `tidelog.connect_sync` returns.
 
 Invariant: each method has the same parameters, results and errors as its asynchronous twin.
+
+Must not import the command line.
 """

@@ -48,11 +48,11 @@ class ClientThread:
 
     def leave(self, error: BaseException | None) -> None:
         """Flushes, ends the thread, and raises what the flush met. An interrupt ends the flush."""
-        self._tell(lambda: self._leave_with(error))
+        self._post(lambda: self._leave_with(error))
         try:
             self._thread.join()
         except BaseException:
-            self._tell(lambda: self._life.cancel())
+            self._post(lambda: self._life.cancel())
             self._thread.join()
             raise
         self._left.result()
@@ -85,7 +85,7 @@ class ClientThread:
     def is_running(self) -> bool:
         return self._entered.done() and self._entered.exception() is None and not self._left.done()
 
-    def _tell(self, order: Callable[[], object]) -> None:
+    def _post(self, order: Callable[[], object]) -> None:
         """Runs it in the loop, unless that has ended by itself."""
         with self._lock:
             if self.is_running:
@@ -106,9 +106,9 @@ class ClientThread:
         except BaseException as error:  # noqa: BLE001  # it belongs to the thread that waits for it
             failure = error
         with self._lock:
-            told = self._left if self._entered.done() else self._entered
+            entered_or_left = self._left if self._entered.done() else self._entered
             if failure is not None:
-                told.set_exception(failure)
+                entered_or_left.set_exception(failure)
             else:
                 self._left.set_result(None)
         for call in list(self._calls):

@@ -8,4 +8,6 @@ Entries: `tidelog bucket verify` calls audit.py, `tidelog cluster restore` calls
 Invariants:
 - An audit writes nothing.
 - A restore seals every session before it reads, and writes only into an empty metadata store.
+
+Must not import the client, a broker's listener or the command line.
 """

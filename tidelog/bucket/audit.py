@@ -137,8 +137,8 @@ def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], histor
     ):
         where = f"{partition} in {segment_key(session, seq)}"
         if history is not None and not begun and epoch < history.leader_epoch:
-            told = f"leader epoch {epoch} comes after epoch {history.leader_epoch}, whose records are in Parquet"
-            findings.append(Finding("damage", where, told))
+            what = f"leader epoch {epoch} comes after epoch {history.leader_epoch}, whose records are in Parquet"
+            findings.append(Finding("damage", where, what))
         begun = True
         if run.base_offset > end:
             findings.append(
@@ -181,9 +181,9 @@ def check_segment_bytes(body: bytes, footer: SegmentFooter, *, writer: str, key:
                 findings.append(Finding("damage", where, error.message))
                 offset = entry.last_offset + 1
                 continue
-            told = (entry.base_offset, entry.last_offset, entry.record_count, entry.crc, run.leader_epoch)
+            listed = (entry.base_offset, entry.last_offset, entry.record_count, entry.crc, run.leader_epoch)
             found = (header.base_offset, header.last_offset, header.record_count, header.crc, header.leader_epoch)
-            if told != found or header.base_offset != offset:
+            if listed != found or header.base_offset != offset:
                 findings.append(Finding("damage", where, "the batch is not the one that the footer tells of"))
             offset = entry.last_offset + 1
     return findings

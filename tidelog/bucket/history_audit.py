@@ -200,9 +200,9 @@ class _Reading:
                     )
                     raise Corrupt(f"{footer.key}: {fault}", key=footer.key)
         found = (as_text(total), min(earliest), max(latest))
-        told_of_file = (file.checksum, file.min_timestamp, file.max_timestamp)
-        if found != told_of_file:
-            what = f"checksum, first and last timestamp are {found}, the manifest says {told_of_file}"
+        in_manifest = (file.checksum, file.min_timestamp, file.max_timestamp)
+        if found != in_manifest:
+            what = f"checksum, first and last timestamp are {found}, the manifest says {in_manifest}"
             raise Corrupt(f"{footer.key} holds other records than were written: {what}", key=footer.key)
         end = file.row_groups[-1].end
         rest = await self._store.get(footer.key, start=end, end=file.footer_start) if end < file.footer_start else b""

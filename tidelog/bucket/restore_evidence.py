@@ -217,14 +217,14 @@ async def _read_mirrors(
 ) -> list[MirroredTopic]:
     """Reads the newest registration of each topic, except of deleted topics and of those that the snapshot contains."""
     snapshot = evidence.snapshot
-    told_to = snapshot.header.revision if snapshot is not None else 0
+    snapshot_revision = snapshot.header.revision if snapshot is not None else 0
     turns = asyncio.Semaphore(MIRROR_READS_MAX)
     mirrors: list[MirroredTopic] = []
 
     async def read(named: TopicIncarnation, records: TopicRecords) -> None:
         topic = None
         for revision in sorted(records.registered, reverse=True):
-            if records.deleted or revision <= told_to:
+            if records.deleted or revision <= snapshot_revision:
                 break
             async with turns:
                 topic = await _read_mirror(bucket, named, revision, layout, evidence.findings)

@@ -157,8 +157,8 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     `held` has the counters, by key, that the new store already contains because a broker asked for a number too early.
     """
     plan = RestorePlan(findings=list(found.findings))
-    told = _Told.of(found.snapshot, layout, plan.findings)
-    registered = _topics(found, told, plan.findings)
+    contents = _SnapshotContents.of(found.snapshot, layout, plan.findings)
+    registered = _topics(found, contents, plan.findings)
     by_topic: dict[TopicId, dict[TopicPartition, Stretches]] = {}
     for partition in found.footers.stretches.keys() | found.manifests.keys():
         held_by = _at_or_above(_compacted_to(found, partition), found.footers.stretches.get(partition, {}))
@@ -174,7 +174,7 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
             partition = TopicPartition(topic.id, Partition(number))
             history = found.manifests.get(partition)
             used = [
-                told.epochs.get(partition, -1),
+                contents.epochs.get(partition, -1),
                 topic.first_leader_epoch - 1,
                 *(epoch for epoch, _ in found.footers.stretches.get(partition, {})),
             ]
@@ -185,27 +185,27 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
             plan.puts.append(Put(layout.partition(partition), msgspec.json.encode(state)))
         plan.partitions += topic.partition_count
         plan.topics.append(RestoredTopic(topic, source, compacted[topic.id] + sum(map(_records, stretches.values()))))
-    _tell_of_unknown(found, told, registered, plan.findings)
-    plan.puts += told.others
-    plan.copied = len(told.others)
+    _report_unknown(found, contents, registered, plan.findings)
+    plan.puts += contents.others
+    plan.copied = len(contents.others)
     claimed = found.sessions[-1] + 1 if found.sessions else 1
-    plan.next_session = max(claimed, told.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
+    plan.next_session = max(claimed, contents.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
     for key, number in (
         (layout.next_session, plan.next_session),
-        (layout.next_kafka_node_id, min(told.next_node_id + NODE_IDS_AHEAD, (told.next_node_id + NODE_IDS_END) // 2)),
+        (layout.next_kafka_node_id, min(contents.next_node_id + NODE_IDS_AHEAD, (contents.next_node_id + NODE_IDS_END) // 2)),
         (layout.partition_count, plan.partitions),
-        (layout.first_leader_epoch, _first_leader_epoch(found, told, layout)),
+        (layout.first_leader_epoch, _first_leader_epoch(found, contents, layout)),
         (layout.restoration, found.restoration),
-        (layout.revision_base, max(found.revision_max, told.numbers.get(layout.revision_base, 0))),
+        (layout.revision_base, max(found.revision_max, contents.numbers.get(layout.revision_base, 0))),
     ):
         plan.puts.append(Put(key, str(number).encode()))
     return plan
 
 
-def _first_leader_epoch(found: Evidence, told: _Told, layout: KeyLayout) -> int:
+def _first_leader_epoch(found: Evidence, contents: _SnapshotContents, layout: KeyLayout) -> int:
     """Returns an epoch above those of all deleted topics, including topics deleted since the snapshot."""
     written = (epoch for stretches in found.footers.stretches.values() for epoch, _ in stretches)
-    used = max(told.numbers.get(layout.first_leader_epoch, 0), *told.epochs.values(), *written, 0)
+    used = max(contents.numbers.get(layout.first_leader_epoch, 0), *contents.epochs.values(), *written, 0)
     return used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2)
 
 
@@ -241,7 +241,7 @@ def _records(stretches: Stretches) -> int:
 
 
 @dataclass(slots=True)
-class _Told:
+class _SnapshotContents:
     revision: int = 0
     topics: dict[TopicId, Topic] = field(default_factory=dict)
     epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
@@ -252,12 +252,12 @@ class _Told:
     others: list[Put] = field(default_factory=list)
 
     @classmethod
-    def of(cls, snapshot: Snapshot | None, layout: KeyLayout, findings: list[RestoreFinding]) -> _Told:
-        told = cls()
+    def of(cls, snapshot: Snapshot | None, layout: KeyLayout, findings: list[RestoreFinding]) -> _SnapshotContents:
+        contents = cls()
         if snapshot is None:
-            return told
-        told.revision = snapshot.header.revision
-        anew = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller, layout.appointments}
+            return contents
+        contents.revision = snapshot.header.revision
+        not_copied = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller, layout.appointments}
         counters = {
             layout.next_session,
             layout.next_kafka_node_id,
@@ -269,24 +269,24 @@ class _Told:
             key = layout.root + entry.key
             kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
             try:
-                if key in anew or key.startswith((layout.beginning, layout.brokers, layout.compactors, layout.compactions)):
+                if key in not_copied or key.startswith((layout.beginning, layout.brokers, layout.compactors, layout.compactions)):
                     continue
                 if key in counters:
-                    told.numbers[key] = _number(kept)
+                    contents.numbers[key] = _number(kept)
                 elif key.startswith(layout.topics):
                     topic = decode_topic(kept)
-                    told.topics[topic.id] = topic
+                    contents.topics[topic.id] = topic
                 elif key.startswith(layout.partitions):
-                    told.epochs[layout.parse_partition(key)] = decode_state(kept).leader_epoch
+                    contents.epochs[layout.parse_partition(key)] = decode_state(kept).leader_epoch
                 elif key.startswith(layout.kafka_node_ids):
-                    told.next_node_id = max(told.next_node_id, parse_node_id(kept) + 1)
-                    told.others.append(Put(key, entry.value))
+                    contents.next_node_id = max(contents.next_node_id, parse_node_id(kept) + 1)
+                    contents.others.append(Put(key, entry.value))
                 else:
-                    told.others.append(Put(key, entry.value))
+                    contents.others.append(Put(key, entry.value))
             except Corrupt as error:
                 findings.append(RestoreFinding("note", key, f"{error.message}; it was damaged in the snapshot already"))
-        told.next_node_id = max(told.next_node_id, told.numbers.get(layout.next_kafka_node_id, 0))
-        return told
+        contents.next_node_id = max(contents.next_node_id, contents.numbers.get(layout.next_kafka_node_id, 0))
+        return contents
 
 
 def _number(kept: KeyValue) -> int:
@@ -298,14 +298,14 @@ def _number(kept: KeyValue) -> int:
 # ── topics ──
 
 
-def _topics(found: Evidence, told: _Told, findings: list[RestoreFinding]) -> dict[str, tuple[Topic, str]]:
+def _topics(found: Evidence, contents: _SnapshotContents, findings: list[RestoreFinding]) -> dict[str, tuple[Topic, str]]:
     """Returns, by name, the newest topic id that was not deleted, with its registration and the source of it."""
-    candidates: dict[TopicId, tuple[Topic, str]] = {topic_id: (topic, "snapshot") for topic_id, topic in told.topics.items()}
+    candidates: dict[TopicId, tuple[Topic, str]] = {topic_id: (topic, "snapshot") for topic_id, topic in contents.topics.items()}
     for mirror in found.mirrors:
         before = candidates.get(mirror.topic_id)
         if mirror.deleted:
             candidates.pop(mirror.topic_id, None)
-        elif before is None and mirror.newest <= told.revision:
+        elif before is None and mirror.newest <= contents.revision:
             continue  # deleted before the snapshot, which would name it
         elif mirror.topic is not None and (before is None or mirror.topic.revision > before[0].revision):
             candidates[mirror.topic_id] = (mirror.topic, "mirror")
@@ -327,32 +327,32 @@ def _grown(topic: Topic, stretches: Mapping[TopicPartition, Stretches], findings
     return msgspec.structs.replace(topic, partition_count=count)
 
 
-def _tell_of_unknown(
-    found: Evidence, told: _Told, registered: Mapping[str, tuple[Topic, str]], findings: list[RestoreFinding]
+def _report_unknown(
+    found: Evidence, contents: _SnapshotContents, registered: Mapping[str, tuple[Topic, str]], findings: list[RestoreFinding]
 ) -> None:
     """Reports records of topics that mirrors and snapshot lack, and missing topics that are not marked as deleted."""
     known = {topic.id for topic, _ in registered.values()}
     named = {mirror.topic_id for mirror in found.mirrors if mirror.deleted or mirror.topic is not None or mirror.newest}
     records: dict[TopicId, int] = {}
     for partition, stretches in found.footers.stretches.items():
-        if partition.topic_id not in known | named | told.topics.keys():
+        if partition.topic_id not in known | named | contents.topics.keys():
             records[partition.topic_id] = records.get(partition.topic_id, 0) + _records(stretches)
     for topic_id, count in sorted(records.items()):
         what = f"{count} records are of a topic that neither a mirror nor the snapshot names: they stay on the bucket, unread"
         findings.append(RestoreFinding("damage", f"topic id {topic_id}", what))
-    _report_unmarked(found, told, known, findings)
+    _report_unmarked(found, contents, known, findings)
 
 
-def _report_unmarked(found: Evidence, told: _Told, known: Set[TopicId], findings: list[RestoreFinding]) -> None:
+def _report_unmarked(found: Evidence, contents: _SnapshotContents, known: Set[TopicId], findings: list[RestoreFinding]) -> None:
     """Reports each topic that is left out because the snapshot does not name it, though no mark on the bucket says it was deleted.
 
     The snapshot may be of a copy of the metadata that has lost: then the topic may still exist in the other one.
     """
-    named = known | told.topics.keys()
+    named = known | contents.topics.keys()
     # A deletion leaves the states of the partitions in the metadata until the topic is marked as deleted.
-    with_states = {partition.topic_id for partition in told.epochs}
+    with_states = {partition.topic_id for partition in contents.epochs}
     for mirror in found.mirrors:
-        if mirror.deleted or mirror.topic_id in named or not 0 < mirror.newest <= told.revision:
+        if mirror.deleted or mirror.topic_id in named or not 0 < mirror.newest <= contents.revision:
             continue
         count = _records_of(mirror.topic_id, found)
         was_deleted = mirror.topic_id in with_states

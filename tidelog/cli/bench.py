@@ -54,7 +54,7 @@ def produce(
 
     row = with_client(url, command, compression=compression, acks=acks)
     show_one({"bench": "produce", "topic": topic, "record_bytes": record_bytes} | row, output)
-    _tell_of_what_stays(topic)
+    _show_remaining(topic)
 
 
 @app.command(cls=CommandPage)
@@ -111,10 +111,10 @@ def end_to_end(
 
     row = with_client(url, command, linger_ms=0)
     show_one({"bench": "end-to-end", "topic": topic, "rate": rate, "record_bytes": record_bytes} | row, output)
-    _tell_of_what_stays(topic)
+    _show_remaining(topic)
 
 
-def _tell_of_what_stays(topic: str) -> None:
+def _show_remaining(topic: str) -> None:
     if sys.stderr.isatty():
         say(f"the records stay; remove them: tidelog topic delete {topic}")
 

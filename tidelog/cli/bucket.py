@@ -79,8 +79,8 @@ def verify(
         show_one(summary, output)
         if findings:
             sys.stdout.write("\n")
-            told = [{"severity": found.severity, "found": f"{found.where}\n{found.what}"} for found in audit.findings]
-            show_rows(told, output, styles={"damage": "bold red", "note": "yellow"})
+            table = [{"severity": found.severity, "found": f"{found.where}\n{found.what}"} for found in audit.findings]
+            show_rows(table, output, styles={"damage": "bold red", "note": "yellow"})
     else:
         show_one(summary | {"findings": findings}, output)
     damaged = sum(found.severity == "damage" for found in audit.findings)

@@ -130,10 +130,10 @@ async def _until_drained(log: Client, state: BrokerDrain, timeout_s: float) -> B
 
     clock = asyncio.get_running_loop().time
     deadline_s = clock() + timeout_s
-    told = 0
+    led_before = 0
     while state.partitions_led and clock() < deadline_s:
-        if state.partitions_led != told:
-            told = state.partitions_led
+        if state.partitions_led != led_before:
+            led_before = state.partitions_led
             say(f"{state.broker_id} hands over {_partitions(state)}")
         await asyncio.sleep(min(DRAIN_LOOK_S, max(0.0, deadline_s - clock())))
         try:

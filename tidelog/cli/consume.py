@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 READER_LOOKED_FOR_S = 0.25
 # The exit code that a shell tells of a process which SIGTERM has ended.
 TERMINATED = 128 + signal.SIGTERM
-WAIT_TOLD_S = 2.0
+WAIT_SHOWN_S = 2.0
 
 
 def consume(
@@ -145,9 +145,9 @@ def consume(
 
     def reader(log: Client) -> Consumer | TopicsConsumer | GroupConsumer:
         if group is not None:
-            told = _tell_assigned(group) if sys.stderr.isatty() else None
+            on_assigned = _assignment_printer(group) if sys.stderr.isatty() else None
             return log.consume(
-                topic, group=group, follow=follow, auto_offset_reset=reset, on_assigned=told, instance_id=instance_id
+                topic, group=group, follow=follow, auto_offset_reset=reset, on_assigned=on_assigned, instance_id=instance_id
             )
         if len(topic) == 1:
             return log.consume(
@@ -161,13 +161,13 @@ def consume(
 
     async def command(log: Client) -> None:
         if group is not None and start is not None:
-            await _tell_what_from_means(log, group, topic, start)
+            await _warn_of_unused_from(log, group, topic, start)
         with _ended_by_sigterm():
             async with reader(log) as consumer, ClientTasks() as tasks:
                 if follow:
                     tasks.start(_until_reader_leaves(), name="watch standard output")
                     if sys.stderr.isatty():
-                        tasks.start(_tell_of_waiting(what, writer, consumer), name="tell of waiting")
+                        tasks.start(_show_waiting(what, writer, consumer), name="waiting messages")
                 await _write_records(consumer, writer, count)
             if not writer.records:
                 await _check_may_read(log, topic, partition[0] if partition else 0)
@@ -217,7 +217,7 @@ def group_reset(group: str, start: str | None, reset: ResetPolicy | None, *, has
     return begins
 
 
-async def _tell_what_from_means(log: Client, group: str, topics: list[str], start: str) -> None:
+async def _warn_of_unused_from(log: Client, group: str, topics: list[str], start: str) -> None:
     committed = await log.groups.offsets(group, topics)
     if committed:
         partitions = f"{len(committed):,} partition{'s' if len(committed) > 1 else ''}"
@@ -227,16 +227,16 @@ async def _tell_what_from_means(log: Client, group: str, topics: list[str], star
         )
 
 
-def _tell_assigned(group: str) -> Callable[[list[TopicPartitionName]], None]:
+def _assignment_printer(group: str) -> Callable[[list[TopicPartitionName]], None]:
     from tidelog.cli.formats.group_tables import ranges
 
-    def tell(partitions: list[TopicPartitionName]) -> None:
+    def show(partitions: list[TopicPartitionName]) -> None:
         topics = dict.fromkeys(topic for topic, _ in partitions)
         shares = [f"{topic}: {ranges(number for name, number in partitions if name == topic)}" for topic in topics]
         if shares:
             say(f"as a member of {group}, reads {'; '.join(shares)}")
 
-    return tell
+    return show
 
 
 async def _write_records(consumer: Consumer | TopicsConsumer | GroupConsumer, writer: RecordWriter, count: int | None) -> None:
@@ -321,12 +321,12 @@ async def _until_reader_leaves() -> None:
         await asyncio.sleep(READER_LOOKED_FOR_S)
 
 
-async def _tell_of_waiting(what: str, writer: RecordWriter, consumer: Consumer | TopicsConsumer | GroupConsumer) -> None:
+async def _show_waiting(what: str, writer: RecordWriter, consumer: Consumer | TopicsConsumer | GroupConsumer) -> None:
     import asyncio
 
     from tidelog.group.consumer import GroupConsumer
 
-    await asyncio.sleep(WAIT_TOLD_S)
+    await asyncio.sleep(WAIT_SHOWN_S)
     if writer.records:
         return
     if isinstance(consumer, GroupConsumer) and not consumer.assignment():

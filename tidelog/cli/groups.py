@@ -163,10 +163,10 @@ def seek(
     async def looked_up(log: Client) -> tuple[list[MovedOffset], str]:
         seeking = log.groups.seek(name, place, shift=shift, topics=parts, validate_only=True)
         plan = await _of(name, log, seeking)
-        return plan, await _tell_of_new(name, log) if all(row.before is None for row in plan) else ""
+        return plan, await _note_for_new(name, log) if all(row.before is None for row in plan) else ""
 
     plan, new = with_client(url, looked_up)
-    if _tell_errors(plan, output, "nothing was moved: a seek moves all partitions or none"):
+    if _show_errors(plan, output, "nothing was moved: a seek moves all partitions or none"):
         return FAILED
     if new:
         say(new)
@@ -187,7 +187,7 @@ def seek(
             return FAILED
     seeking = _changing(lambda log: log.groups.seek(name, place, shift=shift, topics=parts), name)
     moved = with_client(url, seeking, writes=True)
-    if _tell_errors(moved, output, "some partitions were moved, and some were not; seek again"):
+    if _show_errors(moved, output, "some partitions were moved, and some were not; seek again"):
         return FAILED
     if yes or output is not Output.TABLE or moved != plan:
         _show_moved(moved, output)
@@ -333,7 +333,7 @@ async def _of(name: str, log: Client, asking: Coroutine[Any, Any, _Answer]) -> _
         ) from error
 
 
-async def _tell_of_new(name: str, log: Client) -> str:
+async def _note_for_new(name: str, log: Client) -> str:
     """Returns a note that a seek will create the group, since its name may be mistyped; empty if it exists."""
     from metadata.errors import did_you_mean
 
@@ -344,10 +344,10 @@ async def _tell_of_new(name: str, log: Client) -> str:
 # ── output ──
 
 
-def _tell_errors(moved: Sequence[MovedOffset], output: Output, what: str) -> bool:
-    from tidelog.cli.formats.group_tables import errors_told
+def _show_errors(moved: Sequence[MovedOffset], output: Output, what: str) -> bool:
+    from tidelog.cli.formats.group_tables import error_lines
 
-    if not (errors := errors_told(moved)):
+    if not (errors := error_lines(moved)):
         return False
     _show_moved(moved, output)
     say("\n".join([f"{what}:", *errors]))

@@ -99,7 +99,7 @@ def produce(
 
 async def _send_all(log: Client, topic: str, options: InputOptions, source: BinaryIO, size: int) -> dict[str, Any]:
     """Sends everything; on an error flushes what was sent before it, and notes what became of it."""
-    from tidelog.cli.app.progress import byte_progress, tell_of_throttling, tell_of_waiting
+    from tidelog.cli.app.progress import byte_progress, show_throttling, show_waiting
     from tidelog.cli.formats.record_input import RecordInput
     from tidelog.tasks import ClientTasks
 
@@ -107,9 +107,9 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
     taken = RecordInput(options)
     with byte_progress(f"produce {topic}", size) as advance:
         async with ClientTasks() as tasks:
-            waiting = tell_of_waiting(lambda: log.outcomes.total, lambda: records, lambda: log.throttled)
-            tasks.start(waiting, name="tell of waiting")
-            tasks.start(tell_of_throttling(lambda: log.throttled), name="tell of throttling")
+            waiting = show_waiting(lambda: log.outcomes.total, lambda: records, lambda: log.throttled)
+            tasks.start(waiting, name="waiting messages")
+            tasks.start(show_throttling(lambda: log.throttled), name="throttling messages")
             try:
                 async for chunk in _chunks(source):
                     input_bytes += len(chunk)
@@ -131,7 +131,7 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
                 await log.flush()
             except TidelogError as error:
                 if records:
-                    await _tell_what_was_written(log, topic, error)
+                    await _show_written(log, topic, error)
                 raise
     if not records:
         say("the input was empty: nothing was written")
@@ -152,7 +152,7 @@ def _name_the_line(error: Rejected, line: int) -> None:
         error.details["line"] = line
 
 
-async def _tell_what_was_written(log: Client, topic: str, error: TidelogError) -> None:
+async def _show_written(log: Client, topic: str, error: TidelogError) -> None:
     with suppress(TidelogError):  # it is counted, and the first error is the one to tell
         await log.flush()
     sent = log.outcomes

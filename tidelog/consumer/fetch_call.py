@@ -17,7 +17,7 @@ from metadata.errors import TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from segments.records.batch import parse_header
 from tidelog.consumer.fetch_state import named
-from tidelog.consumer.preferred_replicas import FetchPlace
+from tidelog.consumer.preferred_replicas import FetchSource
 from tidelog.settings import KIB
 from tidelog.transport.connection import Connection
 from tidelog.transport.routes import NO_LEADER_EPOCH
@@ -38,7 +38,7 @@ class PartitionRequest(NamedTuple):
 
 
 async def fetch(
-    connection: Connection, at: FetchPlace, asked: Iterable[PartitionRequest], *, wait_s: float, bytes_max: int
+    connection: Connection, at: FetchSource, asked: Iterable[PartitionRequest], *, wait_s: float, bytes_max: int
 ) -> log_pb2.FetchResponse:
     """Raises what the call as a whole met."""
     leader, client_rack = at

@@ -230,7 +230,7 @@ class FetchState:
     def end(self, partition: TopicPartitionName, error: TidelogError) -> None:
         self._partitions[partition].error = error
 
-    def begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> int:
+    def reset_position(self, partition: TopicPartitionName, gone: OutOfRange) -> int:
         """Moves a partition whose offset is not in the log to where the reader chose, and returns that. Raises OutOfRange without a
         choice."""
         held = self._partitions[partition]
@@ -266,9 +266,9 @@ def shown(partition: TopicPartitionName) -> str:
 def named(error: TidelogError, partition: TopicPartitionName) -> TidelogError:
     """Copies the error and adds the partition, unless the error names it."""
     place = shown(partition)
-    told = copy(error)
+    renamed = copy(error)
     if place not in error.message:
-        told.message = f"{error.message} ({place})"
-        told.args = (told.message,)
-    told.details = {**error.details, "topic": partition[0], "partition": partition[1]}
-    return told
+        renamed.message = f"{error.message} ({place})"
+        renamed.args = (renamed.message,)
+    renamed.details = {**error.details, "topic": partition[0], "partition": partition[1]}
+    return renamed

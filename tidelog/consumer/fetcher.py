@@ -44,15 +44,15 @@ from segments.records.batch import parse_header
 from tidelog.consumer.decoding import decode
 from tidelog.consumer.fetch_call import PartitionRequest, errors_in, fetch, offset_behind, place
 from tidelog.consumer.fetch_state import NAMED_MAX, FetchState, Patience, shown
-from tidelog.consumer.preferred_replicas import FetchPlace, PreferredReplicas
+from tidelog.consumer.preferred_replicas import FetchSource, PreferredReplicas
 from tidelog.consumer.prefetch_buffer import FetchedBatches, PrefetchBuffer
 from tidelog.consumer.route_watcher import RouteWatcher, TopicWatcher
 from tidelog.records import Record
 from tidelog.settings import ClientSettings, ResetPolicy
-from tidelog.tasks import first_error, first_of
+from tidelog.tasks import first_completed, first_error
 from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import OffsetRange
-from tidelog.transport.routes import UNTOLD, TopicRoute
+from tidelog.transport.routes import DEFAULT_LIMITS, TopicRoute
 
 # How much later than its long poll a broker may begin to answer, before another is asked whether it still leads.
 SILENCE_S: Final = 1.0
@@ -75,7 +75,7 @@ class Chunk(NamedTuple):
 class ReadWatcher(TopicWatcher, Protocol):
     """Follows what becomes of the topics and partitions that are read. No call waits."""
 
-    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
+    def position_reset(self, partition: TopicPartitionName, offset: int) -> None:
         """Reports that a partition is read from this offset on, since the one before is not in its log."""
 
 
@@ -114,7 +114,7 @@ class Fetcher:
         # Nothing is left.
         self._read = asyncio.Event()
         # By place: its partitions are others than those of its fetch that is under way.
-        self._altered: dict[FetchPlace, asyncio.Event] = {}
+        self._altered: dict[FetchSource, asyncio.Event] = {}
 
     # ── what is read ──
 
@@ -147,7 +147,7 @@ class Fetcher:
         self._progress.begin(partition, next_offset, was_added=was_added)
         self._alter([partition])
         gone = None if until is None else self._progress.end_at(partition, until)
-        return None if gone is None else self._begin_anew(partition, gone).get(partition)
+        return None if gone is None else self._reset_position(partition, gone).get(partition)
 
     def drop(self, partitions: Collection[TopicPartitionName]) -> None:
         """Stops reading the partitions: nothing of them is handed out once this has returned."""
@@ -184,7 +184,7 @@ class Fetcher:
         """Ends partitions with errors; the others go on."""
         for partition, error in errors.items():
             self._progress.end(partition, error)
-        self._tell_of_ends(errors)
+        self._log_ended(errors)
 
     def end_when_read(self) -> None:
         """Ends the reading once all partitions are read."""
@@ -197,9 +197,9 @@ class Fetcher:
         """Returns the next records; None at the end. Raises the error of the fetching, after what arrived before it."""
         while (fetched := await self._ahead.take()) is not None:
             topic = fetched.partition[0]
-            told = self._routes[topic].decompressed_bytes_max if topic in self._routes else 0
+            of_topic_max = self._routes[topic].decompressed_bytes_max if topic in self._routes else 0
             try:
-                records = decode(fetched, decompressed_bytes_max=max(UNTOLD.decompressed_bytes_max, told))
+                records = decode(fetched, decompressed_bytes_max=max(DEFAULT_LIMITS.decompressed_bytes_max, of_topic_max))
             except Corrupt as error:
                 self._ahead.drop(fetched.partition)
                 self.end({fetched.partition: error})
@@ -265,7 +265,7 @@ class Fetcher:
 
     async def _fetch_all(self) -> None:
         """Runs one task for each broker to fetch from, until the end, or until every partition has failed."""
-        fetching: dict[FetchPlace, asyncio.Task[None]] = {}
+        fetching: dict[FetchSource, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
@@ -283,7 +283,7 @@ class Fetcher:
         self._ahead.end(None)
         self._read.set()
 
-    async def _fetch_from(self, at: FetchPlace) -> None:
+    async def _fetch_from(self, at: FetchSource) -> None:
         """Fetches from one place, in turn between its partitions, as long as it has any that are not at their ends."""
         altered = self._altered[at] = asyncio.Event()
         try:
@@ -304,11 +304,11 @@ class Fetcher:
                 del self._altered[at]
             self._changed.set()
 
-    def _fetched_from(self, at: FetchPlace) -> list[TopicPartitionName]:
+    def _fetched_from(self, at: FetchSource) -> list[TopicPartitionName]:
         now_s, place_of, leader_of = time.monotonic(), self._places.of, self._routes.leader
         return [each for each in self._progress.unfinished() if place_of(each, leader_of(each), now_s) == at]
 
-    def _place_of(self, partition: TopicPartitionName) -> FetchPlace:
+    def _place_of(self, partition: TopicPartitionName) -> FetchSource:
         return self._places.of(partition, self._routes.leader(partition), time.monotonic())
 
     def _alter(self, partitions: Collection[TopicPartitionName]) -> None:
@@ -319,7 +319,7 @@ class Fetcher:
         self._changed.set()
 
     async def _fetch(
-        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
+        self, at: FetchSource, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
     ) -> None:
         """Sends one fetch, and takes in its answer or its error."""
         leader = at.address
@@ -328,7 +328,7 @@ class Fetcher:
             for partition in partitions
         }
         try:
-            answer = await first_of(
+            answer = await first_completed(
                 fetch(self._connection, at, asked.values(), wait_s=wait_s, bytes_max=bytes_max),
                 self._watch(at, partitions, altered, wait_s),
             )
@@ -359,7 +359,7 @@ class Fetcher:
             if self._routes.leader(partition) == leader:
                 del errors[partition]
                 if self._progress.next_offset(partition) == asked[partition].offset:
-                    errors |= self._begin_anew(partition, out_of_range)
+                    errors |= self._reset_position(partition, out_of_range)
             else:
                 errors[partition] = NotLeader(f"{leader} does not lead {shown(partition)} any more")
         if errors:
@@ -393,7 +393,7 @@ class Fetcher:
         return asked.partition in self._progress and topic in self._routes and self._routes[topic].topic_id == asked.topic_id
 
     async def _watch(
-        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, wait_s: float
+        self, at: FetchSource, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, wait_s: float
     ) -> log_pb2.FetchResponse | None:
         """Ends when other partitions are to be fetched. Raises Unavailable when the broker has kept silent, and leads no more, or
         need not be asked."""
@@ -434,15 +434,15 @@ class Fetcher:
 
     # ── what went wrong ──
 
-    def _begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> dict[TopicPartitionName, TidelogError]:
+    def _reset_position(self, partition: TopicPartitionName, gone: OutOfRange) -> dict[TopicPartitionName, TidelogError]:
         """Moves a partition whose offset is gone to the reader's choice. Returns the error if there is none."""
         said = self._progress.out_of_range(partition, gone)
         try:
-            next_offset = self._progress.begin_anew(partition, gone)
+            next_offset = self._progress.reset_position(partition, gone)
         except OutOfRange as error:
             return {partition: error}
         log.warning("%s; going on at offset %d", said, next_offset)
-        self._watcher.begun_anew(partition, next_offset)
+        self._watcher.position_reset(partition, next_offset)
         return {}
 
     def _met(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
@@ -453,9 +453,9 @@ class Fetcher:
             log.warning("%s%s; trying again", errors[troubled[0]], more)
         if len(ended) < len(errors):
             self._routes.doubt({topic for topic, _ in errors.keys() - set(ended) if topic in self._routes})
-        self._tell_of_ends({partition: errors[partition] for partition in ended})
+        self._log_ended({partition: errors[partition] for partition in ended})
 
-    def _tell_of_ends(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
+    def _log_ended(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
         """Logs partitions that ended with an error. The error of the last one is raised instead."""
         named = list(errors.items())[:NAMED_MAX] if self._progress.unfinished() else []
         for partition, error in named:

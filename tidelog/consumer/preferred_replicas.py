@@ -15,7 +15,7 @@ from typing import NamedTuple
 from metadata.groups.assignors import TopicPartitionName
 
 
-class FetchPlace(NamedTuple):
+class FetchSource(NamedTuple):
     """Partitions of one place are fetched together."""
 
     address: str
@@ -25,7 +25,7 @@ class FetchPlace(NamedTuple):
 
 class _Elsewhere(NamedTuple):
     # None: at its leader, whichever that is, without a rack.
-    place: FetchPlace | None
+    source: FetchSource | None
     until_s: float
 
 
@@ -38,29 +38,29 @@ class PreferredReplicas:
         self._age_s = age_s
         self._elsewhere: dict[TopicPartitionName, _Elsewhere] = {}
         # By address: thousands of partitions are asked for, again and again.
-        self._leaders: dict[str, FetchPlace] = {}
+        self._leaders: dict[str, FetchSource] = {}
 
-    def of(self, partition: TopicPartitionName, leader: str, now_s: float) -> FetchPlace:
+    def of(self, partition: TopicPartitionName, leader: str, now_s: float) -> FetchSource:
         """`leader`: its address, as it is known now."""
         if partition in self._elsewhere:
             held = self._elsewhere[partition]
             if held.until_s > now_s:
-                return held.place or FetchPlace(leader, "")
+                return held.source or FetchSource(leader, "")
             del self._elsewhere[partition]
-        place = self._leaders.get(leader)
-        if place is None:
-            place = self._leaders[leader] = FetchPlace(leader, self._client_rack)
-        return place
+        source = self._leaders.get(leader)
+        if source is None:
+            source = self._leaders[leader] = FetchSource(leader, self._client_rack)
+        return source
 
     def is_elsewhere(self, partition: TopicPartitionName) -> bool:
         """Returns whether another broker than the leader serves it; an error there says nothing about the partition."""
         held = self._elsewhere.get(partition)
-        return held is not None and held.place is not None
+        return held is not None and held.source is not None
 
     def prefer(self, partition: TopicPartitionName, address: str, now_s: float) -> None:
         """Follows a leader to the broker that it names. A named broker that names another is not followed."""
-        place = None if self.is_elsewhere(partition) else FetchPlace(address, self._client_rack)
-        self._elsewhere[partition] = _Elsewhere(place, now_s + self._age_s)
+        source = None if self.is_elsewhere(partition) else FetchSource(address, self._client_rack)
+        self._elsewhere[partition] = _Elsewhere(source, now_s + self._age_s)
 
     def avoid(self, partitions: Iterable[TopicPartitionName], now_s: float) -> list[TopicPartitionName]:
         """Moves partitions that failed at another broker back to their leaders. Returns the moved ones."""

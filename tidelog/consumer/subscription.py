@@ -9,7 +9,7 @@ from typing import Final
 
 from metadata.errors import InvalidArgument, UnknownTopic
 from tidelog.admin.topics import Topics
-from tidelog.tasks import all_of
+from tidelog.tasks import gather_all
 from tidelog.transport.connection import Connection
 
 # A name, several names, or re.compile("orders-.*"), which has to match a topic's whole name.
@@ -49,7 +49,7 @@ async def partition_counts(connection: Connection, topics: Iterable[str]) -> dic
         except UnknownTopic:
             return None
 
-    return dict(found for found in await all_of(map(count, topics), at_once=QUESTIONS_AT_ONCE) if found is not None)
+    return dict(found for found in await gather_all(map(count, topics), at_once=QUESTIONS_AT_ONCE) if found is not None)
 
 
 def parse_topics(topics: TopicsLike) -> Subscription:

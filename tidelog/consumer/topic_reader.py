@@ -20,7 +20,7 @@ from tidelog.consumer.offset_lookup import names_known_partitions, ranges_or_err
 from tidelog.consumer.subscription import Subscription
 from tidelog.positions import AtOffsets, Start
 from tidelog.settings import ClientSettings, ResetPolicy
-from tidelog.tasks import all_of
+from tidelog.tasks import gather_all
 from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import OffsetRange
 from tidelog.transport.routes import TopicRoute
@@ -74,7 +74,7 @@ class TopicReader:
         """Reads until the end, or until it is cancelled."""
         async with self.fetching.running() as tasks:
             topics = self.subscription.names or await self.subscription.partition_counts(self._connection)
-            begins = await all_of(map(self._begin_of, topics), at_once=QUESTIONS_AT_ONCE)
+            begins = await gather_all(map(self._begin_of, topics), at_once=QUESTIONS_AT_ONCE)
             self._begin([begin for begin in begins if begin is not None])
             if not self._follow:
                 self.fetching.end_when_read()
@@ -139,7 +139,7 @@ class TopicReader:
                 if (route.name, partition) not in self.fetching:
                     self.fetching.read((route.name, partition), 0, was_added=True)
 
-    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
+    def position_reset(self, partition: TopicPartitionName, offset: int) -> None:
         """Does nothing: a reader without a group keeps no offsets."""
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:

@@ -8,4 +8,6 @@ Entry: `GroupConsumer` in consumer.py.
 Invariants:
 - A record is committed only after the caller has asked for the next one.
 - A partition is given up after its last record was processed and committed.
+
+Must not import the client or the command line.
 """

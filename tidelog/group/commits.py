@@ -102,7 +102,7 @@ class OffsetCommitter:
         """Notes partitions that other members may own, with uncommitted records."""
         self._lost |= {partition for partition in partitions if self._positions.has_uncommitted(partition)}
 
-    def tell_of_lost(self) -> None:
+    def log_lost(self) -> None:
         """Raises StaleMember, once, where what was handed out went to others before it was committed."""
         if self._lost:
             lost = ", ".join(map(shown, sorted(self._lost)[:NAMED_MAX])) + (", …" if len(self._lost) > NAMED_MAX else "")

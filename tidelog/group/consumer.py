@@ -173,7 +173,7 @@ class GroupConsumer:
 
         await self._reading.commits.commit(chosen, asked=True)
         if what is None:
-            self._reading.commits.tell_of_lost()
+            self._reading.commits.log_lost()
 
     async def committed(self, *partitions: TopicPartitionName) -> dict[TopicPartitionName, int | None]:
         """Returns the group's committed offsets of these partitions, else of all that this member owns. None if nothing is

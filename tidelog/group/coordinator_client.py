@@ -31,9 +31,9 @@ from metadata.groups.offsets import CommittedOffset
 from metadata.model import Partition, TopicId, TopicPartition
 from tidelog.group.positions import Offset
 from tidelog.settings import ClientSettings
-from tidelog.tasks import first_of
+from tidelog.tasks import first_completed
 from tidelog.transport.connection import Connection, Stubs
-from tidelog.transport.retry import OutageLog, retry_pauses, worth_telling
+from tidelog.transport.retry import OutageLog, newer_unless_cut_short, retry_pauses
 
 # Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
 # (its `grpc_queue_timeout_ms`).
@@ -50,7 +50,7 @@ DETOUR_S: Final = 10.0
 OFFSETS_MAX: Final = 10_000
 
 _Answer = TypeVar("_Answer")
-_Told = TypeVar("_Told", bound=Message)
+_Message = TypeVar("_Message", bound=Message)
 
 
 class GrpcCoordinatorClient:
@@ -145,10 +145,10 @@ class GrpcCoordinatorClient:
 
     # ── the way to the coordinator ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _wait(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Told]]) -> _Told:
+    async def _wait(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Message]]) -> _Message:
         """Sends a call that waits for other members, as long as they may take."""
         address = await self._coordinator(name)
-        return await first_of(self._once(name, ask, timeout_s=self._waits_s), self._until_moved(name, address))
+        return await first_completed(self._once(name, ask, timeout_s=self._waits_s), self._until_moved(name, address))
 
     async def _until_moved(self, name: str, address: str) -> NoReturn:
         """Raises NotCoordinator."""
@@ -180,7 +180,7 @@ class GrpcCoordinatorClient:
                     return await self._once(name, ask, timeout_s=min(ATTEMPT_S, left_s), writes=writes)
                 except (Unavailable, OutcomeUnknown) as error:
                     unknown = error if isinstance(error, OutcomeUnknown) else unknown
-                    met = worth_telling(met, error, is_cut_short=left_s < ATTEMPT_S)
+                    met = newer_unless_cut_short(met, error, is_cut_short=left_s < ATTEMPT_S)
                     wait_s = pauses.next_s(error)
                     if time.monotonic() + wait_s >= deadline_s:
                         raise unknown or met  # noqa: B904  # it has its own cause
@@ -239,10 +239,10 @@ def _to_commit(partition: TopicPartitionName, offset: Offset) -> groups_pb2.Comm
     return wire.committed_offset(topic, at, committed)
 
 
-def _committed(told: Iterable[groups_pb2.FetchedOffset], address: str) -> dict[TopicPartitionName, Offset | TidelogError]:
+def _committed(fetched: Iterable[groups_pb2.FetchedOffset], address: str) -> dict[TopicPartitionName, Offset | TidelogError]:
     """Returns the committed offsets, and the errors of those that can't be read."""
     found: dict[TopicPartitionName, Offset | TidelogError] = {}
-    for each in told:
+    for each in fetched:
         committed = wire.offset_fetched(each, address=address)
         if isinstance(committed, CommittedOffset):
             found[each.topic, each.partition] = Offset(committed.offset, committed.leader_epoch, each.topic_id)

@@ -90,7 +90,7 @@ class GroupPositions:
         away."""
         self._positions[partition] = _Position(topic_id, offset, offset, NO_EPOCH, committed)
 
-    def begin_anew(self, partition: TopicPartitionName, offset: int) -> None:
+    def reset_position(self, partition: TopicPartitionName, offset: int) -> None:
         """Moves a partition whose offset is not in the log any more. The new start is due, as in `begin`; records that the
         caller still holds do not move it back."""
         if (held := self._positions.get(partition)) is not None:

@@ -29,7 +29,7 @@ from tidelog.group.options import GroupOptions, PartitionsCallback
 from tidelog.group.positions import GroupPositions, HandedOut
 from tidelog.group.start_offsets import CoordinatorCalls, MemberStart, StartOffsets
 from tidelog.settings import ClientSettings, ResetPolicy
-from tidelog.tasks import first_of
+from tidelog.tasks import first_completed
 from tidelog.transport.connection import Connection
 from tidelog.transport.routes import TopicRoute
 
@@ -93,7 +93,7 @@ class GroupReader:
     async def run(self) -> None:
         """Runs until `stop()`, cancellation, or an error, which `take` raises."""
         async with self.fetching.running() as self._tasks:
-            counts = await first_of(self._first_counts(), self._stopped())
+            counts = await first_completed(self._first_counts(), self._stopped())
             if counts is not None:
                 self._counts = counts
                 await self._take_part()
@@ -154,7 +154,7 @@ class GroupReader:
         positions = self.positions
         positions.hand_is_processed()
         if positions.hand is not None and not self.owns(positions.hand.partition):
-            self._read_anew(positions.hand.partition)
+            self._read_again(positions.hand.partition)
         if positions.hand is None:
             self._released.set()
             chunk = await self._next_chunk()
@@ -168,13 +168,13 @@ class GroupReader:
         self._member.polls()
         try:
             while (chunk := await self.fetching.chunk()) is not None and not self.owns(chunk.partition):
-                self._read_anew(chunk.partition)
+                self._read_again(chunk.partition)
                 await asyncio.sleep(PAUSE_S)
             return chunk
         finally:
             self._member.polled()
 
-    def _read_anew(self, partition: TopicPartitionName) -> None:
+    def _read_again(self, partition: TopicPartitionName) -> None:
         """Reads a partition again from its position: by the clock another member may own it, and the group has not confirmed that
         yet."""
         if partition in self.positions:
@@ -225,7 +225,7 @@ class GroupReader:
 
     async def assigned(self, partitions: frozenset[TopicPartitionName]) -> None:
         lives = self._begin_lives(partitions)
-        await self._tell(self.options.on_assigned, partitions)
+        await self._call_back(self.options.on_assigned, partitions)
         self._start(self._begin(lives), f"beginning of partitions of group {self.group}")
 
     async def revoked(self, partitions: frozenset[TopicPartitionName]) -> None:
@@ -236,14 +236,14 @@ class GroupReader:
             await self._released.wait()
         if self.options.auto_commit:
             await self.commits.of_processed(partitions)
-        await self._tell(self.options.on_revoked, partitions)
+        await self._call_back(self.options.on_revoked, partitions)
         self.positions.drop(partitions)
 
     async def lost(self, partitions: frozenset[TopicPartitionName]) -> None:
         self._stop_reading(partitions)
         self.commits.lost(partitions)
         self.positions.drop(partitions)
-        await self._tell(self.options.on_lost, partitions)
+        await self._call_back(self.options.on_lost, partitions)
 
     def _stop_reading(self, partitions: Collection[TopicPartitionName]) -> None:
         self.fetching.drop(partitions)
@@ -252,13 +252,13 @@ class GroupReader:
             self._sought.pop(partition, None)
             self._paused.discard(partition)
 
-    async def _tell(self, callback: PartitionsCallback | None, partitions: Collection[TopicPartitionName]) -> None:
+    async def _call_back(self, callback: PartitionsCallback | None, partitions: Collection[TopicPartitionName]) -> None:
         if callback is None:
             return
         try:
-            told = callback(sorted(partitions))
-            if inspect.isawaitable(told):
-                await told
+            outcome = callback(sorted(partitions))
+            if inspect.isawaitable(outcome):
+                await outcome
         except Exception as error:
             raise CallbackFailed(f"a callback of group {self.group} failed") from error
         except asyncio.CancelledError as error:
@@ -399,8 +399,8 @@ class GroupReader:
             self._counts = {**self._counts, route.name: route.partition_count}
             self._member.subscription_changed()
 
-    def begun_anew(self, partition: TopicPartitionName, offset: int) -> None:
-        self.positions.begin_anew(partition, offset)
+    def position_reset(self, partition: TopicPartitionName, offset: int) -> None:
+        self.positions.reset_position(partition, offset)
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
         """Drops the topic's offsets. The present owner reads a recreated topic from its start."""

@@ -21,7 +21,7 @@ from tidelog.consumer.fetch_state import shown
 from tidelog.consumer.offset_lookup import ends_of_epochs, ranges_or_errors
 from tidelog.group.positions import Offset
 from tidelog.settings import ResetPolicy
-from tidelog.tasks import all_of
+from tidelog.tasks import gather_all
 from tidelog.transport.connection import Connection
 from tidelog.transport.descriptions import EpochEnd, OffsetRange
 from tidelog.transport.routes import TopicRoute
@@ -128,7 +128,7 @@ class StartOffsets:
             if isinstance(offset, Offset) and 0 <= offset.leader_epoch <= self._newest_epoch(routes[topic], number):
                 epochs[topic][number] = offset.leader_epoch
         questions = (ends_of_epochs(self._connection, routes[topic], asked) for topic, asked in epochs.items())
-        answers = zip(epochs, await all_of(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
+        answers = zip(epochs, await gather_all(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
         return {
             (topic, number): end.end_offset
             for topic, found in answers
@@ -142,7 +142,9 @@ class StartOffsets:
     async def _routes(self, partitions: Collection[TopicPartitionName]) -> dict[str, TopicRoute]:
         topics = sorted({topic for topic, _ in partitions})
         routes = {
-            route.name: route for route in await all_of(map(self._route, topics), at_once=QUESTIONS_AT_ONCE) if route is not None
+            route.name: route
+            for route in await gather_all(map(self._route, topics), at_once=QUESTIONS_AT_ONCE)
+            if route is not None
         }
         for topic, number in partitions:
             if topic in routes and number >= routes[topic].partition_count:
@@ -162,5 +164,5 @@ class StartOffsets:
         for topic, number in partitions:
             numbers[topic].append(number)
         questions = (ranges_or_errors(self._connection, routes[topic], wanted) for topic, wanted in numbers.items())
-        answers = zip(numbers, await all_of(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
+        answers = zip(numbers, await gather_all(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
         return {(topic, number): ends for topic, found in answers for number, ends in found.items()}

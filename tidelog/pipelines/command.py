@@ -69,8 +69,8 @@ def show_whole(result: DataFrame) -> None:
     result.show(result.count(), truncate=60)
 
 
-def say(told: str) -> None:
-    sys.stderr.write(told + "\n")
+def say(text: str) -> None:
+    sys.stderr.write(text + "\n")
 
 
 def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
@@ -92,7 +92,7 @@ def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
         try:
             execute(spark, pipeline, arguments)
         except PySparkException as error:
-            say_error(told_by_spark(str(error)), [])
+            say_error(shown_spark_error(str(error)), [])
             return FAILED
         finally:
             spark.stop()
@@ -101,7 +101,7 @@ def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
     return guarded(run)
 
 
-def told_by_spark(message: str) -> str:
+def shown_spark_error(message: str) -> str:
     """Extracts the message of a Python source from Spark's traceback."""
     said = re.findall(r"PySparkException: (.*)", message)
     return said[-1].strip() if said else message.strip()

@@ -90,7 +90,9 @@ def draw_delays(hours: Sequence[Mapping[str, int | None]], path: Path, drawn: Dr
     left = 0.025
     figure.text(left, 0.925, "How late flights leave, by the hour of the day", fontsize=17, fontweight="bold", color=INK)
     cancelled = flights - departed
-    told = f"Mean delay of departures{drawn.place} in minutes, {drawn.days}. {flights:,} flights, {cancelled:,} of them cancelled."
-    figure.text(left, 0.865, told, fontsize=11, color=QUIET)
+    caption = (
+        f"Mean delay of departures{drawn.place} in minutes, {drawn.days}. {flights:,} flights, {cancelled:,} of them cancelled."
+    )
+    figure.text(left, 0.865, caption, fontsize=11, color=QUIET)
     figure.text(left, 0.03, drawn.source, fontsize=8.5, color=QUIET, parse_math=False)
     figure.savefig(path, format="png")

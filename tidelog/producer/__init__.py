@@ -8,4 +8,6 @@ Invariants:
 - Batches of a partition are appended in the order of `send`, each once (idempotent producer).
 - Every record gets an outcome: an offset, a refusal, or OutcomeUnknown.
 - Buffered bytes stay within `buffer_bytes_max`.
+
+Must not import the consumer, the group or tidelog/admin.
 """

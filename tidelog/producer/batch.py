@@ -18,8 +18,8 @@ from tidelog.transport.wire_sizes import append_bytes
 RecordTuple = tuple[bytes | None, bytes | None, Headers, int]
 
 
-class BatchLane(Protocol):
-    """The lane of a batch, as far as the batch and its sender ask for it."""
+class BatchQueue(Protocol):
+    """The queue of a batch, as far as the batch and its sender ask for it."""
 
     topic: str
     topic_id: str
@@ -41,11 +41,11 @@ class ProducerBatch:
         "deadline_s",
         "error",
         "error_was_seen",
-        "lane",
         "maybe_written",
         "on_wire",
         "opened_s",
         "place",
+        "queue",
         "records",
         "refusal",
         "refusals",
@@ -53,15 +53,15 @@ class ProducerBatch:
         "waiters",
     )
 
-    def __init__(self, lane: BatchLane, *, opened_s: float, deadline_s: float) -> None:
-        self.lane = lane
+    def __init__(self, queue: BatchQueue, *, opened_s: float, deadline_s: float) -> None:
+        self.queue = queue
         self.records: list[RecordTuple] = []
         # Of its records, at most (transport/wire_sizes.py).
         self.bytes = 0
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         # On its way:
-        # Its number in its lane, once it was taken to be sent.
+        # Its number in its queue, once it was taken to be sent.
         self.place = -1
         self.base_sequence = -1
         self.on_wire = False
@@ -87,7 +87,7 @@ class ProducerBatch:
     @property
     def request_bytes(self) -> int:
         """Returns the most bytes that the batch takes of a request."""
-        return append_bytes(self.lane.topic, BATCH_OVERHEAD_BYTES + self.bytes)
+        return append_bytes(self.queue.topic, BATCH_OVERHEAD_BYTES + self.bytes)
 
     def succeed(self, base_offset: int) -> None:
         if not self.settled:
@@ -114,4 +114,4 @@ class ProducerBatch:
             self.error_was_seen = True
             raise copy(self.error)
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        return Ack(self.lane.topic, self.lane.partition, offset, self._timestamps_ms[index])
+        return Ack(self.queue.topic, self.queue.partition, offset, self._timestamps_ms[index])

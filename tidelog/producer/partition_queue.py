@@ -3,7 +3,7 @@
     add ──▶ open ──full, linger, flush──▶ closed ──numbered──▶ unanswered ──acknowledged──▶ settled
                                                                  ▲    │
                                                                  └────┘ refused, or the stream broke: once nothing of the
-                                                                        lane is on the wire, all of them go again, in order
+                                                                        queue is on the wire, all of them go again, in order
 
 Invariants:
 - batches leave in the order in which they were opened, with consecutive sequences (KIP-98);
@@ -16,7 +16,7 @@ Invariants:
 
 "Out of order" says only that a batch is not in the log now: bytes of a broken connection may still come, until the broker has seen
 a newer epoch. But the broker takes a producer's batches only in sequence. So a batch in doubt can't come any more where the numbers
-before it will never be filled: where no batch that has left the lane may still come itself. Then it is sent again, under a new
+before it will never be filled: where no batch that has left the queue may still come itself. Then it is sent again, under a new
 epoch; else it fails with an unknown outcome, and only batches that never lacked an answer are renumbered.
 """
 
@@ -58,7 +58,7 @@ class PartitionQueue:
         self.retry_at_s = 0.0
         # What the last attempt met, or the last connection; for the message of a timeout.
         self.last_trouble: TidelogError | None = None
-        # Another one when the leader has changed: the lane sends nothing more until all answers are in, and goes on there.
+        # Another one when the leader has changed: the queue sends nothing more until all answers are in, and goes on there.
         self.next_way = way
         self.idempotent = settings.acks != "none"
         # Producer id and epoch; None where a new one is to be fetched before anything is sent.
@@ -74,13 +74,13 @@ class PartitionQueue:
         self._acknowledged_once = False
         # A batch failed while it was unknown whether the broker has it; those behind it carry the numbers that follow.
         self._gap_is_possible = False
-        # A batch that has left the lane, under the present epoch, had an attempt without an answer: its bytes may come late, and
+        # A batch that has left the queue, under the present epoch, had an attempt without an answer: its bytes may come late, and
         # behind it those of others that are in doubt.
         self._copies_may_come = False
         # The topic was recreated: as soon as nothing is on the wire, what belongs to the old one is left behind.
         self._leaves_topic = False
 
-    # ── into the lane ──
+    # ── into the queue ──
 
     def roll(self, now_s: float) -> ProducerBatch:
         """Closes the open batch and opens the next."""
@@ -154,7 +154,7 @@ class PartitionQueue:
         for batch in self.unanswered:
             self._number(batch)
 
-    def made_anew(self, topic_id: str, now_s: float) -> None:
+    def topic_recreated(self, topic_id: str, now_s: float) -> None:
         """Handles a topic that was deleted and recreated: producer and sequences start again.
 
         What may be in the old topic fails, as soon as no answer is awaited any more: the new one can't tell. What certainly is in
@@ -169,7 +169,7 @@ class PartitionQueue:
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int, now_s: float) -> None:
         if not batch.on_wire:
-            return  # the lane was abandoned meanwhile: the batch has failed with an unknown outcome
+            return  # the queue was abandoned meanwhile: the batch has failed with an unknown outcome
         self._off_wire(batch)
         self.unanswered.remove(batch)
         self.released_bytes += batch.bytes

@@ -95,7 +95,7 @@ class Producer:
         self._with_traceparent = traceparent_headers() if settings.trace_headers else None
         self._accumulator = RecordAccumulator(settings)
         self._topics = ProducerMetadata(
-            connection, self._accumulator, settings, tasks, closed=self._lane_closed, learnt=self._route_learnt
+            connection, self._accumulator, settings, tasks, closed=self._queue_closed, learnt=self._route_learnt
         )
         self._room = BufferPool(
             self._accumulator, bytes_max=settings.buffer_bytes_max, timeout_s=settings.delivery_timeout_ms / 1000
@@ -157,14 +157,14 @@ class Producer:
             accumulator.buffered_bytes -= size
             raise copy(self._closed)
         try:
-            lane = book.lane_for(partition, key_bytes, size)
+            queue = book.queue_for(partition, key_bytes, size)
         except TidelogError:  # the topic was recreated with fewer partitions, while this waited for room
             accumulator.buffered_bytes -= size
             room.admit()
             raise
-        batch = lane.open
+        batch = queue.open
         if batch is None or batch.bytes + size > book.fill_bytes_max:
-            batch = self._roll(book, lane)
+            batch = self._roll(book, queue)
         if partition is None and key_bytes is None:
             book.keyless_batch = batch
         batch.records.append(record)
@@ -249,12 +249,12 @@ class Producer:
 
     # ── to the leaders ──
 
-    def _roll(self, book: TopicPartitions, lane: PartitionQueue) -> ProducerBatch:
+    def _roll(self, book: TopicPartitions, queue: PartitionQueue) -> ProducerBatch:
         now_s = book.used_s = self._loop.time()
         self._rolled_in = asyncio.current_task()
         self._loop.call_soon(self._gave_way)
-        batch = self._accumulator.roll(lane, now_s)
-        self._stream_to(lane.way).wake()
+        batch = self._accumulator.roll(queue, now_s)
+        self._stream_to(queue.way).wake()
         self._has_work.set()
         self._topics.learn_by_age(book)
         return batch
@@ -263,9 +263,9 @@ class Producer:
         """Notes that the loop has its turn, so the task that opened a batch awaits something now."""
         self._rolled_in = None
 
-    def _lane_closed(self, lane: PartitionQueue) -> None:
-        self._accumulator.closed(lane)
-        self._stream_to(lane.way).wake()
+    def _queue_closed(self, queue: PartitionQueue) -> None:
+        self._accumulator.closed(queue)
+        self._stream_to(queue.way).wake()
 
     def _stream_to(self, way: RoutePath) -> Sender:
         if way not in self._streams:
@@ -289,7 +289,7 @@ class Producer:
     def _route_learnt(self) -> None:
         self._after_answers()
         for stream, _ in self._streams.values():
-            stream.wake()  # lanes may start again there, or limits may differ
+            stream.wake()  # queues may start again there, or limits may differ
 
     # ── time ──
 

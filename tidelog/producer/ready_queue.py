@@ -1,9 +1,9 @@
-"""Keeps the lanes that go one way to their leader, apart by what they wait for. Pure: the caller brings the time.
+"""Keeps the queues that go one way to their leader, apart by what they wait for. Pure: the caller brings the time.
 
-    place(lane) ─▶ it waits for a time ──in that time──▶ ready, in the order of turns ──served──▶ behind all others
+    place(queue) ─▶ it waits for a time ──in that time──▶ ready, in the order of turns ──served──▶ behind all others
                 └▶ it waits for an answer, or for a producer id: not looked at until it is placed again
 
-So what a request costs goes by what it takes along, and not by how many partitions wait for an answer. Invariant: a lane is placed
+So what a request costs goes by what it takes along, and not by how many partitions wait for an answer. Invariant: a queue is placed
 after whatever may have changed it; one that is in no queue has nothing to send, whatever the time.
 """
 
@@ -18,57 +18,57 @@ from tidelog.transport.routes import RoutePath
 
 
 class ReadyQueue:
-    """The lanes that go to one broker, in the order of their turns."""
+    """The queues that go to one broker, in the order of their turns."""
 
     def __init__(self, way: RoutePath) -> None:
-        # Lanes that are not idle, the oldest first.
-        self.lanes: dict[PartitionQueue, None] = {}
-        # Lanes that need a producer id before they can send.
+        # Queues that are not idle, the oldest first.
+        self.queues: dict[PartitionQueue, None] = {}
+        # Queues that need a producer id before they can send.
         self.unidentified: dict[PartitionQueue, None] = {}
         self._way = way
         self._ready: dict[PartitionQueue, None] = {}
-        # Wake-up times of waiting lanes. Heap entries of other lanes or times are stale.
+        # Wake-up times of waiting queues. Heap entries of other queues or times are stale.
         self._wakes_at_s: dict[PartitionQueue, float] = {}
         self._times: list[tuple[float, int, PartitionQueue]] = []
         self._placed = itertools.count()
 
-    def place(self, lane: PartitionQueue) -> None:
-        """Places a lane after a change of what it can send. A ready lane keeps its turn."""
-        self.lanes.setdefault(lane)
-        if lane.producer is None:
-            self.unidentified.setdefault(lane)
+    def place(self, queue: PartitionQueue) -> None:
+        """Places a queue after a change of what it can send. A ready queue keeps its turn."""
+        self.queues.setdefault(queue)
+        if queue.producer is None:
+            self.unidentified.setdefault(queue)
         else:
-            self.unidentified.pop(lane, None)
-        at_s = lane.wakes_at_s() if lane.next_way == self._way else None
+            self.unidentified.pop(queue, None)
+        at_s = queue.wakes_at_s() if queue.next_way == self._way else None
         if at_s is None:
-            self._ready.pop(lane, None)
-            self._wakes_at_s.pop(lane, None)
-        elif lane not in self._ready and self._wakes_at_s.get(lane) != at_s:
-            self._wakes_at_s[lane] = at_s
-            heapq.heappush(self._times, (at_s, next(self._placed), lane))
+            self._ready.pop(queue, None)
+            self._wakes_at_s.pop(queue, None)
+        elif queue not in self._ready and self._wakes_at_s.get(queue) != at_s:
+            self._wakes_at_s[queue] = at_s
+            heapq.heappush(self._times, (at_s, next(self._placed), queue))
 
-    def remove(self, lane: PartitionQueue) -> None:
-        del self.lanes[lane]
-        for queue in (self.unidentified, self._ready, self._wakes_at_s):
-            queue.pop(lane, None)
+    def remove(self, queue: PartitionQueue) -> None:
+        del self.queues[queue]
+        for waiting in (self.unidentified, self._ready, self._wakes_at_s):
+            waiting.pop(queue, None)
 
     def in_turn(self, now_s: float) -> Iterator[PartitionQueue]:
-        """Yields the lanes that may have a batch now. The caller calls `served` for each that it has tried."""
+        """Yields the queues that may have a batch now. The caller calls `served` for each that it has tried."""
         while self._times and self._times[0][0] <= now_s:
-            at_s, _, lane = heapq.heappop(self._times)
-            if self._wakes_at_s.get(lane) == at_s:
-                del self._wakes_at_s[lane]
-                self._ready[lane] = None
+            at_s, _, queue = heapq.heappop(self._times)
+            if self._wakes_at_s.get(queue) == at_s:
+                del self._wakes_at_s[queue]
+                self._ready[queue] = None
         return iter(list(self._ready))
 
-    def served(self, lane: PartitionQueue) -> None:
-        """Ends the turn of a lane."""
-        del self._ready[lane]
-        self.place(lane)
+    def served(self, queue: PartitionQueue) -> None:
+        """Ends the turn of a queue."""
+        del self._ready[queue]
+        self.place(queue)
 
     def wakes_at_s(self) -> float | None:
-        """Returns when a lane may have a batch without a new record or answer; None for never."""
+        """Returns when a queue may have a batch without a new record or answer; None for never."""
         while self._times and self._wakes_at_s.get(self._times[0][2]) != self._times[0][0]:
             heapq.heappop(self._times)
-        times = [at_s for lane in self._ready if (at_s := lane.wakes_at_s()) is not None]
+        times = [at_s for queue in self._ready if (at_s := queue.wakes_at_s()) is not None]
         return min([*times, self._times[0][0]] if self._times else times, default=None)

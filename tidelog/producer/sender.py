@@ -6,7 +6,7 @@
 
 A stream begins with an empty request. Only when the broker has answered that, batches follow: so who refuses a stream, or never
 takes it up, has certainly written nothing. When a stream breaks later, what is unanswered counts as refused with an unknown
-outcome, and the lanes send it again in order (partition_queue.py); before that, the broker is asked what became of their topics. A
+outcome, and the queues send it again in order (partition_queue.py); before that, the broker is asked what became of their topics. A
 batch counts as sent once it is encoded, so what can't be encoded fails alone.
 
 A broker that hangs keeps its connections. So whenever it owes an answer and has said nothing for SILENCE_S, another one is asked
@@ -49,7 +49,7 @@ from tidelog.producer.batch import ProducerBatch
 from tidelog.producer.outcomes import count_of_records
 from tidelog.producer.topic_metadata import ProducerMetadata
 from tidelog.settings import MIB, ClientSettings
-from tidelog.tasks import first_of
+from tidelog.tasks import first_completed
 from tidelog.transport.connection import QUESTION_S, Connection, Stubs
 from tidelog.transport.routes import RoutePath
 from tidelog.transport.rpc_errors import NotImplementedHere, error_of_rpc
@@ -57,7 +57,7 @@ from tidelog.transport.wire_sizes import REQUEST_OVERHEAD_BYTES, append_bytes
 
 APPEND_BYTES_PER_REQUEST: Final = 4 * MIB
 TIMEOUT_MS_MAX: Final = 2**31 - 1
-OUTAGE_TOLD_EVERY_S = 10.0
+OUTAGE_LOG_EVERY_S = 10.0
 # Longer than a commit on a store that is well, and far shorter than the session of a broker that hangs.
 SILENCE_S = 1.0
 # The same where the broker waits for a leader: who leads is asked so often.
@@ -95,7 +95,7 @@ class Sender:
         self._answered = answered
         self._codec = Codec[settings.compression.upper()]
         self._work = asyncio.Event()
-        # There are lanes that need a producer id.
+        # There are queues that need a producer id.
         self._unidentified = asyncio.Event()
         # Requests without an answer, the oldest first.
         self._sent: deque[tuple[int, list[ProducerBatch]]] = deque()
@@ -110,7 +110,7 @@ class Sender:
         self._asked_s = 0.0
         # Since when no stream can be opened; None while there is no trouble.
         self._away_since_s: float | None = None
-        self._outage_told_s = 0.0
+        self._outage_logged_s = 0.0
 
     def wake(self) -> None:
         """Wakes the sender: there may be something to send."""
@@ -139,7 +139,7 @@ class Sender:
             except Unavailable as met:
                 error = self._connection.naming_all_that_are_silent(met)
                 self._accumulator.unreachable(self._way, error)
-                self._tell_outage(error)
+                self._log_outage(error)
                 self._topics.learn_later(self._accumulator.topics_of(self._way))
                 if isinstance(error, Throttled):
                     wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
@@ -154,18 +154,18 @@ class Sender:
                 await asyncio.sleep(max(wait_s, pause_s * random.uniform(0.5, 1.5)))
                 pause_s = min(2 * pause_s, pause_s_max)
 
-    def _tell_outage(self, error: Unavailable) -> None:
+    def _log_outage(self, error: Unavailable) -> None:
         """Logs an outage at its beginning, and then now and then with what waits for its end."""
         now_s = asyncio.get_running_loop().time()
         if self._away_since_s is None:
-            self._away_since_s = self._outage_told_s = now_s
+            self._away_since_s = self._outage_logged_s = now_s
             log.warning("%s; trying again", error)
-        elif now_s - self._outage_told_s >= OUTAGE_TOLD_EVERY_S:
-            self._outage_told_s = now_s
+        elif now_s - self._outage_logged_s >= OUTAGE_LOG_EVERY_S:
+            self._outage_logged_s = now_s
             waiting = count_of_records(self._accumulator.unacknowledged_records(self._way))
             log.warning("%s; for %.0f s now, %s not acknowledged; trying again", error, now_s - self._away_since_s, waiting)
 
-    def _tell_end_of_outage(self) -> None:
+    def _log_end_of_outage(self) -> None:
         if self._away_since_s is not None:
             log.warning("%s: connected again", self._address)
             self._away_since_s = None
@@ -185,7 +185,7 @@ class Sender:
         self._owes_since_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._settings.request_timeout_ms / 1000):
-                answer = await first_of(self._opened(call), self._watch())
+                answer = await first_completed(self._opened(call), self._watch())
         except TimeoutError:
             raise Unavailable(f"{self._address}: the broker does not take up a stream", address=self._address) from None
         except grpc.aio.AioRpcError as rpc_error:
@@ -203,7 +203,7 @@ class Sender:
             self._owes_since_s = None
         if answer is grpc.aio.EOF:
             raise Unavailable(f"{self._address}: the broker ended the stream", address=self._address)
-        self._tell_end_of_outage()
+        self._log_end_of_outage()
         return True
 
     @staticmethod
@@ -214,7 +214,7 @@ class Sender:
 
     async def _exchange(self, call: Any) -> None:
         try:
-            await first_of(self._read(call), self._write(call), self._identify(), self._watch())
+            await first_completed(self._read(call), self._write(call), self._identify(), self._watch())
         except grpc.aio.AioRpcError as error:
             self._stream_broke(error_of_rpc(error, address=self._address, writes=True))
         except TidelogError as error:
@@ -306,7 +306,7 @@ class Sender:
 
     def _append(self, batch: ProducerBatch, request_bytes_max: int) -> log_pb2.Append:
         """Raises what the codec refuses, and TooLarge: a longer message would break the stream for all that is on it."""
-        producer_id, producer_epoch = batch.lane.producer or (-1, -1)
+        producer_id, producer_epoch = batch.queue.producer or (-1, -1)
         encoded = encode_records(
             batch.records,
             codec=self._codec,
@@ -314,7 +314,7 @@ class Sender:
             producer_epoch=producer_epoch,
             base_sequence=batch.base_sequence,
         )
-        topic, partition = batch.lane.topic, batch.lane.partition
+        topic, partition = batch.queue.topic, batch.queue.partition
         if REQUEST_OVERHEAD_BYTES + append_bytes(topic, len(encoded)) > request_bytes_max:
             raise TooLarge(
                 f"{self._address}: a batch of {len(encoded)} bytes for {topic}/{partition} does not fit a request there; "
@@ -322,10 +322,10 @@ class Sender:
                 hint="Raise request_bytes_max of the broker, or send smaller records.",
                 bytes_max=request_bytes_max,
             )
-        return log_pb2.Append(topic=topic, topic_id=batch.lane.topic_id, partition=partition, record_batch=encoded)
+        return log_pb2.Append(topic=topic, topic_id=batch.queue.topic_id, partition=partition, record_batch=encoded)
 
     async def _identify(self) -> NoReturn:
-        """Fetches a producer id whenever a lane needs one, beside what goes on in the others."""
+        """Fetches a producer id whenever a queue needs one, beside what goes on in the others."""
         while True:
             await self._unidentified.wait()
             self._unidentified.clear()
@@ -355,7 +355,7 @@ class Sender:
             self._owes_since_s = loop.time() if self._sent else None
             self._answers += 1
             changed = {
-                batch.lane.topic
+                batch.queue.topic
                 for batch, result in zip(batches, response.results, strict=True)
                 if self._settle(batch, result, loop.time())
             }
@@ -375,9 +375,9 @@ class Sender:
                 self._accumulator.acknowledged(batch, -1, now_s)
                 return False
             self._accumulator.acknowledged(batch, placement.base_offset, now_s)
-            is_led_elsewhere = placement.leader_epoch > batch.lane.leader_epoch
-            self._connection.epochs.note(batch.lane.topic_id, batch.lane.partition, placement.leader_epoch)
-            return is_led_elsewhere and self._topics.learnt_long_ago(batch.lane.topic)
+            is_led_elsewhere = placement.leader_epoch > batch.queue.leader_epoch
+            self._connection.epochs.note(batch.queue.topic_id, batch.queue.partition, placement.leader_epoch)
+            return is_led_elsewhere and self._topics.learnt_long_ago(batch.queue.topic)
         error = from_status(status, address=self._address)
         refusal = error
         if isinstance(error, Throttled):

@@ -55,7 +55,7 @@ class ProducerMetadata:
         closed: Callable[[PartitionQueue], None],
         learnt: Callable[[], None],
     ) -> None:
-        """`closed`: a lane has a batch that may leave. `learnt`: a new route applies, so lanes may send elsewhere, or again."""
+        """`closed`: a queue has a batch that may leave. `learnt`: a new route applies, so queues may send elsewhere, or again."""
         self.books: dict[str, TopicPartitions] = {}
         self._connection = connection
         self._accumulator = accumulator
@@ -168,4 +168,4 @@ class ProducerMetadata:
             if (book.is_gone or book.used_s < old_s) and book.is_idle() and book.name not in self._asking:
                 del self.books[book.name]
                 self._looking.pop(book.name, None)
-                self._accumulator.drop(book.lanes, Unavailable("the topic was forgotten"))
+                self._accumulator.drop(book.queues, Unavailable("the topic was forgotten"))

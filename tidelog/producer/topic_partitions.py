@@ -1,12 +1,12 @@
-"""Holds the producer's lanes of one topic, selects the lane of a record, and limits its size. Pure.
+"""Holds the producer's queues of one topic, selects the queue of a record, and limits its size. Pure.
 
-    TopicRoute ──take_route──▶ lanes by partition, partitioning, limits ◀──lane_for── record
+    TopicRoute ──take_route──▶ queues by partition, partitioning, limits ◀──queue_for── record
 
 Partitions that were added are used from the next record on: records without a key spread over them, those with a key go where its
 hash says among all partitions now. So the records of one key may lie in two partitions, those before the change and those after it;
 within each they are in order. What was taken in before goes where it was to go.
 
-Invariant: a record gets a lane only of a partition that its topic had when it was asked about last.
+Invariant: a record gets a queue only of a partition that its topic had when it was asked about last.
 
 With a key: murmur2 of its bytes, as Kafka's clients have it, so equal keys meet in one partition and keep their order. "salted"
 adds 0, 1, 2, … in turn to that, so the records of one hot key spread over `salt_count` partitions, and their order is lost.
@@ -28,7 +28,7 @@ from tidelog.transport.routes import TopicRoute
 
 
 class TopicPartitions:
-    """The lanes of one topic."""
+    """The queues of one topic."""
 
     __slots__ = (
         "_accumulator",
@@ -40,10 +40,10 @@ class TopicPartitions:
         "fill_bytes_max",
         "is_gone",
         "keyless_batch",
-        "lanes",
         "learn_again_s",
         "learnt_s",
         "name",
+        "queues",
         "used_s",
     )
 
@@ -56,10 +56,10 @@ class TopicPartitions:
         start: int,
         closed: Callable[[PartitionQueue], None],
     ) -> None:
-        """`start`: a random number, where taking turns begins. `closed` is called when a lane has got a batch that may leave."""
+        """`start`: a random number, where taking turns begins. `closed` is called when a queue has got a batch that may leave."""
         self.name = name
         # By partition.
-        self.lanes: list[PartitionQueue] = []
+        self.queues: list[PartitionQueue] = []
         # Where the last record without a key went.
         self.keyless_batch: ProducerBatch | None = None
         # The largest record batch that the topic takes.
@@ -84,25 +84,25 @@ class TopicPartitions:
         """Takes over what the cluster says of the topic now.
 
         A topic never loses partitions while it keeps its id. A route that has fewer comes from a broker that has not heard of those
-        that were added: they keep their lanes, and what waits there.
+        that were added: they keep their queues, and what waits there.
         """
-        is_same = bool(self.lanes) and self.lanes[0].topic_id == route.topic_id
-        lanes = []
+        is_same = bool(self.queues) and self.queues[0].topic_id == route.topic_id
+        queues = []
         for partition, led in enumerate(route.partitions):
-            lane = self._accumulator.lane(self.name, partition, way=led.way, topic_id=route.topic_id)
-            if lane.topic_id != route.topic_id:
-                self._accumulator.made_anew(lane, route.topic_id, now_s)
-            self._accumulator.lead(lane, led.way, leader_epoch=led.leader_epoch)
-            lanes.append(lane)
-        surplus = self.lanes[len(lanes) :]
+            queue = self._accumulator.queue(self.name, partition, way=led.way, topic_id=route.topic_id)
+            if queue.topic_id != route.topic_id:
+                self._accumulator.topic_recreated(queue, route.topic_id, now_s)
+            self._accumulator.lead(queue, led.way, leader_epoch=led.leader_epoch)
+            queues.append(queue)
+        surplus = self.queues[len(queues) :]
         if is_same:
-            lanes, surplus = lanes + surplus, []
-        self.lanes = lanes
-        for lane in surplus:
-            self._accumulator.drop((lane,), self.unknown_partition(lane.partition))
-        if self._partitioning.partition_count != len(lanes) or not self.batch_bytes_max:
+            queues, surplus = queues + surplus, []
+        self.queues = queues
+        for queue in surplus:
+            self._accumulator.drop((queue,), self.unknown_partition(queue.partition))
+        if self._partitioning.partition_count != len(queues) or not self.batch_bytes_max:
             salt_count = self._settings.salt_count if self._settings.partitioner == "salted" else 1
-            self._partitioning = Partitioner(len(lanes), start=self._start, salt_count=salt_count)
+            self._partitioning = Partitioner(len(queues), start=self._start, salt_count=salt_count)
         self.batch_bytes_max = route.batch_bytes_max
         if self._settings.compression != "none":
             self.fill_bytes_max = min(self._settings.batch_bytes_max, route.batch_bytes_max, route.decompressed_bytes_max)
@@ -115,42 +115,42 @@ class TopicPartitions:
             False,
         )
 
-    def lane_for(self, partition: int | None, key: bytes | None, size: int) -> PartitionQueue:
-        """Returns the lane of a record: the partition that it names, else by its key, else in turn.
+    def queue_for(self, partition: int | None, key: bytes | None, size: int) -> PartitionQueue:
+        """Returns the queue of a record: the partition that it names, else by its key, else in turn.
 
         Raises UnknownPartition.
         """
         if partition is not None:
             if not self.has(partition):
                 raise self.unknown_partition(partition)
-            return self.lanes[partition]
+            return self.queues[partition]
         if key is not None:
-            return self.lanes[self._partitioning.of_key(key)]
-        return self._keyless_lane(size)
+            return self.queues[self._partitioning.of_key(key)]
+        return self._keyless_queue(size)
 
     def has(self, partition: object) -> bool:
-        return isinstance(partition, int) and not isinstance(partition, bool) and 0 <= partition < len(self.lanes)
+        return isinstance(partition, int) and not isinstance(partition, bool) and 0 <= partition < len(self.queues)
 
     def unknown_partition(self, partition: object) -> UnknownPartition:
         return UnknownPartition(
-            f"{self.name} has the partitions 0 to {len(self.lanes) - 1}; {partition} was asked for",
+            f"{self.name} has the partitions 0 to {len(self.queues) - 1}; {partition} was asked for",
             topic=self.name,
             partition=partition if isinstance(partition, int) else str(partition),
-            partition_count=len(self.lanes),
+            partition_count=len(self.queues),
         )
 
     def is_idle(self) -> bool:
-        return all(lane.is_idle for lane in self.lanes)
+        return all(queue.is_idle for queue in self.queues)
 
-    def _keyless_lane(self, size: int) -> PartitionQueue:
-        """Returns the present lane until its batch has left or is full; then the next."""
-        lane = self.lanes[self._partitioning.keyless_partition]
-        if lane.open is self.keyless_batch and (lane.open is None or lane.open.bytes + size <= self.fill_bytes_max):
-            return lane
-        if lane.open is not None and lane.open is self.keyless_batch:
-            lane.close()
-            self._closed(lane)
-        return self.lanes[self._partitioning.next_keyless()]
+    def _keyless_queue(self, size: int) -> PartitionQueue:
+        """Returns the present queue until its batch has left or is full; then the next."""
+        queue = self.queues[self._partitioning.keyless_partition]
+        if queue.open is self.keyless_batch and (queue.open is None or queue.open.bytes + size <= self.fill_bytes_max):
+            return queue
+        if queue.open is not None and queue.open is self.keyless_batch:
+            queue.close()
+            self._closed(queue)
+        return self.queues[self._partitioning.next_keyless()]
 
 
 class Partitioner:

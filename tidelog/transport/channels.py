@@ -223,7 +223,7 @@ class AuthorizedChannel:
 
     def _authorized(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def begin(*args: Any, metadata: Any = (), **options: Any) -> Any:
-            told = self._authorization()
-            return call(*args, metadata=(*metadata, (AUTHORIZATION, told)) if told else metadata, **options)
+            header = self._authorization()
+            return call(*args, metadata=(*metadata, (AUTHORIZATION, header)) if header else metadata, **options)
 
         return begin

@@ -54,10 +54,10 @@ from tidelog.transport.channels import Channels
 from tidelog.transport.channels import Stubs as Stubs
 from tidelog.transport.credentials import Credentials
 from tidelog.transport.reachability import Reachability
-from tidelog.transport.retry import retry_pauses, worth_telling
-from tidelog.transport.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
+from tidelog.transport.retry import newer_unless_cut_short, retry_pauses
+from tidelog.transport.routes import DEFAULT_LIMITS, NO_LEADER_EPOCH, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.transport.routes import TopicRoute as TopicRoute
-from tidelog.transport.rpc_errors import error_of_rpc, is_said_by_broker, is_told_by_broker
+from tidelog.transport.rpc_errors import error_of_rpc, is_broker_status, is_said_by_broker
 
 _Answer = TypeVar("_Answer")
 
@@ -170,7 +170,7 @@ class Connection:
         except Unavailable:
             self._reachability.can_not_connect(address, time.monotonic())
             raise
-        self._tell_if_direct_again(address)
+        self._log_if_direct_again(address)
 
     async def kept_silent(self, address: str) -> None:
         """Handles a broker whose answer is overdue: asks another one about it.
@@ -189,7 +189,7 @@ class Connection:
         """Returns the gRPC address for calls that any broker can answer."""
         return self._reachability.choose(self._seeds)
 
-    def _tell_if_direct_again(self, address: str) -> None:
+    def _log_if_direct_again(self, address: str) -> None:
         if self._reachability.connected(address):
             log.warning("%s: connected; what it leads goes there directly again", address)
 
@@ -228,7 +228,7 @@ class Connection:
                 try:
                     return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
                 except Unavailable as error:
-                    met = worth_telling(met, error, is_cut_short=attempt_s < attempt_timeout_s)
+                    met = newer_unless_cut_short(met, error, is_cut_short=attempt_s < attempt_timeout_s)
                     wait_s = pauses.next_s(error)
                     if writes and is_said_by_broker(error):
                         refused_after_s[address] = time.monotonic() - began_s
@@ -282,7 +282,7 @@ class Connection:
                 answer = await attempt(stubs, max(0.001, timeout_s))
         except grpc.aio.AioRpcError as error:
             raise self._heeded(
-                error_of_rpc(error, address=address, writes=writes), address, is_answer=is_told_by_broker(error)
+                error_of_rpc(error, address=address, writes=writes), address, is_answer=is_broker_status(error)
             ) from error
         except TidelogError as error:
             self._heeded(error, address, is_answer=True)
@@ -297,7 +297,7 @@ class Connection:
         if isinstance(error, Throttled):
             self.note_throttled(error)
         if isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch | NoCoordinator | NotCoordinator):
-            self._reachability.told_what_is_doubtful(address, time.monotonic())
+            self._reachability.answered_older(address, time.monotonic())
         elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch) and "ended_by_broker" not in error.details:
             self._reachability.gave_no_answer(address, time.monotonic())
         if is_answer or isinstance(error, Throttled):
@@ -319,9 +319,9 @@ class Connection:
             return error
         shown = ", ".join(others[:SILENT_NAMED_MAX])
         more = f" and {len(others) - SILENT_NAMED_MAX} more" if len(others) > SILENT_NAMED_MAX else ""
-        told = Unavailable(f"{error.message}; no answer from {shown}{more} either", hint=error.hint, **error.details)
-        told.__cause__ = error.__cause__
-        return told
+        unavailable = Unavailable(f"{error.message}; no answer from {shown}{more} either", hint=error.hint, **error.details)
+        unavailable.__cause__ = error.__cause__
+        return unavailable
 
     def note_throttled(self, error: Throttled) -> None:
         self._throttled, self._throttled_until_s = error, time.monotonic() + error.retry_after_s
@@ -371,7 +371,7 @@ class Connection:
 
     def limits(self, address: str) -> BrokerLimits:
         """Returns the limits of the broker at this address, as far as it reported them."""
-        return self._limits_at.get(address, UNTOLD)
+        return self._limits_at.get(address, DEFAULT_LIMITS)
 
     def _known_route(self, topic: str, wanted_since_s: float) -> TopicRoute | None:
         route = self._routes.get(topic)
@@ -392,20 +392,20 @@ class Connection:
             return found, to.address, cluster.metadata_age_ms > METADATA_AGE_MS_MAX
 
         if at is None:
-            found, told_by, is_old = await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
+            found, answered_by, is_old = await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
         else:
             timeout_s = min(self._settings.connect_timeout_ms / 1000, QUESTION_S)
-            found, told_by, is_old = await self._attempt(ask, address=at, writes=False, timeout_s=timeout_s)
+            found, answered_by, is_old = await self._attempt(ask, address=at, writes=False, timeout_s=timeout_s)
         self._look_for_connections()
         await self._channels.drop_idle(self._seeds)
-        told = {
+        named = {
             state.leader: grpc_target(state.leader_grpc_address, reached=self._reached)
             for state in found.partitions
             if state.leader and state.leader_grpc_address
         }
         route = route_from(
             found,
-            address_of=told | self._grpc_address_of,
+            address_of=named | self._grpc_address_of,
             limits_at=self._limits_at,
             anyone=self._seed,
             learnt_s=asked_s,
@@ -413,9 +413,9 @@ class Connection:
             way_to=self._way_to,
         )
         if is_old or self._may_be_stale(route):
-            self._reachability.told_what_is_doubtful(told_by, time.monotonic())
+            self._reachability.answered_older(answered_by, time.monotonic())
         else:
-            self._reachability.told_what_helps(told_by)
+            self._reachability.answered_newer(answered_by)
         return route
 
     def _may_be_stale(self, route: TopicRoute) -> bool:
@@ -431,12 +431,12 @@ class Connection:
         """Leaders that could not be connected may be by now: each look begins another attempt."""
         for address in set(self._grpc_address_of.values()):
             if self._reachability.is_unconnected(address) and self._channels.is_connected(address):
-                self._tell_if_direct_again(address)
+                self._log_if_direct_again(address)
 
     def _way_to(self, leader: str) -> str:
-        is_told = self._reachability.has_detour(leader)
+        has_detour = self._reachability.has_detour(leader)
         way = self._reachability.way_to(leader, self._seeds)
-        if way != leader and not is_told:
+        if way != leader and not has_detour:
             log.warning("%s leads partitions and can't be connected from here; going through %s, which forwards", leader, way)
         return way
 
@@ -499,8 +499,8 @@ class Connection:
         askable = [address for address in seeds if self._credentials.may_go_to(address.rpartition(":")[0])]
         self._seeds = askable or seeds  # where there is none, what is asked tells why
         self._grpc_address_of = known
-        told = {known[broker.broker_id]: limits_from(broker) for broker in cluster.brokers}
-        self._limits_at = {address: limits or self.limits(address) for address, limits in told.items()}
+        limits_of = {known[broker.broker_id]: limits_from(broker) for broker in cluster.brokers}
+        self._limits_at = {address: limits or self.limits(address) for address, limits in limits_of.items()}
         self._reachability.keep(self._seeds)
 
 

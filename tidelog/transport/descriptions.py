@@ -104,7 +104,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     last_offset: int
     leader_epoch: int
     batch_crc32c: int
-    in_hot_pool: bool
+    in_tail_cache: bool
     session: int | None
     # Both of a record in a segment.
     segment_seq: int | None

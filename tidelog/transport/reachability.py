@@ -44,10 +44,10 @@ class Reachability:
         """Notes that the broker answered, whatever the answer."""
         self._silent.discard(address)
 
-    def told_what_helps(self, address: str) -> None:
+    def answered_newer(self, address: str) -> None:
         self._doubted_s.pop(address, None)
 
-    def told_what_is_doubtful(self, address: str, now_s: float) -> None:
+    def answered_older(self, address: str, now_s: float) -> None:
         """Notes that a broker answers from old metadata: it may be cut off from etcd, and others may know better."""
         self._doubted_s[address] = now_s
 

@@ -25,14 +25,14 @@ def retry_pauses(settings: ClientSettings) -> RetryPauses:
     return RetryPauses(settings.retry_pause_ms / 1000, settings.retry_pause_ms_max / 1000, jitter=random.random)
 
 
-def worth_telling(met: _Error | None, error: _Error, *, is_cut_short: bool) -> _Error:
+def newer_unless_cut_short(met: _Error | None, error: _Error, *, is_cut_short: bool) -> _Error:
     """Returns the newer error, unless it is the silence of an attempt that was cut short."""
     return met if met is not None and is_cut_short and is_timeout(error) else error
 
 
 # What passes sooner is a handover, or a broker that is started again.
-TOLD_AFTER_S: Final = 10.0
-TOLD_EVERY_S: Final = 60.0
+LOG_AFTER_S: Final = 10.0
+LOG_EVERY_S: Final = 60.0
 # A longer pause between two attempts starts a new failure.
 FORGOTTEN_AFTER_S: Final = 60.0
 
@@ -43,7 +43,7 @@ log = logging.getLogger("tidelog")
 class _Failing:
     since_s: float
     last_s: float
-    told_s: float | None = None
+    logged_s: float | None = None
 
 
 class OutageLog:
@@ -61,12 +61,12 @@ class OutageLog:
             self._failing = {name: kept for name, kept in self._failing.items() if now_s - kept.last_s <= FORGOTTEN_AFTER_S}
             failing = self._failing[what] = _Failing(since_s=began_s, last_s=now_s)
         failing.last_s = now_s
-        if now_s - failing.since_s >= TOLD_AFTER_S and (failing.told_s is None or now_s - failing.told_s >= TOLD_EVERY_S):
-            failing.told_s = now_s
+        if now_s - failing.since_s >= LOG_AFTER_S and (failing.logged_s is None or now_s - failing.logged_s >= LOG_EVERY_S):
+            failing.logged_s = now_s
             log.warning("%s: for %.0f s now: %s; trying again", what, now_s - failing.since_s, error)
 
     def over(self, what: str) -> None:
         """Notes that the call was answered."""
         failing = self._failing.pop(what, None)
-        if failing is not None and failing.told_s is not None:
+        if failing is not None and failing.logged_s is not None:
             log.warning("%s: answered again after %.0f s", what, self.clock() - failing.since_s)

@@ -44,7 +44,7 @@ class BrokerLimits:
         return max(0, min(self.message_bytes_max, self.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES))
 
 
-UNTOLD: Final = BrokerLimits()
+DEFAULT_LIMITS: Final = BrokerLimits()
 
 
 class RoutePath(NamedTuple):
@@ -160,13 +160,17 @@ def route_from(
         partitions[state.partition] = PartitionRoute(way, state.leader_epoch, leader if way != leader else "")
         if epochs is not None:
             epochs.note(topic.id, state.partition, state.leader_epoch)
-    limits = [limits_at.get(leader, UNTOLD) for leader in {partition.leader for partition in partitions}]
+    limits = [limits_at.get(leader, DEFAULT_LIMITS) for leader in {partition.leader for partition in partitions}]
     return TopicRoute(
         name=topic.name,
         topic_id=topic.id,
         partitions=tuple(partitions),
-        batch_bytes_max=min([topic.batch_bytes_max or UNTOLD.message_bytes_max, *(limit.batch_bytes_max for limit in limits)]),
-        decompressed_bytes_max=min([limit.decompressed_bytes_max for limit in limits], default=UNTOLD.decompressed_bytes_max),
+        batch_bytes_max=min(
+            [topic.batch_bytes_max or DEFAULT_LIMITS.message_bytes_max, *(limit.batch_bytes_max for limit in limits)]
+        ),
+        decompressed_bytes_max=min(
+            [limit.decompressed_bytes_max for limit in limits], default=DEFAULT_LIMITS.decompressed_bytes_max
+        ),
         learnt_s=learnt_s,
         settings=dict(topic.settings),
         has_detours=has_detours,
@@ -177,11 +181,12 @@ def limits_from(broker: admin_pb2.Broker) -> BrokerLimits | None:
     """Reads the limits from a broker's description; None if it has none. A limit of 0 is unknown at the moment."""
     if not broker.HasField("limits"):
         return None
-    told = broker.limits
+    limits = broker.limits
     return BrokerLimits(
         request_bytes_max=min(
-            told.request_bytes_max or UNTOLD.request_bytes_max, told.buffer_bytes_max or UNTOLD.request_bytes_max
+            limits.request_bytes_max or DEFAULT_LIMITS.request_bytes_max,
+            limits.buffer_bytes_max or DEFAULT_LIMITS.request_bytes_max,
         ),
-        message_bytes_max=told.message_bytes_max or UNTOLD.message_bytes_max,
-        decompressed_bytes_max=told.decompressed_bytes_max or UNTOLD.decompressed_bytes_max,
+        message_bytes_max=limits.message_bytes_max or DEFAULT_LIMITS.message_bytes_max,
+        decompressed_bytes_max=limits.decompressed_bytes_max or DEFAULT_LIMITS.decompressed_bytes_max,
     )

@@ -65,7 +65,7 @@ def is_timeout(error: TidelogError) -> bool:
     return isinstance(cause, RpcError) and cause.code() is StatusCode.DEADLINE_EXCEEDED
 
 
-def is_told_by_broker(error: grpc.aio.AioRpcError) -> bool:
+def is_broker_status(error: grpc.aio.AioRpcError) -> bool:
     """Returns whether a broker answered, and grpc did not make up the error after silence."""
     return status_in(error.trailing_metadata()) is not None
 
@@ -73,7 +73,7 @@ def is_told_by_broker(error: grpc.aio.AioRpcError) -> bool:
 def is_said_by_broker(error: TidelogError) -> bool:
     """Returns whether the error comes from a broker's answer."""
     cause = error.__cause__
-    return not isinstance(cause, RpcError) or is_told_by_broker(cast("grpc.aio.AioRpcError", cause))
+    return not isinstance(cause, RpcError) or is_broker_status(cast("grpc.aio.AioRpcError", cause))
 
 
 def _exhausted(said: str, address: str, writes: bool) -> TidelogError | None:

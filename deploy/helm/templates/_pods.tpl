@@ -91,7 +91,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{- /* Secrets of the doors, and of those who come to them. They are mounted whole, never by subPath: so a new certificate shows. */ -}}
+{{- /* Secrets of the listeners, and of those who come to them. They are mounted whole, never by subPath: so a new certificate shows. */ -}}
 {{- define "tidelog.doorMounts" -}}
 {{- if .Values.tls.enabled }}
 - {name: tls, mountPath: /etc/tidelog/tls, readOnly: true}
@@ -119,7 +119,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{- /* A probe of the HTTP door: a dict of root, path and the probe's times. Brokers answer probes whoever asks, without certificate
+{{- /* A probe of the HTTP listener: a dict of root, path and the probe's times. Brokers answer probes whoever asks, without certificate
        or key. */ -}}
 {{- define "tidelog.probe" -}}
 httpGet: {path: {{ .path }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" .root.Values.tls.enabled }}}

@@ -56,7 +56,7 @@ TIDELOG_{{ upper $name }}: {{ include "tidelog.plain" $value | quote }}
 {{- end }}
 {{- end -}}
 
-{{- /* Those of the doors: who may come in, and how. */ -}}
+{{- /* Those of the listeners: who may come in, and how. */ -}}
 {{- define "tidelog.doorSettings" -}}
 {{- $v := .Values -}}
 {{- if not (and $v.tls.enabled (or $v.auth.enabled (eq $v.tls.clientAuth "required"))) }}

@@ -7,4 +7,6 @@ Entry: `GroupAdmin` in admin.py. lag.py computes lag in records and seconds; see
 Invariants:
 - A forwarded call is not forwarded again.
 - `validate_only` checks everything and changes nothing.
+
+Must not import a listener.
 """

@@ -39,7 +39,7 @@ READ_TIMEOUT_S: Final = 5.0
 # Timeout of all record reads of one answer.
 READS_TIMEOUT_S: Final = 10.0
 # A partition, and an offset in it.
-Place = tuple[TopicPartition, int]
+RecordPosition = tuple[TopicPartition, int]
 # Bytes to ask for: an answer holds a whole batch at least.
 FIRST_BATCH: Final = 1
 
@@ -125,7 +125,7 @@ class GroupLag:
         await asyncio.sleep(0)
         places = sorted(topics, key=lambda at: (topics[at].name, at))
         found = await bounds_by_parts(self._log, places)
-        unread: dict[TopicPartition, Place] = {}
+        unread: dict[TopicPartition, RecordPosition] = {}
         turns = LoopYielder()
         for at, bounds in zip(places, found, strict=True):
             if not isinstance(bounds, TidelogError) and at not in damaged and lag_records(_offset(committed, at), bounds) > 0:
@@ -134,7 +134,7 @@ class GroupLag:
         timestamps = await self.timestamps(unread.values())
         now_ms = self._now_ms()
 
-        def told(at: TopicPartition, answer: Bounds | TidelogError) -> groups_pb2.PartitionLag:
+        def lag_at(at: TopicPartition, answer: Bounds | TidelogError) -> groups_pb2.PartitionLag:
             topic, offset = topics[at], committed.get(at)
             row = groups_pb2.PartitionLag(
                 topic=topic.name,
@@ -160,21 +160,21 @@ class GroupLag:
                 row.error.CopyFrom(to_status(named(error, topic)))
             return row
 
-        return await map_yielding(lambda row: told(*row), zip(places, found, strict=True))
+        return await map_yielding(lambda row: lag_at(*row), zip(places, found, strict=True))
 
-    async def timestamps(self, places: Collection[Place]) -> dict[Place, int | TidelogError | None]:
+    async def timestamps(self, places: Collection[RecordPosition]) -> dict[RecordPosition, int | TidelogError | None]:
         """Returns the timestamp of the first record from each place on, None without one. A few are read at a time; those not read
         in time are left out."""
-        found: dict[Place, int | TidelogError | None] = {}
+        found: dict[RecordPosition, int | TidelogError | None] = {}
         waiting = iter(places)
 
         async def reader() -> None:
-            for place in waiting:
+            for position in waiting:
                 async with self._reads:
                     try:
-                        found[place] = await self._timestamp(*place)
+                        found[position] = await self._timestamp(*position)
                     except TidelogError as error:
-                        found[place] = error.with_traceback(None)
+                        found[position] = error.with_traceback(None)
 
         with suppress(TimeoutError):
             async with asyncio.timeout(min(READS_TIMEOUT_S, remaining_s())), asyncio.TaskGroup() as readers:

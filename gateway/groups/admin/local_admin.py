@@ -166,16 +166,18 @@ class LocalGroupAdmin:
         bounds = dict(zip(chosen, await bounds_by_parts(self._log, list(chosen)), strict=True))
         sought, errors = dict[TopicPartition, SeekResult](), dict[TopicPartition, TidelogError]()
 
-        async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> SeekResult:
-            if isinstance(told, TidelogError):
-                raise told
+        async def of_one(at: TopicPartition, bounds: Bounds | TidelogError) -> SeekResult:
+            if isinstance(bounds, TidelogError):
+                raise bounds
             if to.kind == "shift" and at in damaged:
                 raise damaged[at]
             before = committed.get(at)
             of_timestamp = None
             if to.kind == "timestamp_ms":
                 of_timestamp = await self._of_timestamp(at, to.value)
-            return seek_target(to, at, bounds=told, committed=None if before is None else before.offset, of_timestamp=of_timestamp)
+            return seek_target(
+                to, at, bounds=bounds, committed=None if before is None else before.offset, of_timestamp=of_timestamp
+            )
 
         waiting = iter(chosen)
 

@@ -9,4 +9,6 @@ Invariants:
 - Records of a partition arrive in the order of their offsets, within the client's credit.
 - A member's stream delivers only partitions that the member owns.
 - Every partition of a subscribed topic is delivered, also one that is added later.
+
+Must not import the HTTP or Kafka listener.
 """

@@ -73,7 +73,7 @@ class Ownership(Protocol):
         ...
 
 
-class _Told(NamedTuple):
+class _Event(NamedTuple):
     message: log_pb2.ConsumeResponse
     of_assignment: bool
     assigned: frozenset[TopicPartitionName]
@@ -114,7 +114,7 @@ class DeliveryLoop:
         self.is_closed = False
         # Set while every queued message is written.
         self.drained = asyncio.Event()
-        self._outbox: deque[_Told] = deque()
+        self._outbox: deque[_Event] = deque()
         # Failed partitions that the client has not received yet.
         self._failed: list[tuple[ConsumedPartition, TidelogError]] = []
         self._is_ending = self._is_finishing = False
@@ -135,22 +135,22 @@ class DeliveryLoop:
 
     # ── called by its owner ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def tell(
+    def send(
         self,
         message: log_pb2.ConsumeResponse,
         *,
         of_assignment: bool = False,
         assigned: frozenset[TopicPartitionName] = _NOTHING,
     ) -> None:
-        self._outbox.append(_Told(message, of_assignment, assigned))
+        self._outbox.append(_Event(message, of_assignment, assigned))
         self.drained.clear()
         self.changed()
 
     def withdraw_assignments(self) -> frozenset[TopicPartitionName]:
         """Removes the unwritten messages about assignments. Returns the partitions that the client has not received as assigned."""
-        withdrawn = [told for told in self._outbox if told.of_assignment]
-        self._outbox = deque(told for told in self._outbox if not told.of_assignment)
-        return _NOTHING.union(*(told.assigned for told in withdrawn))
+        withdrawn = [event for event in self._outbox if event.of_assignment]
+        self._outbox = deque(event for event in self._outbox if not event.of_assignment)
+        return _NOTHING.union(*(event.assigned for event in withdrawn))
 
     def changed(self) -> None:
         """Ends the current look: there is work to do, perhaps a partition to place."""
@@ -177,7 +177,7 @@ class DeliveryLoop:
         clock = asyncio.get_running_loop().time
         self._written_s = clock()
         while True:
-            self._tell_failed()
+            self._send_failed()
             while self._outbox:
                 await self._write(self._outbox.popleft().message.SerializeToString())
             self.drained.set()
@@ -186,7 +186,7 @@ class DeliveryLoop:
             due_s = self._written_s + self._terms.heartbeat_s
             if await self._pushed(due_s) or self._outbox or self._failed:
                 continue
-            if clock() >= due_s or any(each.is_seen and each.told[1] < 0 for each in self._partitions):
+            if clock() >= due_s or any(each.is_seen and each.reported[1] < 0 for each in self._partitions):
                 await self._write(wire.progress(self._partitions.progress()).SerializeToString())
 
     async def _pushed(self, due_s: float) -> bool:
@@ -231,7 +231,7 @@ class DeliveryLoop:
             if (there := await self._looked_at(part, wait_ms=0)) is not None or self._failed:
                 return there
             await asyncio.sleep(0)  # others get their turn
-        if any(each.is_seen and each.told[1] < 0 for each in readable):
+        if any(each.is_seen and each.reported[1] < 0 for each in readable):
             return None
         return await self._looked_at(readable, wait_ms=max(0.0, 1000 * (until_s - clock())))
 
@@ -250,7 +250,7 @@ class DeliveryLoop:
                 else:
                     consumed.offset = max(consumed.offset, answer.next_offset)
             elif isinstance(answer, OutOfRange) and self._terms.reset is not StartPolicy.ERROR:
-                consumed.place_anew(self._terms.reset)
+                consumed.restart(self._terms.reset)
                 self.placing.wanted.set()
                 is_unled = True
             else:
@@ -262,8 +262,8 @@ class DeliveryLoop:
         return None
 
     def _targets(self, partitions: Sequence[ConsumedPartition], bytes_max: int) -> list[FetchTarget]:
-        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._terms.client_rack)
-        return [FetchTarget(each.partition, each.offset, bytes_max, places_bytes_min=places_bytes_min) for each in partitions]
+        locations_bytes_min = self._broker.cluster_log.locations_bytes_min(self._terms.client_rack)
+        return [FetchTarget(each.partition, each.offset, bytes_max, locations_bytes_min=locations_bytes_min) for each in partitions]
 
     def _refused(self, consumed: ConsumedPartition, error: TidelogError) -> bool:
         """Returns whether the error is final; then the client receives it and the partition is not read any more."""
@@ -281,10 +281,10 @@ class DeliveryLoop:
         self.ownership.failed(error)
         self.changed()
 
-    def _tell_failed(self) -> None:
+    def _send_failed(self) -> None:
         for consumed, error in self._failed:
             if self._partitions.holds(consumed):
-                self.tell(wire.failed(consumed, error, self._partitions.delivered([], remembered=False)))
+                self.send(wire.failed(consumed, error, self._partitions.delivered([], remembered=False)))
         self._failed.clear()
 
     # ── deliver ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -294,10 +294,10 @@ class DeliveryLoop:
         log = self._broker.cluster_log
         partitions = there.partitions[:1] if self._singly else there.partitions
         terms = FetchOptions(min(self._terms.bytes_max, self.credit_bytes), 0, 0, self._terms.structured)
-        with self._fetch.room.place() as place:
+        with self._fetch.room.reserve() as reservation:
             targets = self._targets(partitions, terms.bytes_max)
             try:
-                answers = await self._fetch.admitted(targets, there.bytes_seen, terms, place, log, timeout_s=0)
+                answers = await self._fetch.admitted(targets, there.bytes_seen, terms, reservation, log, timeout_s=0)
             except Throttled:
                 return False  # others take theirs too slowly; meanwhile this client hears that the stream lives
             read = [
@@ -308,7 +308,7 @@ class DeliveryLoop:
             asked = [RequestedPartition(_named(each), None, target) for each, target, _ in read]
             laid = _Laid([each for each, _, _ in read], self._partitions.last_delivery_id + 1)
             try:
-                message = await self._fetch.laid_out(asked, [told for _, _, told in read], terms, place, log, laid.encode)
+                message = await self._fetch.laid_out(asked, [found for _, _, found in read], terms, reservation, log, laid.encode)
             except Corrupt as error:
                 self._find_damaged(laid.partitions, error)
                 return False
@@ -324,7 +324,7 @@ class DeliveryLoop:
             self._singly = max(0, self._singly - 1)
             self._partitions.delivered(laid.positions, remembered=bool(self._terms.group))
             for each, _, _ in laid.positions:
-                each.told = each.offset, laid.high_watermarks[each]
+                each.reported = each.offset, laid.high_watermarks[each]
                 each.high_watermark = laid.high_watermarks[each]
             self.credit_bytes -= len(message)
             await self._send(message)

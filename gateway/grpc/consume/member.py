@@ -142,8 +142,8 @@ class GroupMemberConsumer:
     async def assigned(self, partitions: frozenset[TopicPartitionName]) -> None:
         self._take(partitions)
         self._announced |= partitions
-        told = wire.assigned(partitions, self._member.member_id, self._member.generation)
-        self._pusher.tell(told, of_assignment=True, assigned=partitions)
+        message = wire.assigned(partitions, self._member.member_id, self._member.generation)
+        self._pusher.send(message, of_assignment=True, assigned=partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartitionName]) -> None:
         self._partitions.stop(partitions)
@@ -155,10 +155,10 @@ class GroupMemberConsumer:
 
     async def lost(self, partitions: frozenset[TopicPartitionName]) -> None:
         self._partitions.drop(partitions)
-        told = (self._announced & partitions) - self._pusher.withdraw_assignments()
+        lost = (self._announced & partitions) - self._pusher.withdraw_assignments()
         self._announced -= partitions
-        if told:
-            self._pusher.tell(wire.lost(told))
+        if lost:
+            self._pusher.send(wire.lost(lost))
         self._pusher.changed()
 
     async def _ask_to_let_go(self, partitions: frozenset[TopicPartitionName]) -> None:
@@ -166,7 +166,7 @@ class GroupMemberConsumer:
         bound."""
         self._revocation_id += 1
         within_s = self._rebalance_s if self._release_s is None else self._release_s
-        self._pusher.tell(wire.revoked(partitions, self._revocation_id, within_s), of_assignment=True)
+        self._pusher.send(wire.revoked(partitions, self._revocation_id, within_s), of_assignment=True)
         try:
             async with asyncio.timeout(within_s) as self._release:
                 while self._released_id < self._revocation_id:
@@ -181,7 +181,7 @@ class GroupMemberConsumer:
                 len(partitions),
             )
             if self._release_s is None:
-                self._pusher.tell(wire.lost(partitions))
+                self._pusher.send(wire.lost(partitions))
         finally:
             self._release = None
 
@@ -248,25 +248,25 @@ class GroupMemberConsumer:
             results = [(each.name, offset.offset, refused.get(each)) for each, offset in offsets.items()]
         else:
             results = await self._commit_named(commit)
-        self._pusher.tell(wire.committed(commit.commit_id, results))
+        self._pusher.send(wire.committed(commit.commit_id, results))
         await self._pusher.drained.wait()
 
     async def _commit_named(self, commit: log_pb2.ConsumeCommit) -> list[tuple[TopicPartitionName, int, TidelogError | None]]:
         offsets: dict[ConsumedPartition, CommittedOffset] = {}
         errors: dict[TopicPartitionName, TidelogError] = {}
-        for told in commit.offsets:
-            name = (told.topic, told.partition)
+        for entry in commit.offsets:
+            name = (entry.topic, entry.partition)
             consumed = self._partitions.get(name)
             if consumed is None:
                 errors[name] = _not_owned(name)
                 continue
             try:
-                check_topic_id(self._broker.topic_cache.get(told.topic), told.topic_id)
-                offsets[consumed] = group_messages.offset_to_commit(told)
+                check_topic_id(self._broker.topic_cache.get(entry.topic), entry.topic_id)
+                offsets[consumed] = group_messages.offset_to_commit(entry)
             except TidelogError as error:
                 errors[name] = error.with_traceback(None)
         errors |= {consumed.name: error for consumed, error in (await self._committed(offsets)).items()}
-        return [(name, told.offset, errors.get(name)) for told in commit.offsets for name in [(told.topic, told.partition)]]
+        return [(name, entry.offset, errors.get(name)) for entry in commit.offsets for name in [(entry.topic, entry.partition)]]
 
     async def _committed(self, offsets: Mapping[ConsumedPartition, CommittedOffset]) -> dict[ConsumedPartition, TidelogError]:
         """Returns why offsets were not committed. Waits for the end of a rebalance, and repeats commits of unknown outcome."""

@@ -123,21 +123,21 @@ def _member(start: log_pb2.ConsumeStart) -> MemberSettings:
         raise
 
 
-def _named_start(told: log_pb2.ConsumeFrom, field: str) -> NamedStart:
-    match told.WhichOneof("at"):
+def _named_start(message: log_pb2.ConsumeFrom, field: str) -> NamedStart:
+    match message.WhichOneof("at"):
         case "offset":
-            if told.offset < 0:
-                raise InvalidArgument(f"there is no offset {told.offset}; offsets begin at 0", field=f"{field}.offset")
-            return NamedStart(told.topic, told.partition, told.topic_id, told.offset, Start(StartKind.EARLIEST))
+            if message.offset < 0:
+                raise InvalidArgument(f"there is no offset {message.offset}; offsets begin at 0", field=f"{field}.offset")
+            return NamedStart(message.topic, message.partition, message.topic_id, message.offset, Start(StartKind.EARLIEST))
         case "earliest":
             start = Start(StartKind.EARLIEST)
         case "latest":
             start = Start(StartKind.LATEST)
         case "timestamp_ms":
-            start = Start(StartKind.TIMESTAMP, told.timestamp_ms)
+            start = Start(StartKind.TIMESTAMP, message.timestamp_ms)
         case _:
             raise InvalidArgument("it says neither offset nor earliest nor latest nor timestamp_ms", field=f"{field}.at")
-    return NamedStart(told.topic, told.partition, told.topic_id, None, start)
+    return NamedStart(message.topic, message.partition, message.topic_id, None, start)
 
 
 def _check_once(names: Sequence[tuple[object, ...]], field: str) -> None:
@@ -189,15 +189,15 @@ def _check_commit(commit: log_pb2.ConsumeCommit) -> None:
 
 
 def assigned(partitions: Iterable[TopicPartitionName], member_id: str, generation: int) -> log_pb2.ConsumeResponse:
-    told = log_pb2.PartitionsAssigned(partitions=_by_topic(partitions), member_id=member_id, generation=generation)
-    return log_pb2.ConsumeResponse(assigned=told)
+    message = log_pb2.PartitionsAssigned(partitions=_by_topic(partitions), member_id=member_id, generation=generation)
+    return log_pb2.ConsumeResponse(assigned=message)
 
 
 def revoked(partitions: Iterable[TopicPartitionName], revocation_id: int, within_s: float) -> log_pb2.ConsumeResponse:
-    told = log_pb2.PartitionsRevoked(
+    message = log_pb2.PartitionsRevoked(
         partitions=_by_topic(partitions), revocation_id=revocation_id, within_ms=max(0, round(1000 * within_s))
     )
-    return log_pb2.ConsumeResponse(revoked=told)
+    return log_pb2.ConsumeResponse(revoked=message)
 
 
 def lost(partitions: Iterable[TopicPartitionName]) -> log_pb2.ConsumeResponse:
@@ -216,17 +216,17 @@ def committed(commit_id: int, results: Iterable[tuple[TopicPartitionName, int, T
 
 def failed(consumed: ConsumedPartition, error: TidelogError, delivery_id: int) -> log_pb2.ConsumeResponse:
     data = log_pb2.ConsumedData(delivery_id=delivery_id)
-    told = data.partitions.add(topic=consumed.topic, partition=consumed.number, next_offset=consumed.offset)
-    told.high_watermark = consumed.high_watermark
-    told.error.CopyFrom(to_status(error))
+    partition = data.partitions.add(topic=consumed.topic, partition=consumed.number, next_offset=consumed.offset)
+    partition.high_watermark = consumed.high_watermark
+    partition.error.CopyFrom(to_status(error))
     return log_pb2.ConsumeResponse(data=data)
 
 
 def progress(moved: Iterable[ConsumedPartition]) -> log_pb2.ConsumeResponse:
-    told = log_pb2.ConsumeProgress()
+    message = log_pb2.ConsumeProgress()
     for each in moved:
-        told.partitions.add(topic=each.topic, partition=each.number, next_offset=each.offset, high_watermark=each.high_watermark)
-    return log_pb2.ConsumeResponse(progress=told)
+        message.partitions.add(topic=each.topic, partition=each.number, next_offset=each.offset, high_watermark=each.high_watermark)
+    return log_pb2.ConsumeResponse(progress=message)
 
 
 def _by_topic(partitions: Iterable[TopicPartitionName]) -> list[groups_pb2.TopicPartitions]:

@@ -71,7 +71,7 @@ class ConsumedPartition:
     # The partition is being released: its deliveries may still be committed.
     is_stopped: bool = False
     # Offset and high watermark that the client received last.
-    told: tuple[int, int] = (UNKNOWN, UNKNOWN)
+    reported: tuple[int, int] = (UNKNOWN, UNKNOWN)
 
     @property
     def name(self) -> TopicPartitionName:
@@ -93,7 +93,7 @@ class ConsumedPartition:
     def is_seen(self) -> bool:
         return self.is_placed and self.high_watermark != UNKNOWN
 
-    def place_anew(self, policy: StartPolicy) -> None:
+    def restart(self, policy: StartPolicy) -> None:
         """Forgets the offset: the partition begins as the policy says, which is none that ends with an error."""
         self.offset, self.start = UNKNOWN, start_of(policy)
 
@@ -197,9 +197,9 @@ class ConsumedPartitions:
 
     def progress(self) -> list[ConsumedPartition]:
         """Returns the partitions that moved since the client last received them, and marks them as received."""
-        moved = [each for each in self._held.values() if each.is_seen and each.told != (each.offset, each.high_watermark)]
+        moved = [each for each in self._held.values() if each.is_seen and each.reported != (each.offset, each.high_watermark)]
         for each in moved:
-            each.told = each.offset, each.high_watermark
+            each.reported = each.offset, each.high_watermark
         return moved
 
 

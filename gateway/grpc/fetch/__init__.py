@@ -7,4 +7,6 @@ Entry: `GrpcFetch` in service.py. response_encoder.py puts batches into the answ
 Invariants:
 - A reader's leader epoch is checked by the leader, and a stale one is refused (KIP-320).
 - A Fetch reserves memory for its answer before it reads.
+
+Must not import the HTTP or Kafka listener.
 """

@@ -59,9 +59,9 @@ def _encoded(partitions: Iterable[PartitionResponse]) -> list[Buffer]:
 
 def encode_records(records: Iterable[RecordTuple], partition: int) -> bytes:
     """Encodes records as the field `records` of a FetchedPartition, with tags; such slices may be concatenated."""
-    told = log_pb2.FetchedPartition()
+    fetched = log_pb2.FetchedPartition()
     for offset, timestamp_ms, key, value, headers in records:
-        told.records.add(
+        fetched.records.add(
             key=key,
             value=value,
             headers=[log_pb2.Header(key=name, value=content) for name, content in headers],
@@ -69,7 +69,7 @@ def encode_records(records: Iterable[RecordTuple], partition: int) -> bytes:
             partition=partition,
             offset=offset,
         )
-    return told.SerializeToString()
+    return fetched.SerializeToString()
 
 
 def _varint(value: int) -> bytes:

@@ -30,8 +30,8 @@ from gateway.proto.status import to_status
 from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import BYTES_LEAST, Reservation, ResponseBudget
+from gateway.routing.location_messages import encode_locations
 from gateway.routing.log_service import LogService
-from gateway.routing.places_wire import encode_places
 from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
@@ -84,15 +84,15 @@ class GrpcFetch:
         """Makes the handler of the call Fetch."""
 
         async def call(message: bytes, context: Context) -> bytes:
-            place = self.room.place()
-            context.add_done_callback(lambda _: place.keep(0))  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
+            reservation = self.room.reserve()
+            context.add_done_callback(lambda _: reservation.keep(0))  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
             forwarded = is_forwarded(context)
             log = self._broker.local_log if forwarded else self._broker.cluster_log
             answered = unary_bytes(
-                log_pb2.FetchRequest, lambda request: self._fetch(request, place, log, forwarded=forwarded)
+                log_pb2.FetchRequest, lambda request: self._fetch(request, reservation, log, forwarded=forwarded)
             ).unary_unary
             answer = cast(bytes, await answered(message, context))  # type: ignore[arg-type,misc]  # typed for blocking servers
-            if place.bytes_held:
+            if reservation.bytes_held:
                 ended = self.under_way(context, len(answer))
                 context.add_done_callback(lambda _: ended())  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
             return answer
@@ -104,13 +104,15 @@ class GrpcFetch:
         delivery = self._deliveries.begin(context.peer(), local_address=self._broker.grpc_address, size_bytes=size_bytes)
         return lambda: self._deliveries.end(delivery)
 
-    async def _fetch(self, request: log_pb2.FetchRequest, place: Reservation, log: LogService, *, forwarded: bool = False) -> bytes:
-        """Returns the FetchResponse; `place` then holds room for it, and none if it has no records."""
+    async def _fetch(
+        self, request: log_pb2.FetchRequest, reservation: Reservation, log: LogService, *, forwarded: bool = False
+    ) -> bytes:
+        """Returns the FetchResponse; `reservation` then holds room for it, and none if it has no records."""
         began_s = asyncio.get_running_loop().time()
         terms = self._terms(request, forwarded)
         asked = [self._asked(partition, terms, log) for partition in request.partitions]
-        answers = await self._fetched(asked, terms, place, log)
-        message = await self.laid_out(asked, answers, terms, place, log, encode_fetch_response)
+        answers = await self._fetched(asked, terms, reservation, log)
+        message = await self.laid_out(asked, answers, terms, reservation, log, encode_fetch_response)
         self._traffic.over_grpc(is_forwarded=forwarded).fetch_took(answers, began_s=began_s, could_wait=terms.wait_ms > 0)
         return message
 
@@ -119,12 +121,13 @@ class GrpcFetch:
         asked: Sequence[RequestedPartition],
         answers: Sequence[FetchResult | TidelogError],
         terms: FetchOptions,
-        place: Reservation,
+        reservation: Reservation,
         log: LogService,
         encode: Callable[[Sequence[PartitionResponse]], bytes],
     ) -> bytes:
-        """Encodes the answers as one message, in the order of `asked`, as far as `place` has room; `place` then holds the message's
-        size.
+        """Encodes the answers as one message, in the order of `asked`, as far as `reservation` has room.
+
+        The reservation then holds the message's size.
 
         `encode` may run in a thread.
         """
@@ -134,8 +137,8 @@ class GrpcFetch:
         opened = [answer for answer in answers if terms.structured and isinstance(answer, FetchResult)]
 
         def laid() -> tuple[bytes, int]:
-            told = _told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
-            return encode(told), _record_count(asked, told)
+            responses = _responses(asked, answers, terms, reservation.bytes_held // COPIES, decompressed_bytes_max)
+            return encode(responses), _record_count(asked, responses)
 
         message, records = await self.room.opened(opened, laid)
         traffic = self._traffic.over_grpc(is_forwarded=terms.is_forwarded)
@@ -143,8 +146,8 @@ class GrpcFetch:
         for answer in answers:
             if isinstance(answer, TidelogError):
                 traffic.refused(answer)
-        if place.bytes_held:
-            place.keep(COPIES * len(message))
+        if reservation.bytes_held:
+            reservation.keep(COPIES * len(message))
         return message
 
     def _terms(self, request: log_pb2.FetchRequest, forwarded: bool) -> FetchOptions:
@@ -173,16 +176,16 @@ class GrpcFetch:
         except TidelogError as error:
             return RequestedPartition(partition, None, error)
         bytes_max = partition.max_bytes or terms.bytes_max
-        places_bytes_min = log.places_bytes_min(terms.client_rack)
-        if terms.is_forwarded and partition.HasField("places_bytes_min"):
-            places_bytes_min = partition.places_bytes_min
-        target = FetchTarget(topic_partition, partition.offset, bytes_max, current_leader_epoch, places_bytes_min)
+        locations_bytes_min = log.locations_bytes_min(terms.client_rack)
+        if terms.is_forwarded and partition.HasField("locations_bytes_min"):
+            locations_bytes_min = partition.locations_bytes_min
+        target = FetchTarget(topic_partition, partition.offset, bytes_max, current_leader_epoch, locations_bytes_min)
         return RequestedPartition(partition, topic, target, log.preferred_broker(topic_partition, terms.client_rack))
 
     async def _fetched(
-        self, asked: Sequence[RequestedPartition], terms: FetchOptions, place: Reservation, log: LogService
+        self, asked: Sequence[RequestedPartition], terms: FetchOptions, reservation: Reservation, log: LogService
     ) -> list[FetchResult | TidelogError]:
-        """Returns an answer for each partition, within the room that `place` gets; `place` holds none if there are no records."""
+        """Returns an answer for each partition, within the room that `reservation` gets. Without records it holds none."""
         loop = asyncio.get_running_loop()
         sent_on = [target for _, _, target, preferred in asked if preferred and isinstance(target, FetchTarget)]
         bounds = iter(await _bounds_alone(log, sent_on) if sent_on else ())
@@ -195,7 +198,7 @@ class GrpcFetch:
             errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
             del answers  # a call that waits for room holds no records
             readable = [target for target, error in zip(targets, errors, strict=True) if error is None]
-            read = iter(await self.admitted(readable, bytes_there, terms, place, log, timeout_s=ends_s - loop.time()))
+            read = iter(await self.admitted(readable, bytes_there, terms, reservation, log, timeout_s=ends_s - loop.time()))
             answers = [next(read) if error is None else error for error in errors]  # each error is reported once
         found = iter(answers)
         return [
@@ -208,20 +211,20 @@ class GrpcFetch:
         targets: Sequence[FetchTarget],
         bytes_there: int,
         terms: FetchOptions,
-        place: Reservation,
+        reservation: Reservation,
         log: LogService,
         *,
         timeout_s: float,
     ) -> list[FetchResult | TidelogError]:
-        """Fetches as much as `place` gets room for. `bytes_there` is the size that a look found. Raises Throttled without room in
-        time."""
+        """Fetches as much as `reservation` gets room for. `bytes_there` is the size that a look found. Raises Throttled if
+        there is no room in time."""
         one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
-        await place.ask(
+        await reservation.ask(
             room_for(terms.bytes_max) if terms.structured else COPIES * terms.bytes_max,
             bytes_least=BYTES_LEAST if terms.structured else max(one_batch, BYTES_LEAST),
             timeout_s=timeout_s,
         )
-        return await log.fetch(targets, bytes_max=min(terms.bytes_max, place.bytes_held // COPIES), bytes_min=0)
+        return await log.fetch(targets, bytes_max=min(terms.bytes_max, reservation.bytes_held // COPIES), bytes_min=0)
 
     async def _look(self, targets: Sequence[FetchTarget], terms: FetchOptions, log: LogService) -> list[FetchResult | TidelogError]:
         """Returns the answers after the wait, or at a stop. If one batch is enough to end the wait, answers hold the first batch
@@ -236,10 +239,10 @@ class GrpcFetch:
         return await log.fetch(targets, bytes_max=1, bytes_min=0)
 
 
-def _record_count(asked: Sequence[RequestedPartition], told: Sequence[PartitionResponse]) -> int:
+def _record_count(asked: Sequence[RequestedPartition], responses: Sequence[PartitionResponse]) -> int:
     return sum(
         answer.partition.next_offset - partition.offset
-        for (partition, *_), answer in zip(asked, told, strict=True)
+        for (partition, *_), answer in zip(asked, responses, strict=True)
         if answer.size_bytes
     )
 
@@ -266,7 +269,7 @@ async def _bounds_alone(log: LogService, targets: Sequence[FetchTarget]) -> list
     return answers
 
 
-def _told(
+def _responses(
     asked: Sequence[RequestedPartition],
     answers: Sequence[FetchResult | TidelogError],
     terms: FetchOptions,
@@ -274,13 +277,13 @@ def _told(
     decompressed_bytes_max: int,
 ) -> list[PartitionResponse]:
     """Makes the answers in the order of the request; with structured records as far as `bytes_max` reaches."""
-    told: list[PartitionResponse] = []
+    responses: list[PartitionResponse] = []
     records_max = RECORDS_MAX
     for (partition, topic, _, preferred), answer in zip(asked, answers, strict=True):
         head = log_pb2.FetchedPartition(topic=partition.topic, partition=partition.partition)
         if isinstance(answer, TidelogError):
             head.error.CopyFrom(to_status(named(answer, topic) if topic else answer))
-            told.append(PartitionResponse(head))
+            responses.append(PartitionResponse(head))
             continue
         head.high_watermark, head.log_start_offset = answer.high_watermark, answer.log_start_offset
         head.next_offset = answer.next_offset
@@ -289,13 +292,13 @@ def _told(
             head.preferred_broker.grpc_address = preferred.grpc_address
             head.preferred_broker.http_address = preferred.http_address
         if answer.located is not None:
-            head.places.CopyFrom(encode_places(answer.located))
-            told.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
+            head.locations.CopyFrom(encode_locations(answer.located))
+            responses.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
         elif not terms.structured:
-            told.append(PartitionResponse(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
+            responses.append(PartitionResponse(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
         elif bytes_max <= 0 or records_max == 0:
             head.next_offset = partition.offset
-            told.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
+            responses.append(PartitionResponse(head, leader_epoch=answer.leader_epoch))
         else:
             opened = decode_records(
                 answer,
@@ -306,9 +309,9 @@ def _told(
                 decompressed_bytes_max=decompressed_bytes_max,
             )
             head.next_offset = opened.next_offset
-            told.append(
+            responses.append(
                 PartitionResponse(head, opened.pieces, opened.size_bytes, structured=True, leader_epoch=answer.leader_epoch)
             )
             bytes_max -= opened.size_bytes
             records_max -= opened.record_count
-    return told
+    return responses

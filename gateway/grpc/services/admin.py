@@ -53,20 +53,20 @@ class TopicsService:
         made = await self._broker.create_topic(
             topic.name, topic.partition_count, dict(topic.settings), validate_only=request.validate_only
         )
-        return _told(made)
+        return _to_message(made)
 
     async def get(self, request: admin_pb2.GetTopicRequest) -> Message:
         topic = await (fresh_topic if request.fresh else described_topic)(self._broker, request.name)
-        told = _told(topic)
+        described = _to_message(topic)
         settings = TopicSettings.parse(topic.settings, skip_unknown=True)
-        told.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)
+        described.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)
         states = partition_leaders(self._broker, topic) if request.leaders_only else await partition_states(self._broker, topic)
-        told.partitions.extend(map(_partition, states))
-        return told
+        described.partitions.extend(map(_partition, states))
+        return described
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
         page = listed_topics(self._broker, page_size=request.page_size, page_token=request.page_token)
-        return admin_pb2.ListTopicsResponse(topics=map(_told, page.topics), next_page_token=page.next_page_token)
+        return admin_pb2.ListTopicsResponse(topics=map(_to_message, page.topics), next_page_token=page.next_page_token)
 
     async def update(self, request: admin_pb2.UpdateTopicRequest) -> Message:
         check_topic(request.topic.name)
@@ -102,7 +102,7 @@ class TopicsService:
             partition_count=partition_count,
             validate_only=request.validate_only,
         )
-        return _told(altered)
+        return _to_message(altered)
 
     async def delete(self, request: admin_pb2.DeleteTopicRequest) -> Message:
         check_topic(request.name)
@@ -158,7 +158,7 @@ class ClusterService:
     def _brokers(self) -> list[admin_pb2.Broker]:
         """Lists the brokers, each with the limits of this one: the brokers of a cluster have the same settings."""
         limits = _limits(self._broker)
-        return [admin_pb2.Broker(**told.without_kafka(), limits=limits) for told in self._broker.brokers()]
+        return [admin_pb2.Broker(**described.without_kafka(), limits=limits) for described in self._broker.brokers()]
 
 
 def _limits(broker: BrokerApi) -> admin_pb2.BrokerLimits:
@@ -181,7 +181,7 @@ def _partition(state: PartitionDescription) -> admin_pb2.PartitionState:
     return admin_pb2.PartitionState(**facts, error=None if error is None else to_status(error))
 
 
-def _told(topic: Topic) -> admin_pb2.Topic:
+def _to_message(topic: Topic) -> admin_pb2.Topic:
     return admin_pb2.Topic(
         name=topic.name,
         id=topic.id,

@@ -135,8 +135,8 @@ class GroupsService:
             answer = await self._answered(context, "OffsetCommit", asked, groups_pb2.OffsetCommitResponse, here)
         if not refused:
             return answer
-        told = iter(wire.errors_of(answer.errors, len(asked.offsets)))
-        errors = [refused[each.topic] if each.topic in refused else next(told) for each in request.offsets]
+        coordinator_errors = iter(wire.errors_of(answer.errors, len(asked.offsets)))
+        errors = [refused[each.topic] if each.topic in refused else next(coordinator_errors) for each in request.offsets]
         return groups_pb2.OffsetCommitResponse(errors=await map_yielding(wire.status, errors))
 
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
@@ -169,11 +169,11 @@ class GroupsService:
             stored = await self._broker.coordinated_groups.offsets(asked.group, MemberId(asked.member_id), asked.member_epoch)
             if not asked.topics and not asked.of_unknown_topics:
                 await self._broker.topic_cache.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOK_UP_S)
-            told: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
+            stored_offsets: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
             found = (
-                await self._asked_for(asked.topics, told)
+                await self._asked_for(asked.topics, stored_offsets)
                 if asked.topics
-                else await self._all(told, of_unknown_topics=asked.of_unknown_topics)
+                else await self._all(stored_offsets, of_unknown_topics=asked.of_unknown_topics)
             )
             return groups_pb2.OffsetFetchResponse(offsets=found)
 

@@ -75,9 +75,9 @@ class GrpcLogService:
                 else _bound(query, answer)
                 for query, place, answer in zip(request.queries, places, answers, strict=True)
             ]
-        told = [await result if isinstance(result, asyncio.Task) else result for result in results]
+        answered = [await result if isinstance(result, asyncio.Task) else result for result in results]
         response = log_pb2.ListOffsetsResponse()
-        for query, result in zip(request.queries, told, strict=True):
+        for query, result in zip(request.queries, answered, strict=True):
             if isinstance(result, TidelogError):
                 response.results.add(offset=-1, timestamp_ms=-1).error.CopyFrom(to_status(self._named(result, query)))
             else:

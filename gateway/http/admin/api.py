@@ -150,7 +150,7 @@ class ExplanationAnswer(Struct, omit_defaults=True):
     last_offset: int
     leader_epoch: int
     batch_crc32c: Annotated[int, Meta(description="Checksum of the batch; of a row group, the one of its bytes in the manifest.")]
-    in_hot_pool: bool
+    in_tail_cache: bool
     session: Annotated[int | None, Meta(description="Set, with segment_seq, for a record in a segment.")] = None
     segment_seq: int | None = None
     row_group: Annotated[

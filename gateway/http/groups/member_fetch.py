@@ -181,9 +181,9 @@ class MemberFetch:
         return False
 
     def _targets(self, partitions: Sequence[TopicPartition]) -> list[FetchTarget]:
-        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._client_rack)
+        locations_bytes_min = self._broker.cluster_log.locations_bytes_min(self._client_rack)
         return [
-            FetchTarget(partition, offset, 1, places_bytes_min=places_bytes_min)
+            FetchTarget(partition, offset, 1, locations_bytes_min=locations_bytes_min)
             for partition, offset in self.positions.targets(partitions)
             if partition not in self._failed
         ]

@@ -78,7 +78,7 @@ class HttpGroupRecords:
         call.refuse_body()
         options = self._parse(call, call.query(*_QUERY))
         call.request.accepted((JSON,))
-        with self._budget.place() as reservation:
+        with self._budget.reserve() as reservation:
             with call.with_hints():
                 body = await call.request.run_while_connected(self._answer(options, reservation))
             headers: Headers = [(b"content-type", JSON.encode()), (b"cache-control", b"no-store")]

@@ -77,8 +77,8 @@ class HttpFetch:
                 stream = RecordStream(self._broker, self._waits, self.budget, topic, positions, limits, one_partition=True)
                 await stream.send(request, events=True)
             else:
-                places_bytes_min = self._broker.cluster_log.places_bytes_min(limits.client_rack)
-                target = FetchTarget(partition, start, limits.bytes_max, current_leader_epoch, places_bytes_min)
+                locations_bytes_min = self._broker.cluster_log.locations_bytes_min(limits.client_rack)
+                target = FetchTarget(partition, start, limits.bytes_max, current_leader_epoch, locations_bytes_min)
                 await self._send_once(request, answer_type, target, limits)
 
     async def topic(self, request: Request, topic_name: str) -> None:
@@ -145,7 +145,7 @@ class HttpFetch:
     # ── single answers ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send_once(self, request: Request, answer_type: str, target: FetchTarget, limits: Limits) -> None:
-        with self.budget.place() as reservation:
+        with self.budget.reserve() as reservation:
             body, headers = await self._answer(request, answer_type, target, limits, reservation)
             await paced_response.send_paced(request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 

@@ -193,7 +193,7 @@ class HttpProduce:
         status = 202 if acks is Acks.NONE else 200
         headers = [(b"content-type", answer_type.encode())]
         bytes_max = 0 if media_type == RECORD_BATCH else answer_bytes_max(plan, found, acks)
-        with self._budget.place() as reservation:
+        with self._budget.reserve() as reservation:
             if bytes_max > PIECE_BYTES:
                 await request.run_while_connected(self._reserve(bytes_max, reservation))
             answer = await self._run(lambda: encode(plan, found, acks), takes_long=many)

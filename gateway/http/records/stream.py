@@ -53,7 +53,7 @@ class Limits(NamedTuple):
     # None: a single answer does not wait, a stream does not end.
     wait_ms: int | None
     formats: Formats
-    # The rack of the client: see LogService.places_bytes_min.
+    # The rack of the client: see LogService.locations_bytes_min.
     client_rack: str = ""
 
 
@@ -136,7 +136,7 @@ class RecordStream:
 
     async def _send_next(self, request: Request, events: bool) -> None:
         """Sends one chunk. If no memory is free in time, sends a ping instead, and the stream continues."""
-        with self._budget.place() as reservation:
+        with self._budget.reserve() as reservation:
             try:
                 await reservation.ask(room_for(self._limits.bytes_max), timeout_s=PING_MS / 1000)
             except Throttled:
@@ -163,9 +163,9 @@ class RecordStream:
 
     async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, FetchResult]:
         """Fetches from each partition with a leader. Raises other errors, and those of partitions without a leader for too long."""
-        places_bytes_min = self._broker.cluster_log.places_bytes_min(self._limits.client_rack)
+        locations_bytes_min = self._broker.cluster_log.locations_bytes_min(self._limits.client_rack)
         targets = [
-            FetchTarget(partition_of(self._topic, partition), offset, bytes_max, places_bytes_min=places_bytes_min)
+            FetchTarget(partition_of(self._topic, partition), offset, bytes_max, locations_bytes_min=locations_bytes_min)
             for partition, offset in self._positions.items()
         ]
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)

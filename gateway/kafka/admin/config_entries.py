@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gateway.kafka.listener import ListenerConfig
+from gateway.kafka.listener_config import ListenerConfig
 from gateway.settings import GatewaySettings
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.groups.settings import GroupSettings

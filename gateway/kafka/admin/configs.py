@@ -23,7 +23,7 @@ from gateway.kafka.admin.changes import change_each
 from gateway.kafka.admin.config_entries import TYPES, ConfigEntry, broker_configs, topic_configs
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import KafkaRejected, UnsupportedResourceType, admin_code, error_text
-from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.listener_config import ListenerConfig, Route
 from gateway.kafka.protocol.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterConfigsResource,

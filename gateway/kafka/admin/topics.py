@@ -43,8 +43,6 @@ from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
 DEFAULT_PARTITIONS: Final = -1
 # From this version on topics may be named by their ids.
 DELETE_BY_ID: Final = 6
-# From this version on an answer has the settings of the topic.
-CONFIGS_SINCE: Final = 5
 
 
 class KafkaTopics:

@@ -3,5 +3,10 @@
     heartbeats.py     ConsumerGroupHeartbeat   members join, follow their assignment, and leave
     descriptions.py   ConsumerGroupDescribe    operators see members, with what they own and what they shall own
 
-The decisions are in metadata/groups/reconciliation; gateway/groups coordinates. Must not import the other listeners.
+Entries: `heartbeats.py` for members, `descriptions.py` for operators. metadata/groups/reconciliation decides; gateway/groups
+coordinates.
+
+Invariant: a refused heartbeat has changed nothing in the group.
+
+Must not import the other listeners.
 """

@@ -13,7 +13,7 @@ from gateway.api import BrokerApi
 from gateway.kafka.access.authorized_operations import authorized_group_operations
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import error_text, group_code
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.admin_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -42,12 +42,12 @@ class KafkaGroupDescriptions:
         """Describes each group, or says why not."""
         return ConsumerGroupDescribeResponse(
             groups=[
-                await self._described(call, name, tells_rights=request.include_authorized_operations)
+                await self._described(call, name, with_operations=request.include_authorized_operations)
                 for name in dict.fromkeys(request.group_ids)
             ]
         )
 
-    async def _described(self, call: KafkaCall, name: str, *, tells_rights: bool) -> ConsumerGroupDescribeResponseDescribedGroup:
+    async def _described(self, call: KafkaCall, name: str, *, with_operations: bool) -> ConsumerGroupDescribeResponseDescribedGroup:
         answer = ConsumerGroupDescribeResponseDescribedGroup(group_id=name)
         try:
             check_group(check_group_name(name))
@@ -59,7 +59,7 @@ class KafkaGroupDescriptions:
         except TidelogError as error:
             answer.error_code, answer.error_message = group_code(error), error_text(error)
             return answer
-        if tells_rights:
+        if with_operations:
             answer.authorized_operations = authorized_group_operations(call.authorized, name)
         answer.group_state, answer.assignor_name = found.state, found.protocol
         answer.group_epoch = answer.assignment_epoch = found.generation

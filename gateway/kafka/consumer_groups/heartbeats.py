@@ -14,7 +14,7 @@ from gateway.access.authorization import check_group, check_topic
 from gateway.api import BrokerApi
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import KafkaRejected, error_text, group_topic_code
-from gateway.kafka.listener import Route
+from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.admin_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,

@@ -127,8 +127,8 @@ class TlsReloader:
         """Reloads changed files. Returns whether they changed, once all subscribers have adopted the new identity."""
         changed = await self._take_over()
         if changed:
-            for told in self._changed:
-                await told()
+            for notify in self._changed:
+                await notify()
         return changed
 
     async def _take_over(self) -> bool:

@@ -75,20 +75,20 @@ class TlsListener:
                 await asyncio.sleep(NO_DESCRIPTORS_S)
                 continue
             complaint = ""
-            place = self._open.take(str(address[0]))
-            if place is None:
+            slot = self._open.take(str(address[0]))
+            if slot is None:
                 connection.close()
             else:
-                handshakes.create_task(self._shake_hands(connection, place), name="TLS handshake")
+                handshakes.create_task(self._shake_hands(connection, slot), name="TLS handshake")
 
-    async def _shake_hands(self, connection: socket.socket, place: ConnectionSlot) -> None:
+    async def _shake_hands(self, connection: socket.socket, slot: ConnectionSlot) -> None:
         began = False
         spare: socket.socket | None = None
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             spare = connection.dup()
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(place),
+                lambda: self._protocol(slot),
                 connection,
                 ssl=self._context(),
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
@@ -97,7 +97,7 @@ class TlsListener:
             began = True
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST" and spare is not None:
-                _tell(spare)
+                _send_plain_http(spare)
             log.debug("TLS handshake failed: %s", error.reason)
         except OSError as error:  # a timeout as well
             log.debug("TLS handshake failed: %s", error)
@@ -108,10 +108,10 @@ class TlsListener:
                 spare.close()
             if not began:
                 connection.close()
-                place.give_back()
+                slot.give_back()
 
 
-def _tell(plain: socket.socket) -> None:
+def _send_plain_http(plain: socket.socket) -> None:
     """Sends a client of plain HTTP an answer that it can read, without waiting for a client that does not read it."""
     try:
         plain.setblocking(False)

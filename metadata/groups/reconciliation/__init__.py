@@ -10,4 +10,6 @@ Invariants:
 - A partition belongs to one member at most. Its next owner receives it after the owner gave it up, left, or was removed.
 - The group epoch rises with each change of members, subscriptions or topics. The epoch of a member never passes it.
 - A request that is refused has changed nothing.
+
+Must not import metadata/group_member, or anything above metadata.
 """

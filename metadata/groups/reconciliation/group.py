@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from metadata.errors import InconsistentProtocol, UnknownGroup
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_assignment, encode_subscription
 from metadata.groups.model import Generation, Group, GroupPhase, Member, MemberId, Protocol
-from metadata.groups.reconciliation.heartbeat import heartbeat, refreshed, remove
+from metadata.groups.reconciliation.heartbeat import heartbeat, remove
 from metadata.groups.reconciliation.model import Beat, ConsumerGroup, ConsumerMember, GroupTopic, Heartbeat, MemberState, Partitions
 from metadata.groups.settings import GroupSettings
 from metadata.model import TopicId
@@ -94,13 +94,6 @@ def without_members(
 ) -> ReconciledGroup:
     """Returns the group without members that left, that were silent for too long, or that gave nothing up in time."""
     return changed(group, remove(group.consumer, members, topics), now_ms=now_ms, settings=settings)
-
-
-def with_topics(
-    group: ReconciledGroup, topics: Mapping[str, GroupTopic], *, now_ms: int, settings: GroupSettings
-) -> ReconciledGroup:
-    """Returns the group with a target for the topics as they are now."""
-    return changed(group, refreshed(group.consumer, topics), now_ms=now_ms, settings=settings)
 
 
 def late_to_revoke(group: ReconciledGroup, *, now_ms: int) -> list[MemberId]:

@@ -26,7 +26,6 @@ STEPS_MAX: Final = 1_000
 REPEAT_MAX: Final = 1_000
 DEPTH_MAX: Final = 50
 
-_SPECIAL: Final = frozenset("\\.+*?()|[]{}^$")
 _Test = Callable[[str], bool]
 _CLASSES: Final[dict[str, _Test]] = {
     "d": lambda c: "0" <= c <= "9",

@@ -6,4 +6,6 @@
 Entry: `EtcdStore` in store.py. errors.py says of each failure whether anything was written.
 
 Invariant: a watch resumes behind the last revision that it delivered, or reports that the range must be read again.
+
+Must not import metadata/store/sqlite.
 """

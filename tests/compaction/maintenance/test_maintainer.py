@@ -163,7 +163,7 @@ def test_an_error_that_nobody_foresaw_stops_its_own_partition_alone(monkeypatch:
         await small_files(scene, partition=other)
 
         def mistaken(manifest: Manifest, bounds: MergeBounds) -> tuple[HistoryFile, ...]:
-            if manifest.place == ORDERS and is_broken:
+            if manifest.topic_partition == ORDERS and is_broken:
                 raise ValueError("a bug")
             return plan_merge(manifest, bounds)
 

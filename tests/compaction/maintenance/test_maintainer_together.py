@@ -82,7 +82,7 @@ def test_what_another_has_compacted_counts_once_for_retention_bytes() -> None:
         scene.store.segment(7, {ORDERS: [batch_of(*values(20, 10, size=2000))], PAYMENTS: [batch_of(b"not due")]})
         later = replace(AT_ONCE, compaction_due_bytes=MIB, compaction_due_age_ms=1e12)
         context = scene.context(later)
-        waiting = Compactor(context, ManifestNotifier(scene.metadata, LAYOUT), told=lambda text: None)
+        waiting = Compactor(context, ManifestNotifier(scene.metadata, LAYOUT), report=lambda text: None)
         await waiting.tick()
         await scene.compacted(replace(later, compaction_due_bytes=10_000))
         context.manifests.forget(ORDERS)  # as when a commit has lost

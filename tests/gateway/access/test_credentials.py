@@ -134,7 +134,7 @@ class Book:
     def __init__(self) -> None:
         self.keys: dict[str, ApiKey] = {}
 
-    def why_stale(self) -> None:
+    def stale_error(self) -> None:
         return None
 
     def key(self, key_id: str) -> ApiKey | None:

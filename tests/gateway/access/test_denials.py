@@ -23,7 +23,7 @@ class Book:
     def __init__(self, *acls: Acl) -> None:
         self._rights = Rights(acls)
 
-    def why_stale(self) -> None:
+    def stale_error(self) -> None:
         return None
 
     def key(self, key_id: str) -> ApiKey | None:

@@ -107,7 +107,7 @@ def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_wha
         async with at.http.session.get(path, headers={**bearer(key), "accept": "text/event-stream"}) as events:
             await until_lasting(at, 3)
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(guard.cache, "why_stale", lambda: Unavailable("not heard from etcd for 9 s"))
+                patched.setattr(guard.cache, "stale_error", lambda: Unavailable("not heard from etcd for 9 s"))
                 guard._check_lasting()
                 with pytest.raises(Unavailable, match="not heard from etcd"):
                     await polling

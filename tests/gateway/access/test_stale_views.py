@@ -148,10 +148,10 @@ def test_all_goes_on_when_the_store_answers_again() -> None:
         _, key = await at.key()
         at.store.cut()
         await asyncio.sleep(10 * AGE_S)
-        assert at.cache.why_stale() is not None
+        assert at.cache.stale_error() is not None
         at.store.mend()
         await asyncio.sleep(AGE_S / 2)
-        assert at.cache.why_stale() is None
+        assert at.cache.stale_error() is None
         (await at.begin(key)).check("topic", "orders")
 
     on_stage(scenario)
@@ -262,7 +262,7 @@ def test_a_store_that_was_set_back_proves_nothing() -> None:
         await at.key()
         at.store._store = EtcdModel(virtual_loop().time)
         await asyncio.sleep(2 * AGE_S)
-        assert at.cache.why_stale() is not None
+        assert at.cache.stale_error() is not None
 
     on_stage(scenario)
 

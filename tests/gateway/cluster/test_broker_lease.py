@@ -67,7 +67,7 @@ def with_store(scenario: Callable[[Store], Awaitable[None]]) -> None:
 
 def is_sure(membership: BrokerLease) -> bool:
     """Asked anew each time."""
-    return membership.sure
+    return membership.is_valid
 
 
 async def pass_s(seconds: float) -> None:
@@ -201,11 +201,11 @@ def test_the_lease_is_renewed_for_as_long_as_it_is_kept() -> None:
         keeping = asyncio.ensure_future(kept.keep())
         for _ in range(100):
             await pass_s(10)
-            assert kept.sure
+            assert kept.is_valid
             assert await store.session() == 1
         keeping.cancel()
         await asyncio.wait((keeping,))
-        assert not kept.sure
+        assert not kept.is_valid
         await pass_s(TTL_S + 2)
         assert await store.held() is None
 
@@ -237,7 +237,7 @@ def test_a_store_that_is_away_for_longer_makes_it_unsure_and_the_registration_is
         keeping = asyncio.ensure_future(kept.keep())
         store.down = error  # type: ignore[assignment]
         await pass_s(TTL_S + 5)
-        assert not kept.sure
+        assert not kept.is_valid
         assert not keeping.done(), "nobody knows yet whether it is lost: the leader goes on"
         assert await store.held() is None
         store.down = None
@@ -254,7 +254,7 @@ def test_a_lease_that_ends_early_is_noticed_at_the_next_renewal() -> None:
         assert kept.lease is not None
         await store.store.revoke_lease(kept.lease)
         await asyncio.wait_for(keeping, TTL_S / 3 + 1)
-        assert not kept.sure
+        assert not kept.is_valid
 
     with_store(scenario)
 
@@ -266,7 +266,7 @@ def test_a_registration_that_the_controller_has_removed_is_lost_though_its_lease
         keeping = asyncio.ensure_future(kept.keep())
         await store.store.transact([], [Delete(KEY)])
         await asyncio.wait_for(keeping, TTL_S / 3 + 1)
-        assert not kept.sure
+        assert not kept.is_valid
 
     with_store(scenario)
 

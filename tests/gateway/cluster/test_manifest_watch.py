@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.manifest_watch import TOLD_EACH_S_MAX
+from gateway.cluster.manifest_watch import PUBLISH_PAUSE_S_MAX
 from metadata.cluster.manifest_notice import ManifestNotice, decode_notices, encode_notices
 from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition
@@ -23,9 +23,9 @@ from tests.kit.segments.manifests import compacted_to, remembered
 
 async def compacts(world: World, manifest: Manifest, *, tells: bool = True, unit: str = "u1") -> None:
     """A compactor commits a manifest, and may tell of it."""
-    await world.bucket.create(manifest_key("orders", manifest.place, manifest.version), [encode_manifest(manifest)])
+    await world.bucket.create(manifest_key("orders", manifest.topic_partition, manifest.version), [encode_manifest(manifest)])
     if tells:
-        [value] = encode_notices([ManifestNotice(*manifest.place, manifest.version)])
+        [value] = encode_notices([ManifestNotice(*manifest.topic_partition, manifest.version)])
         await world.metadata.transact([], [Put(LAYOUT.compaction(unit), value)])
 
 
@@ -149,7 +149,9 @@ async def deletes(world: World, process: Process, partition: TopicPartition, bef
 
 
 def deletion_notices(items: Iterable[KeyValue]) -> list[tuple[TopicPartition, int]]:
-    return sorted((notice.place, notice.version) for item in items for notice in decode_notices(item) if notice.is_deletion)
+    return sorted(
+        (notice.topic_partition, notice.version) for item in items for notice in decode_notices(item) if notice.is_deletion
+    )
 
 
 def test_a_leader_tells_what_it_deleted_and_what_it_deletes_soon_after_all_at_once() -> None:
@@ -302,7 +304,7 @@ def test_what_was_deleted_while_the_metadata_were_away_is_told_when_they_are_bac
             assert await deletes(world, b1, partition, 2) == 2
             await asyncio.sleep(20)
         b1.to_metadata.before = lambda what: None
-        await asyncio.sleep(TOLD_EACH_S_MAX)
+        await asyncio.sleep(PUBLISH_PAUSE_S_MAX)
         told = (await world.metadata.range(LAYOUT.compactions)).items
         assert deletion_notices(told) == sorted((partition, 1) for partition in partitions)
         assert len(told) == 1, "all at once"

@@ -269,7 +269,7 @@ def test_what_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_
         await asyncio.sleep(5)
         assert not any(b1.leads(partition) for partition in partitions)
         told = True
-        topics._tell(None, by_id(topic.id))
+        topics._notify(None, by_id(topic.id))
         await world.until(lambda: all(b1.leads(partition) for partition in partitions), within_s=1)
 
     in_a_world(scenario)

@@ -64,8 +64,8 @@ class Watched:
             now_ms=now_ms,
         )
         self.metrics = MetricsRegistry()
-        self.metrics.register(lambda: (by_topic(self.figures.told), at.groups.counts, self.expiry.counts))
-        self.metrics.register(lambda: (by_partition(self.figures.told),), detail=True)
+        self.metrics.register(lambda: (by_topic(self.figures.snapshot), at.groups.counts, self.expiry.counts))
+        self.metrics.register(lambda: (by_partition(self.figures.snapshot),), detail=True)
 
     def scrape(self, *, detailed: bool = False) -> Samples:
         """By name and label values, as they stand in the text; in this thread, as a virtual loop has no others."""

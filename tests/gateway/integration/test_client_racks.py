@@ -115,7 +115,7 @@ class Racks:
                 lambda name: True,
             ),
             ManifestNotifier(broker._metadata, KeyLayout()),
-            told=lambda text: None,
+            report=lambda text: None,
         )
         assert not (await compactor.tick(everything=True)).failed
         await self.leader.log.manifests.adopt_newest(partition_of(self.topic, 0))

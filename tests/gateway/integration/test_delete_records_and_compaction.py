@@ -48,7 +48,7 @@ class Compactors:
                     lambda name: True,
                 ),
                 ManifestNotifier(world.metadata, LAYOUT),
-                told=lambda text: None,
+                report=lambda text: None,
             )
             for _ in range(2)
         ]

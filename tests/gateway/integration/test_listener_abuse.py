@@ -17,7 +17,7 @@ import pytest
 from gateway.grpc import server as grpc_server
 from gateway.grpc.server import HEAD_BYTES_MAX
 from gateway.http import server as http_server
-from gateway.net.connection_limiter import TOLD_MAX
+from gateway.net.connection_limiter import REFUSALS_OPEN_MAX
 from gateway.net.tls import listener
 from gateway.proto import admin_pb2, admin_pb2_grpc
 from gateway.settings import GatewaySettings
@@ -166,11 +166,11 @@ def test_one_http_connection_too_many_is_told_so_and_room_comes_back(tmp_path: P
             alive = await end_of(probe)
             assert alive.startswith(b"HTTP/1.1 200 "), "else a kubelet ends a broker that is well"
             assert alive.endswith(b"\r\n\r\n")
-            surplus = [await connected(broker.http_address) for _ in range(TOLD_MAX + 5)]
+            surplus = [await connected(broker.http_address) for _ in range(REFUSALS_OPEN_MAX + 5)]
             await other.goes_on()
             for one in [*surplus, *idle]:
                 one.close()
-            await until(lambda: broker.http.connections.count == 1 and broker.http.connections.told == 0)
+            await until(lambda: broker.http.connections.count == 1 and broker.http.connections.refusals_open == 0)
             async with client_of(broker) as client:
                 assert (await client.get("/livez")).status == 200
 

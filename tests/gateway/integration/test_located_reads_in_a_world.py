@@ -12,7 +12,7 @@ import pytest
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from segments.log.session_log import FetchTarget
-from segments.read.follower_reader import ToldTarget
+from segments.read.follower_reader import LocatedTarget
 from segments.read.record_locations import LeaderSnapshot
 from tests.gateway.integration.test_delete_records_and_compaction import Compactors, keep_deleting, read
 from tests.kit.gateway.virtual_cluster import World, in_a_world
@@ -49,7 +49,7 @@ class Readers:
         bounds = leader.leadership.log.partitions.bounds(partition)
         offset = chance.randint(bounds.log_start_offset, bounds.high_watermark)
         bytes_max = chance.choice([1, 500, 1 << 20])
-        target = FetchTarget(partition, offset, bytes_max, places_bytes_min=1)
+        target = FetchTarget(partition, offset, bytes_max, locations_bytes_min=1)
         [told] = await world._at(leader, leader.leadership.log.reads.fetch([target], bytes_max=bytes_max, bytes_min=0))
         if isinstance(told, TidelogError) or told.located is None:
             return
@@ -57,7 +57,7 @@ class Readers:
             await asyncio.sleep(chance.uniform(0, LATE_S))
         if not world.is_alive(reader):
             return
-        asked = ToldTarget(
+        asked = LocatedTarget(
             "orders", target, LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
         )
         [answer] = await world._at(reader, reader.leadership.log.reads.located.fetch([asked], bytes_max=bytes_max))

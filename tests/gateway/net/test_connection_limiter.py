@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.net.connection_limiter import TOLD_MAX, ConnectionLimiter, ConnectionSlot
+from gateway.net.connection_limiter import REFUSALS_OPEN_MAX, ConnectionLimiter, ConnectionSlot
 
 
 def taken(place: ConnectionSlot | None) -> ConnectionSlot:
@@ -45,8 +45,8 @@ def test_a_place_is_given_back_once() -> None:
 def test_beyond_those_that_are_told_they_are_closed_without_a_word() -> None:
     connections = ConnectionLimiter(1, 1)
     taken(connections.take("a"))
-    told = [taken(connections.take("a")) for _ in range(TOLD_MAX)]
+    told = [taken(connections.take("a")) for _ in range(REFUSALS_OPEN_MAX)]
     assert connections.take("a") is None
-    assert connections.refused_count == TOLD_MAX + 1
+    assert connections.refused_count == REFUSALS_OPEN_MAX + 1
     told[0].give_back()
     assert taken(connections.take("a")).refusal is not None

@@ -29,14 +29,14 @@ async def hold(
     room: ResponseBudget, bytes_wanted: int, *, for_s: float, timeout_s: float = 100, bytes_least: int = 1
 ) -> tuple[float, int]:
     """(when it got room, how much)"""
-    with room.place() as place:
+    with room.reserve() as place:
         await place.ask(bytes_wanted, timeout_s=timeout_s, bytes_least=bytes_least)
         got = asyncio.get_running_loop().time(), place.bytes_held
         await asyncio.sleep(for_s)
     return got
 
 
-async def all_of(*answers: Awaitable[object]) -> list[object]:
+async def gather_all(*answers: Awaitable[object]) -> list[object]:
     return await asyncio.gather(*answers, return_exceptions=True)
 
 
@@ -45,25 +45,27 @@ async def all_of(*answers: Awaitable[object]) -> list[object]:
 
 def test_an_answer_gets_what_it_wants_up_to_an_eighth_of_what_is_free() -> None:
     room = room_of(64)
-    assert run(all_of(*(hold(room, wanted, for_s=1) for wanted in (5, 8, 8, 8)))) == [(0, 5), (0, 7), (0, 6), (0, 5)]
+    assert run(gather_all(*(hold(room, wanted, for_s=1) for wanted in (5, 8, 8, 8)))) == [(0, 5), (0, 7), (0, 6), (0, 5)]
     assert room.bytes_used == 0
 
 
 def test_the_fuller_it_gets_the_smaller_answers_become_down_to_the_least_and_then_readers_wait_in_turn() -> None:
     room = room_of(64)
-    got = run(all_of(*(hold(room, 64, for_s=5, bytes_least=6) for _ in range(12))))
+    got = run(gather_all(*(hold(room, 64, for_s=5, bytes_least=6) for _ in range(12))))
     assert got == [(0, 8), (0, 7), *[(0, 6)] * 8, (5, 6), (5, 6)]
     assert room.bytes_used_peak <= 64
 
 
 def test_a_batch_larger_than_all_the_room_is_not_refused() -> None:
-    assert run(all_of(hold(room_of(64), 1000, for_s=1, bytes_least=1000))) == [(0, 64)]
+    assert run(gather_all(hold(room_of(64), 1000, for_s=1, bytes_least=1000))) == [(0, 64)]
 
 
 def test_who_finds_no_room_in_time_is_throttled_and_left_no_trace() -> None:
     room = room_of(2)
     _, refused, late = run(
-        all_of(hold(room, 2, for_s=9, bytes_least=2), hold(room, 2, for_s=0, timeout_s=3), hold(room, 2, for_s=0, bytes_least=2))
+        gather_all(
+            hold(room, 2, for_s=9, bytes_least=2), hold(room, 2, for_s=0, timeout_s=3), hold(room, 2, for_s=0, bytes_least=2)
+        )
     )
     assert isinstance(refused, Throttled)
     assert "answers that readers have not taken take 2 of 2 bytes; no room came within 3 s" in refused.message
@@ -75,7 +77,7 @@ def test_who_finds_no_room_in_time_is_throttled_and_left_no_trace() -> None:
 def test_a_long_poll_whose_time_is_over_may_still_wait_for_room_for_a_moment() -> None:
     room = room_of(2)
     first = hold(room, 2, for_s=ROOM_WAIT_S / 2, bytes_least=2)
-    _, late = run(all_of(first, hold(room, 2, for_s=0, timeout_s=-1, bytes_least=2)))
+    _, late = run(gather_all(first, hold(room, 2, for_s=0, timeout_s=-1, bytes_least=2)))
     assert late == (ROOM_WAIT_S / 2, 2)
 
 
@@ -112,7 +114,7 @@ def test_a_stop_ends_the_waiting_and_leaves_what_is_free() -> None:
 def test_an_answer_keeps_what_it_takes_be_it_less_or_more_than_its_room() -> None:
     async def scenario() -> None:
         room = room_of(64)
-        with room.place() as place:
+        with room.reserve() as place:
             assert place.bytes_held == 0
             await place.ask(5, timeout_s=1)
             place.keep(3)
@@ -217,7 +219,7 @@ def test_a_reader_that_hangs_up_keeps_its_room_and_its_place_until_its_thread_ha
         room = room_of(64)
 
         async def read() -> None:
-            with room.place() as place:
+            with room.reserve() as place:
                 await place.ask(1, timeout_s=1, bytes_least=1)
                 await room.opened([long], work)
 

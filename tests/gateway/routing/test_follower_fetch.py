@@ -11,24 +11,24 @@ import pytest
 
 from gateway.routing import follower_fetch
 from gateway.routing.follower_fetch import Answer, FollowerFetch, Named
-from gateway.routing.places_wire import decode_places, encode_places
+from gateway.routing.location_messages import decode_locations, encode_locations
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
 from segments.log.session_log import FetchTarget, SessionLog
-from segments.read.follower_reader import ToldTarget
+from segments.read.follower_reader import LocatedTarget
 from segments.read.log_reader import FetchResult
 from segments.read.record_locations import LeaderSnapshot, RecordLocations
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 from tests.kit.segments.batches import partition_of
 
-RUN = RunPlace(Offset(3), Offset(8), SessionId(7), SegmentSeq(2), 40, 90_000, LeaderEpoch(4), -1)
+RUN = RunLocation(Offset(3), Offset(8), SessionId(7), SegmentSeq(2), 40, 90_000, LeaderEpoch(4), -1)
 WHERE = RecordLocations(12, (RUN,))
 PLACES = FetchResult([], 90_000, Offset(3), Offset(9), Offset(1), LeaderEpoch(4), WHERE)
 RECORDS = FetchResult([b"from the leader"], 15, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
 READ = FetchResult([b"from the bucket, all"], 20, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
 NOTHING = READ._replace(batches=[], size_bytes=0, next_offset=Offset(3))
-TARGET = FetchTarget(partition_of(0), 3, 1 << 20, places_bytes_min=1000)
+TARGET = FetchTarget(partition_of(0), 3, 1 << 20, locations_bytes_min=1000)
 FAR, NEAR = (BrokerRegistration(broker_id=f"b{n}", session=SessionId(n), rack=rack) for n, rack in enumerate("ab"))
 
 
@@ -43,18 +43,18 @@ class World:
         self.bucket: list[Answer] | TidelogError = [READ]
         self.asked: list[list[int | None]] = []
         """What each call to the leader has named, by target."""
-        self.told: list[ToldTarget] = []
+        self.told: list[LocatedTarget] = []
 
     async def _fetch_at_peer(
         self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
     ) -> list[Answer]:
-        self.asked.append([target.places_bytes_min for _, target in targets])
+        self.asked.append([target.locations_bytes_min for _, target in targets])
         if any(self.asked[-1]):
             return list(self.leader)
         assert (bytes_min, wait_ms_max) == (0, 0) or len(self.asked) == 1, "it has said that there is something"
         return [RECORDS for _ in targets]
 
-    async def _fetch_here(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Answer]:
+    async def _fetch_here(self, asked: Sequence[LocatedTarget], *, bytes_max: int) -> list[Answer]:
         self.told += asked
         if isinstance(self.bucket, TidelogError):
             raise self.bucket
@@ -65,9 +65,10 @@ class World:
     def fetched(
         self, *partitions: int, rack: str = "b", leader: BrokerRegistration = FAR, bytes_max: int = 1 << 20
     ) -> list[Answer]:
-        places_bytes_min = self.reads.places_bytes_min(rack)
+        locations_bytes_min = self.reads.locations_bytes_min(rack)
         targets = [
-            ("orders", FetchTarget(partition_of(number), 3, 1 << 20, places_bytes_min=places_bytes_min)) for number in partitions
+            ("orders", FetchTarget(partition_of(number), 3, 1 << 20, locations_bytes_min=locations_bytes_min))
+            for number in partitions
         ]
         return asyncio.run(self.reads.fetch(leader, targets, bytes_max=bytes_max, bytes_min=1, wait_ms_max=500))
 
@@ -77,7 +78,7 @@ def test_what_a_leader_of_another_rack_has_is_read_here_by_the_places_that_it_te
     assert world.fetched(0) == [READ]
     assert world.asked == [[1000]]
     told = LeaderSnapshot(WHERE, Offset(9), Offset(1), LeaderEpoch(4))
-    assert world.told == [ToldTarget("orders", TARGET, told)]
+    assert world.told == [LocatedTarget("orders", TARGET, told)]
     assert (world.reads.counters.bucket_reads, world.reads.counters.bucket_bytes, world.reads.counters.leader_reads) == (1, 20, 0)
 
 
@@ -153,5 +154,5 @@ def test_a_partition_that_is_read_from_two_places_at_once_is_located_once() -> N
 
 
 def test_places_are_the_same_behind_the_wire() -> None:
-    assert decode_places(encode_places(WHERE)) == WHERE
-    assert decode_places(encode_places(RecordLocations(0, ()))) == RecordLocations(0, ())
+    assert decode_locations(encode_locations(WHERE)) == WHERE
+    assert decode_locations(encode_locations(RecordLocations(0, ()))) == RecordLocations(0, ())

@@ -103,7 +103,7 @@ class Scene:
         clock: StoreClock | None = None,
     ) -> Compactor:
         context = self.context(settings, store=store, is_mine=is_mine, clock=clock)
-        return Compactor(context, ManifestNotifier(self.metadata, LAYOUT), told=lambda text: None)
+        return Compactor(context, ManifestNotifier(self.metadata, LAYOUT), report=lambda text: None)
 
     async def compacted(self, settings: CompactionSettings = AT_ONCE) -> TickReport:
         """By a compactor that has just begun; nothing may fail."""

@@ -15,7 +15,7 @@ from gateway.access.bootstrap import open_access, prepare_access
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.cluster.settings import ClusterSettings
-from gateway.kafka.listener import parse_listeners
+from gateway.kafka.listener_config import parse_listeners
 from gateway.net.ports import reserve_ports
 from gateway.net.tls.settings import TlsSettings
 from gateway.process.broker_process import tls_files

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.kafka.connection import KafkaConnection
 from gateway.kafka.frame_reader import SHARED_BYTES, Announced, Frame
-from gateway.kafka.listener import ListenerConfig, Route
+from gateway.kafka.listener_config import ListenerConfig, Route
 from gateway.net.connection_limiter import ConnectionLimiter
 from segments.byte_budget import Admission, ByteBudget
 

@@ -129,7 +129,7 @@ class Reader:
 
     @property
     def is_settled(self) -> bool:
-        return not self.busy and self.member._place.phase is Place.STAYING
+        return not self.busy and self.member._member_state.phase is Place.STAYING
 
     @property
     def believes(self) -> set[TopicPartitionName]:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from metadata.model import SegmentSeq, SessionId
 from segments.byte_budget import ByteBudget
 from segments.read.read_cache import ReadCache
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 from segments.wal.segment_file import Run
 from tests.kit.segments.batches import ORDERS, PAYMENTS, batch_of, partition_of, segment_of, stamped_run
 from tests.kit.segments.scripted_store import ScriptedStore
@@ -21,8 +21,8 @@ SESSION, SEQ = SessionId(7), SegmentSeq(0)
 BATCHES = [batch_of(b"one", b"two"), batch_of(b"three"), batch_of(b"four", b"five")]
 
 
-def place_of(found: Run) -> RunPlace:
-    return RunPlace(
+def place_of(found: Run) -> RunLocation:
+    return RunLocation(
         found.base_offset, found.last_offset, SESSION, SEQ, found.start, found.end, found.leader_epoch, found.max_timestamp
     )
 

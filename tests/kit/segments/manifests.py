@@ -91,6 +91,6 @@ def remembered(end: int, *, producer_id: int = 9) -> tuple[RememberedProducer, .
 
 def plant(store: ScriptedStore, manifest: Manifest, *, topic: str = TOPIC) -> str:
     """Its key."""
-    key = manifest_key(topic, manifest.place, manifest.version)
+    key = manifest_key(topic, manifest.topic_partition, manifest.version)
     store.plant(key, encode_manifest(manifest))
     return key

@@ -19,7 +19,7 @@ import gateway.settings  # noqa: F401  # the command loads this one and the next
 import tidelog.bucket.restore
 import tidelog.cli.commands  # noqa: F401
 from metadata.store.etcd.store import EtcdStore
-from segments.object_store.s3 import S3Store
+from segments.object_store.s3 import S3ObjectStore
 from tidelog.cli.main import main
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -56,7 +56,7 @@ def restore(when: str, number: int, arguments: Sequence[str], environment: Mappi
     sys.argv = ["tidelog", "cluster", "restore", *arguments]
     dies = death(when, number)
     with (
-        patch.object(S3Store, "create", dying(S3Store.create, dies)),
+        patch.object(S3ObjectStore, "create", dying(S3ObjectStore.create, dies)),
         patch.object(EtcdStore, "transact", dying(EtcdStore.transact, dies)),
     ):
         main()

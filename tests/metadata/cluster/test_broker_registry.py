@@ -248,17 +248,3 @@ def test_a_registration_keeps_its_node_id_and_its_kafka_listeners() -> None:
 def test_a_registration_from_before_node_ids_has_none_and_no_kafka_listener() -> None:
     read = stored(b'{"format_version":1,"broker_id":"b1","session":9,"http_address":"h:1","draining":false}')
     assert (read.node_id, read.kafka_listeners) == (-1, ())
-
-
-def test_the_cache_knows_brokers_by_their_node_ids() -> None:
-    async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
-        await register(store, cache, "b1", encode_registration(msgspec.structs.replace(REGISTRATION, node_id=0)))
-        await register(store, cache, "b2", broker("b2", 2))
-        assert (found := cache.by_node_id(0)) is not None
-        assert found.broker_id == "b1"
-        assert cache.by_node_id(-1) is None, "b2 is of a version without node ids"
-        await store.transact([], [Delete(LAYOUT.broker("b1"))])
-        await asyncio.sleep(0.1)
-        assert cache.by_node_id(0) is None
-
-    with_cache(scenario)

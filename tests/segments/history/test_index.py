@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from tests.kit.segments.batches import ORDERS
 from tests.kit.segments.small_history import ROWS, history
 
 
-def span(place: GroupPlace | None) -> tuple[int, int] | None:
+def span(place: RowGroupLocation | None) -> tuple[int, int] | None:
     return None if place is None else (place.base_offset, place.last_offset)
 
 

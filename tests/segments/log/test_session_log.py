@@ -295,7 +295,7 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
         for pending in (in_flight, buffered, other):
             await pending.committed(Deadline.after(10))
         assert await values(log, partition=PAYMENTS) == [b"p"]
-        assert log.reads._hot.start_offset(ORDERS) is None
+        assert log.reads._tail_cache.start_offset(ORDERS) is None
 
     with_log(store, work, replace(SETTINGS, linger_ms=10_000))
     found = run(recover(store, {ORDERS: [led(SESSION.id)]}, by=BY, settings=SETTINGS, now_ms=lambda: 0))[ORDERS]
@@ -430,7 +430,7 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
         await asyncio.sleep(1)
         store.plant(key_of(3), seal_of(SESSION.id, 3))
         assert isinstance(await refusal_of(produce(log)), SessionFenced)
-        log.reads._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
+        log.reads._tail_cache.drop(ORDERS)  # evicted: now the second batch is on the bucket only
         assert await reading == [b"a"]
         assert now_s() == 3
         assert isinstance(await refusal_of(fetch(log, 1)), Unavailable)

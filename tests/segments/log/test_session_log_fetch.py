@@ -124,8 +124,8 @@ def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
             await produce(log, batch_of(b"%d" % number))
         assert await values(log) == [b"%d" % number for number in range(10)]
         assert store.count("get") == 8
-        assert (await log.reads.explain(ORDERS, 3)).in_hot_pool is False
-        assert (await log.reads.explain(ORDERS, 9)).in_hot_pool is True
+        assert (await log.reads.explain(ORDERS, 3)).in_tail_cache is False
+        assert (await log.reads.explain(ORDERS, 9)).in_tail_cache is True
         assert await log.reads.offset_for_timestamp(ORDERS, 0) is not None
 
     with_log(store, work, replace(SETTINGS, tail_cache_bytes_max=2 * (len(batch_of(b"0")) + BATCH_MEMORY_BYTES)))
@@ -143,7 +143,7 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
         body = bytearray(store.content(damaged.object_key))
         body[damaged.range_end - 1] ^= 1
         store.plant(damaged.object_key, bytes(body))
-        log.reads._cold._held.clear()
+        log.reads._read_cache._held.clear()
         assert await values(log, 0) == [b"00", b"01", b"02", b"10"]
         for _ in range(2):
             error = await refusal_of(fetch(log, 4))

@@ -73,13 +73,13 @@ def opener(
         return lambda: as_opened(memory)
     if request.param == "directory":
         return lambda: DirectoryObjectStore.open(tmp_path)
-    from segments.object_store.s3 import S3Store
+    from segments.object_store.s3 import S3ObjectStore
 
     server: S3Server = request.getfixturevalue(request.param)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     bucket = server.make_bucket()
-    return lambda: S3Store.open(bucket, "a/prefix", server.settings)
+    return lambda: S3ObjectStore.open(bucket, "a/prefix", server.settings)
 
 
 async def as_opened(store: ObjectStore) -> ObjectStore:

@@ -32,7 +32,7 @@ from metadata.errors import (
     TooLarge,
     Unavailable,
 )
-from segments.object_store.s3 import S3Store
+from segments.object_store.s3 import S3ObjectStore
 from segments.object_store.s3_settings import S3Settings
 from segments.object_store.store_clock import StoreClock
 from tests.kit.segments.http_script import Answer, Handler, HangUp, HttpScript, Request, http_script
@@ -59,10 +59,10 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def with_answers(handler: Handler, scenario: Callable[[S3Store, HttpScript], Awaitable[None]], **settings: float) -> None:
+def with_answers(handler: Handler, scenario: Callable[[S3ObjectStore, HttpScript], Awaitable[None]], **settings: float) -> None:
     async def main() -> None:
         async with http_script(handler) as server:
-            store = await S3Store.open("bucket", "some/prefix", settings_for(server.endpoint_url, **settings))
+            store = await S3ObjectStore.open("bucket", "some/prefix", settings_for(server.endpoint_url, **settings))
             try:
                 await scenario(store, server)
             finally:
@@ -90,7 +90,7 @@ def s3_error(status: int, code: str, **headers: str) -> Handler:
 
 
 def test_a_create_is_conditional_unsigned_and_carries_its_checksum() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         await store.create("wal/0", [b"first ", memoryview(b"second"), bytearray(b"!" * 200_000)], crc32c=0x01020304)
         (put,) = server.requests
         assert (put.method, put.target) == ("PUT", "/bucket/some/prefix/wal/0")
@@ -106,7 +106,7 @@ def test_a_create_is_conditional_unsigned_and_carries_its_checksum() -> None:
 
 
 def test_a_create_without_a_checksum_computes_none() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         await store.create("wal/0", [b"body"])
         assert not any(name.startswith("x-amz-checksum") or name == "content-md5" for name in server.requests[0].headers)
 
@@ -118,7 +118,7 @@ def test_the_bucket_is_in_the_path_only_where_an_endpoint_is_named_or_path_style
         async with http_script(always(200)) as server:
             endpoint_url = server.endpoint_url.replace("127.0.0.1", "localhost")
             settings = S3Settings(endpoint_url=endpoint_url, region="eu-central-1", path_style=path_style)
-            store = await S3Store.open("bucket", "", settings)
+            store = await S3ObjectStore.open("bucket", "", settings)
             try:
                 await store.delete("a")
             except Unavailable:
@@ -167,7 +167,7 @@ AFTER_A_CREATE: list[tuple[Handler, type[TidelogError]]] = [
 
 
 def test_what_each_answer_to_a_create_means() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for handler, error in AFTER_A_CREATE:
             server.handler = handler
             server.requests.clear()
@@ -193,7 +193,7 @@ AFTER_A_READ: list[tuple[Handler, type[TidelogError], int]] = [
 
 
 def test_what_each_answer_to_a_read_means_and_how_often_it_is_asked() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for handler, error, tries in AFTER_A_READ:
             server.handler = handler
             for read in (store.get("wal/7"), store.tail("wal/7", 10), store.list("wal/7")):
@@ -217,7 +217,7 @@ HINTS = [
 
 
 def test_what_is_denied_says_what_to_do_and_tells_no_secret() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for status, code, hint in HINTS:
             server.handler = s3_error(status, code)
             with pytest.raises(Denied, match="what the store says") as denied:
@@ -231,7 +231,7 @@ def test_what_is_denied_says_what_to_do_and_tells_no_secret() -> None:
 
 
 def test_a_store_that_knows_no_conditional_put_is_named_as_such() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         with pytest.raises(Rejected) as rejected:
             await store.create("wal/7", [b"body"])
         assert "If-None-Match" in rejected.value.hint
@@ -240,7 +240,7 @@ def test_a_store_that_knows_no_conditional_put_is_named_as_such() -> None:
 
 
 def test_a_store_that_asks_for_a_pause_is_heard() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for retry_after, expected_s in [("3", 3.0), ("0", 0.0), ("86400", 5.0), ("Wed, 21 Oct 2026", 1.0)]:
             server.handler = s3_error(503, "SlowDown", Retry_After=retry_after)
             with pytest.raises(Throttled) as throttled:
@@ -264,7 +264,7 @@ async def never_answer(request: Request) -> Answer:
 
 @pytest.mark.parametrize("handler", [hang_up, never_answer])
 def test_a_create_that_is_not_answered_may_have_happened(handler: Handler) -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         with pytest.raises(OutcomeUnknown, match="wal/7") as unknown:
             await store.create("wal/7", [b"body" * 100_000])
         assert "same bytes" in unknown.value.hint
@@ -275,7 +275,7 @@ def test_a_create_that_is_not_answered_may_have_happened(handler: Handler) -> No
 
 @pytest.mark.parametrize("handler", [hang_up, never_answer])
 def test_a_read_that_is_not_answered_wrote_nothing_and_is_tried_again(handler: Handler) -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         with pytest.raises(Unavailable, match="wal/7"):
             await store.get("wal/7")
         assert len(server.requests) >= 3
@@ -284,7 +284,7 @@ def test_a_read_that_is_not_answered_wrote_nothing_and_is_tried_again(handler: H
 
 
 def test_a_delete_that_is_not_answered_is_tried_again_and_may_have_happened() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         with pytest.raises(OutcomeUnknown, match="wal/7"):
             await store.delete("wal/7")
         assert len(server.requests) >= 3
@@ -300,7 +300,7 @@ def test_a_connection_that_breaks_in_the_middle_of_a_create_leaves_it_unknown() 
 
         server = await asyncio.start_server(take_some, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}"))
+        store = await S3ObjectStore.open("bucket", "", settings_for(f"http://127.0.0.1:{port}"))
         with pytest.raises(OutcomeUnknown):
             await store.create("wal/7", [b"x" * 8_000_000])
         await store.close()
@@ -320,7 +320,7 @@ def test_a_server_that_takes_no_more_bytes_is_given_up_in_time() -> None:
 
         server = await asyncio.start_server(take_nothing, "127.0.0.1", 0, limit=1024)
         port = server.sockets[0].getsockname()[1]
-        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}", s3_request_timeout_ms=500))
+        store = await S3ObjectStore.open("bucket", "", settings_for(f"http://127.0.0.1:{port}", s3_request_timeout_ms=500))
         with pytest.raises(OutcomeUnknown, match="timed out"):
             await store.create("wal/7", [b"x" * 16_000_000])
         done.set()
@@ -337,7 +337,7 @@ def test_where_nobody_listens_nothing_was_sent() -> None:
         endpoint_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
 
         async def main() -> None:
-            store = await S3Store.open("bucket", "", settings_for(endpoint_url))
+            store = await S3ObjectStore.open("bucket", "", settings_for(endpoint_url))
             for call in (store.create("a", [b"x"]), store.get("a"), store.delete("a"), store.list("")):
                 with pytest.raises(Unavailable, match="nothing was sent"):
                     await call
@@ -350,7 +350,7 @@ def test_without_credentials_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for call in (store.create("a", [b"x"]), store.get("a")):
             with pytest.raises(Denied, match="credentials") as denied:
                 await call
@@ -366,7 +366,7 @@ def test_credentials_that_can_not_be_read_are_told_when_the_store_opens(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Denied, match="s3://bucket"):
-        asyncio.run(S3Store.open("bucket"))
+        asyncio.run(S3ObjectStore.open("bucket"))
 
 
 def test_a_create_that_is_cancelled_drops_its_connection_and_the_next_one_succeeds() -> None:
@@ -378,7 +378,7 @@ def test_a_create_that_is_cancelled_drops_its_connection_and_the_next_one_succee
 
     arrived = asyncio.Event()
 
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         create = asyncio.ensure_future(store.create("slow", [b"x"]))
         await arrived.wait()
         create.cancel()
@@ -417,7 +417,7 @@ def test_an_endpoint_is_believed_only_with_a_certificate_that_is_trusted(tmp_pat
 
     async def put() -> Request:
         async with http_script(MADE, tls=tls) as server:
-            store = await S3Store.open("bucket", "", settings_for(server.endpoint_url))
+            store = await S3ObjectStore.open("bucket", "", settings_for(server.endpoint_url))
             try:
                 await store.create("a", [b"x" * 300_000])
             finally:
@@ -449,7 +449,7 @@ def test_creates_and_reads_have_bounds_of_their_own() -> None:
         at_once[request.method] -= 1
         return await MADE(request)
 
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         calls = [asyncio.ensure_future(store.get(f"read/{number}")) for number in range(9)]
         creates = [asyncio.ensure_future(store.create(f"made/{number}", [b"x"])) for number in range(9)]
         await everything_arrived.wait()
@@ -463,7 +463,7 @@ def test_creates_and_reads_have_bounds_of_their_own() -> None:
 
 
 def test_a_create_that_finds_no_free_connection_in_time_is_throttled() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         creates = (store.create(f"wal/{number}", [b"x"]) for number in range(3))
         outcomes = await asyncio.gather(*creates, return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, Throttled)]
@@ -479,7 +479,7 @@ def test_a_create_that_finds_no_free_connection_in_time_is_throttled() -> None:
 
 
 def test_a_store_that_ignores_ranges_is_read_right_all_the_same() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         assert await store.get("a", start=2, end=5) == b"234"
         assert await store.get("a", start=7) == b"789"
         tail = await store.tail("a", 3)
@@ -491,7 +491,7 @@ def test_a_store_that_ignores_ranges_is_read_right_all_the_same() -> None:
 
 
 def test_a_range_without_the_size_of_the_object_is_not_believed() -> None:
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         with pytest.raises(Unavailable, match="without its size"):
             await store.tail("a", 3)
 
@@ -501,7 +501,7 @@ def test_a_range_without_the_size_of_the_object_is_not_believed() -> None:
 def test_the_range_of_an_empty_object_may_end_before_it_begins() -> None:
     """MinIO answers so."""
 
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         tail = await store.tail("a", 3)
         assert (tail.body, tail.size) == (b"", 0)
 
@@ -517,7 +517,7 @@ def test_a_body_that_is_shorter_than_announced_is_not_taken_for_the_object() -> 
 
         server = await asyncio.start_server(cut_short, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}"))
+        store = await S3ObjectStore.open("bucket", "", settings_for(f"http://127.0.0.1:{port}"))
         with pytest.raises(Unavailable):
             await store.get("a")
         await store.close()
@@ -542,7 +542,7 @@ def test_a_listing_passes_over_what_others_put_into_the_bucket_and_reads_on_for_
         text = f"<ListBucketResult><IsTruncated>{str(bool(next_token)).lower()}</IsTruncated>{more}{contents}</ListBucketResult>"
         return Answer(body=text.encode())
 
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         listed = await store.list("wal/", limit=4)
         assert [found.key for found in listed.objects] == ["wal/0", "wal/1", "wal/2", "wal/3"]
         assert not listed.more
@@ -557,7 +557,7 @@ PAGE_OF_A_FIREWALL = b"<html><body>The requested URL was rejected. Please consul
 def test_a_200_that_no_store_has_given_is_no_create_no_empty_listing_and_no_object(body: bytes) -> None:
     """Some firewalls say 200 OK of what they have refused. Taken for an object it would be a damaged one, and that is final."""
 
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         with pytest.raises(OutcomeUnknown, match="firewall"):
             await store.create("wal/7", [b"body"])
         for read in (store.list("wal/"), store.get("wal/7"), store.get("wal/7", start=1, end=3), store.tail("wal/7", 3)):
@@ -575,7 +575,7 @@ def test_a_store_that_does_not_list_in_the_order_of_keys_is_refused(listed: list
     contents = "".join(f"<Contents><Key>some/prefix/{key}</Key><Size>3</Size></Contents>" for key in listed)
     text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"
 
-    async def scenario(store: S3Store, server: HttpScript) -> None:
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         with pytest.raises(Rejected, match="order of keys") as refused:
             await store.list("wal/", start_after=start_after)
         assert "directory bucket" in refused.value.hint
@@ -627,13 +627,13 @@ def test_credentials_in_an_endpoint_are_refused_and_not_shown() -> None:
 @pytest.mark.parametrize("bucket", ["", "ab", "Bucket", "a_b", "-ab", "a" * 64, "../etc", "a/b"])
 def test_a_name_that_no_bucket_has_is_refused(bucket: str) -> None:
     with pytest.raises(InvalidArgument, match="bucket"):
-        asyncio.run(S3Store.open(bucket))
+        asyncio.run(S3ObjectStore.open(bucket))
 
 
 @pytest.mark.parametrize("prefix", ["/a", "a/", "a//b", "../a", "ä", "a" * 301])
 def test_a_prefix_that_no_key_can_have_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidArgument, match="prefix"):
-        asyncio.run(S3Store.open("bucket", prefix))
+        asyncio.run(S3ObjectStore.open("bucket", prefix))
 
 
 # What answers tell of the time
@@ -667,7 +667,7 @@ def test_the_clock_hears_the_date_of_answers_and_of_refusals_and_costs_no_reques
 
         async with http_script(answer) as server:
             settings = settings_for(server.endpoint_url, read_tries_max=1)
-            store = await S3Store.open("bucket", "", settings, clock=clock)
+            store = await S3ObjectStore.open("bucket", "", settings, clock=clock)
             try:
                 for call in (store.create("a", [b""]), store.get("b"), store.get("c")):
                     await ask(call)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from segments.byte_budget import ByteBudget
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from segments.read.log_reader import LogReader
 from segments.read.read_cache import ReadCache
 from segments.read.row_group_pins import IN_USE_S, RowGroupPins
@@ -139,7 +139,7 @@ def test_a_row_group_larger_than_the_pool_is_read_all_the_same() -> None:
 # ── groups in use ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def places() -> list[GroupPlace]:
+def places() -> list[RowGroupLocation]:
     return [place for offset in (2, 5, 12) if (place := history().find(offset)) is not None]
 
 

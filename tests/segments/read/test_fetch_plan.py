@@ -79,8 +79,8 @@ def shown(parts: list[FetchPart]) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     for part in parts:
         match part:
-            case FromParquet(offset, place):
-                found.append((offset, place.base_offset, place.last_offset))
+            case FromParquet(offset, location):
+                found.append((offset, location.base_offset, location.last_offset))
             case FromWal(offset, run):
                 found.append((offset, run.base_offset, run.last_offset))
             case Gap(offset, next_offset):
@@ -112,7 +112,7 @@ def test_below_compacted_to_it_is_parquet_that_is_read_and_gaps_are_stepped_over
 
 def test_a_row_group_covers_the_gap_behind_it_up_to_the_end_of_its_leader_epoch() -> None:
     found = history([[(2, 4), (5, 7)], [(15, 16)]])  # epoch 5 begins at 12
-    assert [place.end_offset for place in found.between(0, 100)] == [5, 12, 40]
+    assert [location.end_offset for location in found.between(0, 100)] == [5, 12, 40]
     runs = index_of(10, 10, 10, 10, 10, 10)
     parts = plan_fetch(5, high_watermark=Offset(60), hot_start_offset=None, runs=runs, history=found, bytes_max=1000)
     assert shown(parts) == [(5, 5, 7), (12, 15, 16), (40, 40, 49), (50, 50, 59)]
@@ -151,7 +151,7 @@ def test_the_parts_continue_each_other_up_to_the_high_watermark(lengths: list[in
             assert at >= hot_start_offset
         else:
             assert isinstance(part, FromWal)
-            assert part.place.base_offset <= at <= part.place.last_offset
+            assert part.location.base_offset <= at <= part.location.last_offset
             assert hot_start_offset is None or at < hot_start_offset
-            at = part.place.last_offset + 1
+            at = part.location.last_offset + 1
     assert at <= high_watermark

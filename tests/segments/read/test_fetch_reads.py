@@ -14,7 +14,7 @@ from segments.read.cached_run import CachedRun
 from segments.read.fetch_plan import RUNS_MAX
 from segments.read.fetch_reads import FetchReads
 from segments.read.read_cache import LEFT_OUT_MAX, READS_IN_FLIGHT_MAX, READS_WAITING_MAX, ReadCache
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 from tests.kit.segments.cold_bucket import BODY, KEY, OTHER, PLACE, THIRD, bucket, cold_pool, with_pool
 from tests.kit.segments.scripted_store import REFUSED, ScriptedStore, slow
 from tests.simulation.virtual_loop import run
@@ -28,10 +28,10 @@ def test_a_fetch_is_woken_when_what_it_waits_for_arrives() -> None:
         woken = asyncio.Event()
         with FetchReads(pool, bytes_max=1, woken=woken) as reads:
             reads.begin(PLACE)
-            assert (reads.cold_at(PLACE), reads.is_reading(PLACE), reads.in_flight, reads.owes) == (None, True, True, False)
+            assert (reads.block_at(PLACE), reads.is_reading(PLACE), reads.in_flight, reads.owes) == (None, True, True, False)
             await woken.wait()
             assert asyncio.get_running_loop().time() == 2
-            arrived = reads.cold_at(PLACE)
+            arrived = reads.block_at(PLACE)
             assert isinstance(arrived, CachedRun)
             assert arrived.base_offsets == [100, 102, 103]
             assert (reads.is_reading(PLACE), reads.in_flight) == (False, False)
@@ -47,7 +47,7 @@ def test_a_fetch_keeps_what_it_has_read_though_the_pool_does_not() -> None:
                 reads.begin(PLACE)
                 await woken.wait()
                 assert pool.held(PLACE) is None
-                assert reads.cold_at(PLACE) is not None
+                assert reads.block_at(PLACE) is not None
 
     run(main())
 
@@ -61,7 +61,9 @@ def test_a_fetch_keeps_what_it_has_read_though_the_pool_does_not() -> None:
         (1 << 20, [PLACE, OTHER, THIRD]),
     ],
 )
-def test_a_fetch_reads_about_the_bytes_that_it_may_answer_with_and_one_run_at_least(bytes_max: int, read: list[RunPlace]) -> None:
+def test_a_fetch_reads_about_the_bytes_that_it_may_answer_with_and_one_run_at_least(
+    bytes_max: int, read: list[RunLocation]
+) -> None:
     store = bucket()
 
     async def work(pool: ReadCache) -> None:
@@ -119,11 +121,11 @@ def test_reads_that_wait_are_bounded_and_from_a_quarter_on_no_fetch_begins_more_
     with_pool(store, work)
 
 
-def left_out(pool: ReadCache, place: RunPlace = PLACE) -> None:
+def left_out(pool: ReadCache, place: RunLocation = PLACE) -> None:
     """One fetch that begins to read the run and is answered without it."""
     with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
         reads.begin(place)
-        assert reads.cold_at(place) is None
+        assert reads.block_at(place) is None
 
 
 def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() -> None:
@@ -137,7 +139,7 @@ def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() 
         await asyncio.sleep(4)
         with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             reads.begin(PLACE)
-            assert reads.cold_at(PLACE) is not None
+            assert reads.block_at(PLACE) is not None
         assert not pool.was_left_out(PLACE)
 
     with_pool(store, work)
@@ -159,7 +161,7 @@ def test_what_was_left_out_and_pushed_out_again_is_owed_to_the_next_fetch() -> N
                 await woken.wait()
                 owed.append(reads.owes)
                 assert owed == [True, False]
-                assert reads.cold_at(PLACE) is not None
+                assert reads.block_at(PLACE) is not None
             assert not pool.was_left_out(PLACE)
 
     run(main())
@@ -174,8 +176,8 @@ def test_the_error_of_a_read_that_was_left_out_is_told_to_the_next_fetch_once() 
         await asyncio.sleep(1)
         with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             with pytest.raises(Unavailable, match="503 SlowDown"):
-                reads.cold_at(PLACE)
-            assert reads.cold_at(PLACE) is None
+                reads.block_at(PLACE)
+            assert reads.block_at(PLACE) is None
         assert store.count("get") == 1
         assert (await pool.run_at(PLACE)).base_offsets == [100, 102, 103]
 
@@ -191,11 +193,11 @@ def test_an_error_that_is_no_news_any_more_is_not_told_the_run_is_read_again() -
         await asyncio.sleep(60)
         woken = asyncio.Event()
         with FetchReads(pool, bytes_max=1, woken=woken) as reads:
-            assert reads.cold_at(PLACE) is None
+            assert reads.block_at(PLACE) is None
             reads.begin(PLACE)
             assert reads.owes
             await woken.wait()
-            assert reads.cold_at(PLACE) is not None
+            assert reads.block_at(PLACE) is not None
 
     with_pool(store, work)
 
@@ -235,6 +237,6 @@ def test_when_the_session_has_ended_a_fetch_is_told_so_where_it_needs_the_bucket
             reads.begin(PLACE)
             assert not reads.in_flight
             with pytest.raises(Unavailable, match="the session has ended"):
-                reads.cold_at(PLACE)
+                reads.block_at(PLACE)
 
     run(main())

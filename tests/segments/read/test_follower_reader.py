@@ -16,7 +16,7 @@ from segments.bucket.layout import manifest_key
 from segments.history.index import HistoryIndex
 from segments.history.manifest import Manifest, encode_manifest
 from segments.read import follower_reader
-from segments.read.follower_reader import FollowerReader, ToldTarget
+from segments.read.follower_reader import FollowerReader, LocatedTarget
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.record_locations import LeaderSnapshot
 from tests.kit.segments.batches import ORDERS, batch_of
@@ -39,7 +39,7 @@ class Pair:
     async def told(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         """What the leader answers who would read from the bucket itself."""
         (answer,) = await self.leader.fetch(
-            [FetchTarget(ORDERS, offset, bytes_max, places_bytes_min=1)],
+            [FetchTarget(ORDERS, offset, bytes_max, locations_bytes_min=1)],
             lambda _: self.partition.led,
             asyncio.Event(),
             bytes_max=bytes_max,
@@ -54,7 +54,7 @@ class Pair:
         assert told.batches == []
         where = LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
         (answer,) = await self.located.fetch(
-            [ToldTarget(TOPIC, FetchTarget(ORDERS, offset, bytes_max), where)], bytes_max=bytes_max
+            [LocatedTarget(TOPIC, FetchTarget(ORDERS, offset, bytes_max), where)], bytes_max=bytes_max
         )
         return answer
 
@@ -140,7 +140,7 @@ def test_a_reader_that_waits_for_more_bytes_than_there_are_is_told_of_places_whe
     async def scenario(pair: Pair) -> None:
         async def fetch(bytes_min: int) -> tuple[FetchResult | TidelogError, float]:
             begun_s = virtual_loop().time()
-            target = FetchTarget(ORDERS, 14, EVERYTHING, places_bytes_min=1)
+            target = FetchTarget(ORDERS, 14, EVERYTHING, locations_bytes_min=1)
             (answer,) = await pair.leader.fetch(
                 [target],
                 lambda _: partition.led,

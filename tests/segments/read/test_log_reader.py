@@ -380,7 +380,7 @@ def test_an_offset_is_explained_by_the_bytes_that_hold_it(offset: int, first: in
     partition = Partition([A, B], [C, D], hot_batches=2)
     told = partition.explain(offset)
     assert (told.object_key, told.base_offset, told.last_offset) == (key_of(seq), first, last)
-    assert (told.session, told.segment_seq, told.leader_epoch, told.in_hot_pool) == (SESSION, seq, EPOCH, hot)
+    assert (told.session, told.segment_seq, told.leader_epoch, told.in_tail_cache) == (SESSION, seq, EPOCH, hot)
     stored = partition.store.content(told.object_key)[told.range_start : told.range_end]
     assert records_in([stored]) == partition.records[first : last + 1]
     assert parse_header(stored).crc == told.crc32c

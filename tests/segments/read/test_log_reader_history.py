@@ -390,9 +390,9 @@ def test_an_offset_in_parquet_is_explained_by_its_file_and_row_group() -> None:
     )
     assert (told.range_start, told.range_end, told.crc32c) == (group.start, group.end, group.crc32c)
     assert (told.base_offset, told.last_offset) == (group.base_offset, group.last_offset)
-    assert (told.leader_epoch, told.session, told.in_hot_pool) == (EPOCH + 2, None, False)
+    assert (told.leader_epoch, told.session, told.in_tail_cache) == (EPOCH + 2, None, False)
     of_segment = partition.with_reader(lambda _: partition.lookup.explain(partition.led, 21))
-    assert (of_segment.tier, of_segment.row_group, of_segment.in_hot_pool) == ("segment", None, False)
+    assert (of_segment.tier, of_segment.row_group, of_segment.in_tail_cache) == ("segment", None, False)
 
 
 def test_an_offset_that_key_compaction_left_away_holds_no_record() -> None:

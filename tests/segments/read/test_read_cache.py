@@ -12,7 +12,7 @@ from metadata.errors import Corrupt, Denied, Throttled, Unavailable
 from segments.byte_budget import ByteBudget
 from segments.read.cached_run import CachedRun
 from segments.read.read_cache import DAMAGE_BELIEVED_S, ReadCache
-from segments.wal.run_index import RunPlace
+from segments.wal.run_index import RunLocation
 from tests.kit.segments.batches import ORDERS, batch_of, records_in, segment_of, stamped_run
 from tests.kit.segments.cold_bucket import (
     BATCHES,
@@ -33,7 +33,7 @@ from tests.kit.segments.scripted_store import REFUSED, SILENCE, ScriptedStore, f
 from tests.simulation.virtual_loop import run
 
 
-def read_run(store: ScriptedStore, place: RunPlace = PLACE, *, reads: ByteBudget | None = None) -> CachedRun:
+def read_run(store: ScriptedStore, place: RunLocation = PLACE, *, reads: ByteBudget | None = None) -> CachedRun:
     async def main() -> CachedRun:
         async with cold_pool(store, reads=reads) as pool:
             try:

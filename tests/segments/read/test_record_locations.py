@@ -15,7 +15,7 @@ from metadata.model import LeaderEpoch, Offset
 from segments.history.index import HistoryIndex
 from segments.partition.leader_partitions import LeaderPartition
 from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, plan_fetch
-from segments.read.record_locations import LeaderSnapshot, RecordLocations, located, partition_told
+from segments.read.record_locations import LeaderSnapshot, RecordLocations, located, partition_of_snapshot
 from segments.wal.run_index import RunIndex
 from tests.kit.segments.batches import ORDERS
 from tests.kit.segments.small_history import history
@@ -43,7 +43,7 @@ def test_places_are_told_where_they_have_enough_bytes_on_average() -> None:
     parts = parts_at(0, index_of(5, 5, 5), None)
     found = located(parts, None, part_bytes_min=RUN_BYTES)
     assert found is not None
-    assert found == (RecordLocations(0, tuple(part.place for part in parts if isinstance(part, FromWal))), (3 * RUN_BYTES, 15))
+    assert found == (RecordLocations(0, tuple(part.location for part in parts if isinstance(part, FromWal))), (3 * RUN_BYTES, 15))
     assert located(parts, None, part_bytes_min=RUN_BYTES + 1) is None
     assert located([], None, part_bytes_min=1) is None, "at the high watermark"
 
@@ -65,7 +65,7 @@ def test_whoever_is_told_plans_as_the_leader_does(offset: int, bytes_max: int) -
     places = where(parts, known) if any(isinstance(part, FromWal | FromParquet) for part in parts) else None
     if places is None:
         return
-    there = partition_told(ORDERS, told(places, high_watermark=60), known if places.manifest_version else None)
+    there = partition_of_snapshot(ORDERS, told(places, high_watermark=60), known if places.manifest_version else None)
     assert there.log.high_watermark <= 60
     planned = plan_fetch(
         offset,
@@ -80,11 +80,11 @@ def test_whoever_is_told_plans_as_the_leader_does(offset: int, bytes_max: int) -
 
 def test_nothing_is_readable_behind_what_was_told_nor_beyond_the_high_watermark() -> None:
     runs = index_of(5, 5, start_offset=COMPACTED_TO)
-    first = cast(FromWal, parts_at(COMPACTED_TO, runs, None, bytes_max=1)[0]).place
-    there = partition_told(ORDERS, told(RecordLocations(0, (first,)), high_watermark=50), None)
+    first = cast(FromWal, parts_at(COMPACTED_TO, runs, None, bytes_max=1)[0]).location
+    there = partition_of_snapshot(ORDERS, told(RecordLocations(0, (first,)), high_watermark=50), None)
     assert there.log.bounds[:2] == (0, 45)
     newer = msgspec.structs.replace(history(compacted_to=55).manifest, version=2)
-    there = partition_told(ORDERS, told(RecordLocations(0, (first,)), high_watermark=50), HistoryIndex(newer, "orders"))
+    there = partition_of_snapshot(ORDERS, told(RecordLocations(0, (first,)), high_watermark=50), HistoryIndex(newer, "orders"))
     assert there.log.high_watermark == 50, "a manifest may tell of more than the leader knows to be committed"
     assert len(there.runs) == 0
 
@@ -94,7 +94,7 @@ def test_the_log_starts_where_the_leader_says_or_a_newer_manifest_does() -> None
         manifest = msgspec.structs.replace(history().manifest, log_start_offset=Offset(of_manifest))
         places = RecordLocations(1, tuple(index_of(20, start_offset=COMPACTED_TO).from_timestamp(-1)))
         asked = told(places, high_watermark=high_watermark, log_start_offset=of_leader)
-        return partition_told(ORDERS, asked, HistoryIndex(manifest, "orders"))
+        return partition_of_snapshot(ORDERS, asked, HistoryIndex(manifest, "orders"))
 
     assert starts(of_leader=12, of_manifest=5).log.log_start_offset == 12
     assert starts(of_leader=5, of_manifest=12).log.log_start_offset == 12
@@ -107,4 +107,4 @@ def test_the_log_starts_where_the_leader_says_or_a_newer_manifest_does() -> None
 def test_runs_that_do_not_follow_each_other_are_no_answer() -> None:
     first, _, third = index_of(5, 5, 5).from_timestamp(-1)
     with pytest.raises(Corrupt, match="goes on at offset 10, but 5 comes next"):
-        partition_told(ORDERS, told(RecordLocations(0, (first, third)), high_watermark=15), None)
+        partition_of_snapshot(ORDERS, told(RecordLocations(0, (first, third)), high_watermark=15), None)

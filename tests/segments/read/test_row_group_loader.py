@@ -16,7 +16,7 @@ import pytest
 import segments.history.parquet_file
 from metadata.model import Offset
 from segments.byte_budget import ByteBudget
-from segments.history.index import GroupPlace
+from segments.history.index import RowGroupLocation
 from segments.read.read_cache import ReadCache
 from segments.read.row_group_loader import RowGroupLoader
 from segments.records.batch import parse_header
@@ -28,10 +28,10 @@ from tests.simulation.virtual_loop import run
 V = [batch_of(b"a%d" % number, b"b%d" % number) for number in range(12)]
 
 
-def places(partition: TieredPartition) -> list[GroupPlace]:
+def places(partition: TieredPartition) -> list[RowGroupLocation]:
     """Of all row groups."""
     assert partition.led.history is not None
-    found: list[GroupPlace] = []
+    found: list[RowGroupLocation] = []
     at = 0
     while (place := partition.led.history.find(at)) is not None:
         found.append(place)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex, RunPlace
+from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex, RunLocation
 from segments.wal.segment_file import Run
 from tests.kit.segments.batches import EPOCH, run_of
 
@@ -31,7 +31,7 @@ def test_an_empty_index_knows_nothing() -> None:
 
 def test_a_run_is_found_by_each_of_its_offsets_with_all_that_was_said_of_it() -> None:
     index = index_of(run_of(10, 3, max_timestamp=5), run_of(13, 1, max_timestamp=2**62, start=2**40))
-    place = RunPlace(Offset(13), Offset(13), SESSION, SegmentSeq(1), 2**40, 2**40 + 100, EPOCH, 2**62)
+    place = RunLocation(Offset(13), Offset(13), SESSION, SegmentSeq(1), 2**40, 2**40 + 100, EPOCH, 2**62)
     assert index.find(13) == place
     assert place.key == "wal/4000000000000000/0000000000000001"
     assert [index.find(offset) is not None for offset in range(9, 15)] == [False, True, True, True, True, False]

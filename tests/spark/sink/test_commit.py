@@ -27,7 +27,7 @@ from segments.object_store.interface import Buffer
 from segments.partition.producer_state import BATCHES_REMEMBERED
 from spark.sink import delivery
 from spark.sink.brokers import Append
-from spark.sink.commit import newest_done, take_back
+from spark.sink.commit import discard, newest_done
 from spark.sink.partition_progress import ForgottenError
 from spark.sink.staged_files import StagedFile, StagedPartition, counted
 from tests.kit.spark.sink_world import EXPIRY_MS, HOUR_MS, WRITE, World, expected, killed
@@ -207,7 +207,7 @@ def test_what_gets_no_answer_is_sent_again_to_whoever_leads_by_then(error: Excep
 
 
 def test_an_attempt_goes_on_where_the_brokers_say_that_an_earlier_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "LANE_BATCHES", 3)
+    monkeypatch.setattr(delivery, "PARTITION_BATCHES", 3)
 
     async def test(world: World) -> None:
         files = [await world.stage(FIRST, rows_per_batch=1), await world.stage(SECOND, rows_per_batch=1)]
@@ -240,7 +240,7 @@ def test_what_is_read_ahead_is_bounded_and_what_is_in_its_topic_already_is_not_r
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "READ_AHEAD_BYTES", ahead)
-    monkeypatch.setattr(delivery, "LANE_BATCHES", 3)
+    monkeypatch.setattr(delivery, "PARTITION_BATCHES", 3)
 
     async def test(world: World) -> None:
         rows = [[f"{task}-{n}" for n in range(30)] for task in range(40)]
@@ -331,7 +331,7 @@ def test_a_choice_that_arrives_when_its_rows_were_taken_back_is_told_with_the_wa
         with pytest.raises(OutcomeUnknown):
             await world.commit([file])
         world.store.create = create  # type: ignore[method-assign]  # the test's own
-        await take_back(world.store, WRITE, 0, [file], now_ms=world.clock)
+        await discard(world.store, WRITE, 0, [file], now_ms=world.clock)
         await create(*late[0])
         with pytest.raises(Rejected, match="staged rows are gone from the bucket") as failed:
             await world.commit([await world.stage(FIRST)])
@@ -476,7 +476,7 @@ def test_a_batch_write_leaves_nothing_on_the_bucket() -> None:
 def test_an_abort_takes_back_what_was_not_chosen() -> None:
     async def test(world: World) -> None:
         given_up, file = await world.stage(FIRST), await world.stage(SECOND)
-        abort = partial(take_back, world.store, WRITE, 0, now_ms=world.clock)
+        abort = partial(discard, world.store, WRITE, 0, now_ms=world.clock)
         await abort([given_up])
         assert world.keys() == [file.key]
         world.steps.crash_at = len(world.steps.taken) + 4

@@ -15,12 +15,12 @@ ORDERS = StagedPartition("orders", "a" * 32, 0)
 TEN = encode_records([(None, b"v", (), 0)] * 10)
 
 
-def lane_of(batches: int, *, staged: int | None = None) -> PartitionProgress:
+def progress_of(batches: int, *, staged: int | None = None) -> PartitionProgress:
     """Of so many record batches, of ten records each."""
-    lane = PartitionProgress(ORDERS, 10 * batches)
+    progress = PartitionProgress(ORDERS, 10 * batches)
     for file in range(batches if staged is None else staged):
-        assert lane.stage(TEN, parse_whole(TEN), file)
-    return lane
+        assert progress.stage(TEN, parse_whole(TEN), file)
+    return progress
 
 
 def out_of_order(expected: int) -> OutOfOrderSequence:
@@ -28,59 +28,59 @@ def out_of_order(expected: int) -> OutOfOrderSequence:
 
 
 def test_what_is_committed_is_let_go_and_the_rest_follows() -> None:
-    lane = lane_of(4)
-    assert [part.first for part in lane.take(1 << 20, 3)] == [0, 10, 20]
-    assert not lane.is_ready
-    assert [part.file for part in lane.answered([None, None, None])] == [0, 1, 2]
-    assert (lane.written, lane.is_done, lane.is_ready) == (30, False, True)
-    assert [part.first for part in lane.take(1, 3)] == [30], "one at least"
-    lane.answered([None])
-    assert lane.is_done
+    progress = progress_of(4)
+    assert [part.first for part in progress.take(1 << 20, 3)] == [0, 10, 20]
+    assert not progress.is_ready
+    assert [part.file for part in progress.answered([None, None, None])] == [0, 1, 2]
+    assert (progress.written, progress.is_done, progress.is_ready) == (30, False, True)
+    assert [part.first for part in progress.take(1, 3)] == [30], "one at least"
+    progress.answered([None])
+    assert progress.is_done
 
 
 def test_a_success_behind_an_unknown_outcome_counts_when_it_is_answered_in_order() -> None:
-    lane = lane_of(2)
-    lane.take(1 << 20, 9)
-    assert lane.answered([OutcomeUnknown("too late"), None]) == []
-    assert (lane.written, lane.is_known, lane.is_ready) == (0, False, True)
-    assert isinstance(lane.refusal, OutcomeUnknown)
-    assert [part.first for part in lane.take(1 << 20, 9)] == [0, 10]
+    progress = progress_of(2)
+    progress.take(1 << 20, 9)
+    assert progress.answered([OutcomeUnknown("too late"), None]) == []
+    assert (progress.written, progress.is_known, progress.is_ready) == (0, False, True)
+    assert isinstance(progress.refusal, OutcomeUnknown)
+    assert [part.first for part in progress.take(1 << 20, 9)] == [0, 10]
 
 
 def test_it_goes_on_where_the_leader_says_that_an_earlier_attempt_ended() -> None:
-    lane = lane_of(5, staged=3)
-    lane.take(1 << 20, 9)
-    settled = lane.answered([out_of_order(40), Unavailable("behind it"), Unavailable("behind it")])
+    progress = progress_of(5, staged=3)
+    progress.take(1 << 20, 9)
+    settled = progress.answered([out_of_order(40), Unavailable("behind it"), Unavailable("behind it")])
     assert [part.file for part in settled] == [0, 1, 2]
-    assert lane.written == 40
-    assert not lane.stage(TEN, parse_whole(TEN), 3), "the topic has it"
-    assert lane.stage(TEN, parse_whole(TEN), 4)
-    assert [part.first for part in lane.take(1 << 20, 9)] == [40]
+    assert progress.written == 40
+    assert not progress.stage(TEN, parse_whole(TEN), 3), "the topic has it"
+    assert progress.stage(TEN, parse_whole(TEN), 4)
+    assert [part.first for part in progress.take(1 << 20, 9)] == [40]
 
 
 @pytest.mark.parametrize("expected", [15, 60])
 def test_a_sequence_at_which_no_batch_begins_is_somebody_elses(expected: int) -> None:
-    lane = lane_of(5)
-    lane.take(1 << 20, 9)
+    progress = progress_of(5)
+    progress.take(1 << 20, 9)
     with pytest.raises(Rejected, match=f"sequence {expected} comes next of this producer, and no staged record batch begins there"):
-        lane.answered([out_of_order(expected), *[Unavailable("behind it")] * 4])
+        progress.answered([out_of_order(expected), *[Unavailable("behind it")] * 4])
 
 
 def test_one_that_is_staged_later_is_found_out_too() -> None:
-    lane = lane_of(5, staged=1)
-    lane.take(1 << 20, 9)
-    lane.answered([out_of_order(15)])
+    progress = progress_of(5, staged=1)
+    progress.take(1 << 20, 9)
+    progress.answered([out_of_order(15)])
     with pytest.raises(Rejected, match="no staged record batch begins there"):
-        lane.stage(TEN, parse_whole(TEN), 1)
+        progress.stage(TEN, parse_whole(TEN), 1)
 
 
 def test_a_leader_that_knows_less_than_was_acknowledged_has_lost_it() -> None:
-    lane = lane_of(3)
-    lane.take(1 << 20, 2)
-    lane.answered([None, None])
-    lane.take(1 << 20, 9)
+    progress = progress_of(3)
+    progress.take(1 << 20, 2)
+    progress.answered([None, None])
+    progress.take(1 << 20, 9)
     with pytest.raises(Corrupt, match="20 rows of this batch were acknowledged, and its leader knows of 10"):
-        lane.answered([out_of_order(10)])
+        progress.answered([out_of_order(10)])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_leader_that_knows_less_than_was_acknowledged_has_lost_it() -> None:
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 def test_what_sending_again_would_not_mend_ends_the_attempt(error: Exception, raised: type[Exception]) -> None:
-    lane = lane_of(1)
-    lane.take(1 << 20, 9)
+    progress = progress_of(1)
+    progress.take(1 << 20, 9)
     with pytest.raises(raised):
-        lane.answered([error])  # type: ignore[list-item]  # the test's own
+        progress.answered([error])  # type: ignore[list-item]  # the test's own

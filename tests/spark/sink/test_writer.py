@@ -283,7 +283,7 @@ def test_an_attempt_goes_on_where_a_broker_says_that_an_earlier_one_ended(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_encoder, "BATCH_BYTES", 1_000)
-    monkeypatch.setattr(delivery, "LANE_BATCHES", 8)
+    monkeypatch.setattr(delivery, "PARTITION_BATCHES", 8)
     writer = TidelogDataSource({**cluster.where, "topic": cluster.make("broken-off", 1)}).writer(ROWS, overwrite=False)
     names = [str(n) for n in range(5_000)]
     messages = [writer.write(iter([pa.record_batch({"key": names, "value": names})]))]

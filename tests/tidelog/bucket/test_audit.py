@@ -102,7 +102,7 @@ class Bucket:
             files.append(written.file)
         manifest = Manifest(topic, Partition(0), version, "w", 0, "compaction", Offset(bounds[0]), Offset(bounds[-1]), tuple(files))
         manifest = msgspec.structs.replace(manifest, **changes)
-        await self.store.create(manifest_key("orders", manifest.place, version), [encode_manifest(manifest)])
+        await self.store.create(manifest_key("orders", manifest.topic_partition, version), [encode_manifest(manifest)])
         return manifest
 
     async def two_sessions(self) -> None:
@@ -349,7 +349,7 @@ def test_progress_is_told_up_to_the_end() -> None:
 
 
 def orders_key(manifest: Manifest, at: int) -> str:
-    return history_file_key("orders", manifest.place, manifest.files[at].name)
+    return history_file_key("orders", manifest.topic_partition, manifest.files[at].name)
 
 
 def test_history_is_measured_and_segments_go_on_where_it_ends() -> None:
@@ -424,7 +424,7 @@ def test_a_manifest_that_lies_about_the_records_is_found_by_looking_deep() -> No
         manifest = await bucket.history(0, 6)
         wrong = msgspec.structs.replace(manifest.files[0], checksum=f"{1:016x}")
         later = msgspec.structs.replace(manifest, version=2, files=(wrong,), superseded=(Superseded(1, 0, "w"),))
-        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(later)])
+        await bucket.store.create(manifest_key("orders", manifest.topic_partition, 2), [encode_manifest(later)])
 
     assert damage(audit(lying)) == []
     assert "checksum" in damage(audit(lying, deep=True))[0]
@@ -434,7 +434,7 @@ def test_a_torn_manifest_is_damage_of_its_partition_alone() -> None:
     async def torn(bucket: Bucket) -> None:
         await bucket.two_sessions()
         manifest = await bucket.history(0, 6)
-        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(manifest)[:50]])
+        await bucket.store.create(manifest_key("orders", manifest.topic_partition, 2), [encode_manifest(manifest)[:50]])
 
     (what,) = damage(audit(torn))
     assert "is no manifest" in what
@@ -447,7 +447,7 @@ def test_offsets_that_are_in_no_file_are_damage_until_keys_are_compacted() -> No
         later = msgspec.structs.replace(
             manifest, version=2, files=(manifest.files[0], manifest.files[2]), superseded=(Superseded(1, 0, "w"),)
         )
-        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(later)])
+        await bucket.store.create(manifest_key("orders", manifest.topic_partition, 2), [encode_manifest(later)])
 
     async def thinned_out(bucket: Bucket) -> None:
         await bucket.two_sessions()
@@ -460,7 +460,7 @@ def test_offsets_that_are_in_no_file_are_damage_until_keys_are_compacted() -> No
             key_passes=(KeyPass(Offset(6), 0, 0),),
             retired=(Retired(manifest.files[1].name, 0),),
         )
-        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(later)])
+        await bucket.store.create(manifest_key("orders", manifest.topic_partition, 2), [encode_manifest(later)])
 
     (what,) = damage(audit(gap))
     assert "offsets 2 to 3 are in no file" in what
@@ -496,15 +496,15 @@ def test_what_crashes_left_is_noted_and_files_of_manifests_that_are_gone_are_dam
         manifest = await bucket.history(0, 6)
         for n in range(7):
             name = history_file_name(Offset(0), Offset(1), 1, f"{n + 50:016x}")
-            await bucket.store.create(history_file_key("orders", manifest.place, name), [b"x" * 10])
+            await bucket.store.create(history_file_key("orders", manifest.topic_partition, name), [b"x" * 10])
         late = history_file_name(Offset(6), Offset(7), 2, f"{1:016x}")
-        await bucket.store.create(history_file_key("orders", manifest.place, late), [b"x"])
+        await bucket.store.create(history_file_key("orders", manifest.topic_partition, late), [b"x"])
 
     async def odd(bucket: Bucket) -> None:
         await bucket.two_sessions()
         manifest = await bucket.history(0, 6)
         name = history_file_name(Offset(6), Offset(7), 9, f"{1:016x}")
-        await bucket.store.create(history_file_key("orders", manifest.place, name), [b"x"])
+        await bucket.store.create(history_file_key("orders", manifest.topic_partition, name), [b"x"])
 
     found = audit(littered)
     assert found.is_sound
@@ -522,7 +522,7 @@ def test_a_topic_that_was_deleted_is_the_collectors_and_not_checked() -> None:
         nonlocal size_bytes
         await bucket.two_sessions()
         manifest = await bucket.history(0, 2)
-        size_bytes = len(await bucket.store.get(manifest_key("orders", manifest.place, 1)))
+        size_bytes = len(await bucket.store.get(manifest_key("orders", manifest.topic_partition, 1)))
         await bucket.store.create(deleted_topic_key("orders", ORDERS, Revision(9)), [b"{}"])
         await bucket.store.delete(orders_key(manifest, 0))
         await bucket.store.create(deleted_topic_key("orders", ORDERS, Revision(5)), [b"{}"])
@@ -564,7 +564,7 @@ def test_a_cluster_that_compacts_meanwhile_is_not_called_damaged() -> None:
 
             async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
                 body = await super().get(key, start=start, end=end)
-                if key == manifest_key("orders", manifest.place, 1) and not self.merged:
+                if key == manifest_key("orders", manifest.topic_partition, 1) and not self.merged:
                     self.merged = True
                     await bucket.store.delete(orders_key(manifest, 0))
                     await bucket.history(0, 3, 6, version=2, superseded=(Superseded(1, 0, "w"),))
@@ -593,7 +593,7 @@ def test_a_session_that_is_trimmed_meanwhile_is_listed_again() -> None:
                     self.trimmed = True
                     await bucket.history(0, 5)
                     empty = Manifest(BILLS, Partition(0), 1, "w", 0, "delete-records", Offset(1), Offset(1))
-                    await bucket.store.create(manifest_key("bills", empty.place, 1), [encode_manifest(empty)])
+                    await bucket.store.create(manifest_key("bills", empty.topic_partition, 1), [encode_manifest(empty)])
                     await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(1)), [b"{}"])
                     await bucket.store.delete(first)
                 return await super().tail(key, bytes_max)

@@ -354,7 +354,7 @@ def compacted(offset: int, *, epochs: Iterable[tuple[int, int]] = (), log_start_
 
 
 def with_history(evidence: Evidence, manifest: Manifest) -> RestorePlan:
-    evidence.manifests = {manifest.place: manifest}
+    evidence.manifests = {manifest.topic_partition: manifest}
     return planned(evidence)
 
 

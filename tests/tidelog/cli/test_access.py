@@ -149,7 +149,7 @@ def test_a_producer_that_is_throttled_says_by_what(commands: Commands, monkeypat
     monkeypatch.setenv("TIDELOG_API_KEY", commands.json("key", "create", "billing")["key"])
     records = tmp_path / "records"
     records.write_text(("x" * 1023 + "\n") * 1024)
-    monkeypatch.setattr(progress, "THROTTLED_TOLD_S", 0.0)  # a busy machine may not look eight times while it holds
+    monkeypatch.setattr(progress, "THROTTLED_SHOWN_S", 0.0)  # a busy machine may not look eight times while it holds
     _, told = commands("produce", "orders", "--file", str(records))
     assert told.count("throttled: ") == 1
     assert "billing has used up its bytes_in_per_second of 131072 at this broker; this goes on by itself" in told

@@ -225,7 +225,7 @@ def test_the_outcome_is_the_first_error_with_the_partitions_that_failed() -> Non
 )
 def test_an_offset_that_is_gone_is_told_with_what_there_is(offset: int, first: int, end: int, said: str) -> None:
     with pytest.raises(OutOfRange) as raised:
-        progress_of(offset).begin_anew(P0, gone(first, end))
+        progress_of(offset).reset_position(P0, gone(first, end))
     assert raised.value.message == said
     assert "auto_offset_reset='earliest'" in raised.value.hint
     assert "--auto-offset-reset" in raised.value.hint
@@ -235,21 +235,21 @@ def test_an_offset_that_is_gone_is_told_with_what_there_is(offset: int, first: i
 @pytest.mark.parametrize(("reset", "goes_on"), [("earliest", 9), ("latest", 12)])
 def test_reading_goes_on_where_the_reader_chose(reset: ResetPolicy, goes_on: int) -> None:
     progress = progress_of(7, reset=reset)
-    assert progress.begin_anew(P0, gone(9, 12)) == goes_on
+    assert progress.reset_position(P0, gone(9, 12)) == goes_on
     assert progress.next_offset(P0) == goes_on
 
 
 def test_an_added_partition_begins_at_its_start_whatever_the_reader_chose() -> None:
     progress = progress_of(0, reset="latest")
     progress.begin(P1, 0, was_added=True)
-    assert progress.begin_anew(P1, gone(3, 12)) == 3
+    assert progress.reset_position(P1, gone(3, 12)) == 3
     progress.answered(P1, asked_offset=3, behind=5, next_offset=5)
-    assert progress.begin_anew(P1, gone(8, 12)) == 12
+    assert progress.reset_position(P1, gone(8, 12)) == 12
 
 
 def test_a_broker_that_does_not_tell_what_there_is_ends_the_partition() -> None:
     with pytest.raises(OutOfRange, match="gone"):
-        progress_of(7, reset="earliest").begin_anew(P0, OutOfRange("gone"))
+        progress_of(7, reset="earliest").reset_position(P0, OutOfRange("gone"))
 
 
 # ── names ──

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tidelog.consumer.preferred_replicas import FetchPlace, PreferredReplicas
+from tidelog.consumer.preferred_replicas import FetchSource, PreferredReplicas
 
 AGE_S = 30.0
 ONE, TWO = ("orders", 0), ("orders", 1)
 LEADER, NEAR, NEXT = "leader:1", "near:1", "next:1"
 # The leader, which may name another.
-ASKED = FetchPlace(LEADER, "b")
-THERE = FetchPlace(NEAR, "b")
+ASKED = FetchSource(LEADER, "b")
+THERE = FetchSource(NEAR, "b")
 # The leader, which is to answer.
-AGAIN = FetchPlace(LEADER, "")
+AGAIN = FetchSource(LEADER, "")
 
 
 def places(client_rack: str = "b") -> PreferredReplicas:
@@ -22,7 +22,7 @@ def test_who_names_no_rack_fetches_from_leaders_alone() -> None:
     held = places("")
     assert held.of(ONE, LEADER, 0) == AGAIN
     assert held.avoid([ONE], 0) == []
-    assert held.of(ONE, NEXT, 1) == FetchPlace(NEXT, "")
+    assert held.of(ONE, NEXT, 1) == FetchSource(NEXT, "")
 
 
 def test_the_leader_is_asked_first_then_the_broker_that_it_names_and_the_leader_again_after_a_while() -> None:
@@ -33,7 +33,7 @@ def test_the_leader_is_asked_first_then_the_broker_that_it_names_and_the_leader_
     assert held.is_elsewhere(ONE)
     assert not held.is_elsewhere(TWO)
     assert held.of(ONE, NEXT, 10 + AGE_S - 1) == THERE, "it finds the next leader itself"
-    assert held.of(ONE, NEXT, 10 + AGE_S) == FetchPlace(NEXT, "b")
+    assert held.of(ONE, NEXT, 10 + AGE_S) == FetchSource(NEXT, "b")
     assert not held.is_elsewhere(ONE)
 
 
@@ -43,8 +43,8 @@ def test_a_broker_that_fails_is_left_for_the_leader_which_is_told_of_no_rack_for
     assert held.avoid([ONE, TWO], 5) == [ONE], "what fails at its leader fails there"
     assert held.of(ONE, LEADER, 5) == AGAIN
     assert held.avoid([ONE], 6) == []
-    assert held.of(ONE, NEXT, 5 + AGE_S - 1) == FetchPlace(NEXT, "")
-    assert held.of(ONE, NEXT, 5 + AGE_S) == FetchPlace(NEXT, "b")
+    assert held.of(ONE, NEXT, 5 + AGE_S - 1) == FetchSource(NEXT, "")
+    assert held.of(ONE, NEXT, 5 + AGE_S) == FetchSource(NEXT, "b")
 
 
 def test_nobody_is_sent_in_circles() -> None:

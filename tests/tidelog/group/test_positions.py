@@ -36,7 +36,7 @@ def test_where_it_begins_is_due_unless_it_is_what_is_committed() -> None:
 def test_where_it_goes_on_because_its_offset_is_gone_is_due_at_once() -> None:
     """A reader that went on at the end, and stopped before a record came, began at a later end the next time."""
     positions = positions_at(5, committed=5)
-    positions.begin_anew(P0, 20)
+    positions.reset_position(P0, 20)
     assert positions.due() == {P0: Offset(20, -1, "id")}
     assert positions.all() == {P0: 20}
     assert not positions.has_uncommitted(P0), "no record was handed out"
@@ -45,7 +45,7 @@ def test_where_it_goes_on_because_its_offset_is_gone_is_due_at_once() -> None:
 def test_what_the_caller_holds_of_a_gone_offset_takes_nothing_back() -> None:
     positions = positions_at(5, committed=5)
     handed(positions, 5, 2, taken=2)
-    positions.begin_anew(P0, 20)
+    positions.reset_position(P0, 20)
     positions.hand_is_processed()
     assert positions.due() == {}
     handed(positions, 20, 2, taken=2)

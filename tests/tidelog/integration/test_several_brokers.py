@@ -44,9 +44,9 @@ def test_each_partition_is_sent_to_its_leader_and_follows_it(tmp_path: Path) -> 
                 await log.produce("orders", n, partition=n)
 
             def is_direct() -> bool:
-                lanes = log._producer._topics.books["orders"].lanes
-                partitions = [TopicPartition(TopicId(topic.id), Partition(lane.partition)) for lane in lanes]
-                return [lane.way.address for lane in lanes] == [cluster.leader(led).grpc_address for led in partitions]
+                queues = log._producer._topics.books["orders"].queues
+                partitions = [TopicPartition(TopicId(topic.id), Partition(queue.partition)) for queue in queues]
+                return [queue.way.address for queue in queues] == [cluster.leader(led).grpc_address for led in partitions]
 
             await until(is_direct)
             assert len(set(await leaders_of(log, "orders"))) == 2

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from tidelog.demo import spark as demo_spark
 from tidelog.pipelines import aircraft_days, command, hot_keys, hourly_delays, knock_on_delays, latest_by_key, rolling_delays
-from tidelog.pipelines.command import NO_SPARK, Pipeline, parser, run_pipeline, told_by_spark
+from tidelog.pipelines.command import NO_SPARK, Pipeline, parser, run_pipeline, shown_spark_error
 
 PIPELINES = [
     hourly_delays.PIPELINE,
@@ -87,7 +87,8 @@ def test_a_message_of_the_source_is_found_in_the_traceback_that_spark_makes_of_i
         '  File "…", line 1\n'
         "pyspark.errors.exceptions.base.PySparkException: there is no topic a on file:///b. Look: tidelog bucket usage\n"
     )
-    assert told_by_spark(wrapped) == "there is no topic a on file:///b. Look: tidelog bucket usage"
+    assert shown_spark_error(wrapped) == "there is no topic a on file:///b. Look: tidelog bucket usage"
     assert (
-        told_by_spark("[PATH_ALREADY_EXISTS] Path file:/d already exists.") == "[PATH_ALREADY_EXISTS] Path file:/d already exists."
+        shown_spark_error("[PATH_ALREADY_EXISTS] Path file:/d already exists.")
+        == "[PATH_ALREADY_EXISTS] Path file:/d already exists."
     )

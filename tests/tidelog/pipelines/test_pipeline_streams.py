@@ -12,7 +12,7 @@ from tests.kit.spark.slow_workers import despite_slow_workers
 from tests.kit.spark.topics_on_disk import START_MS, Bucket
 from tests.tidelog.pipelines.test_pipelines import flight_value, rows
 from tidelog.pipelines import aircraft_days, hourly_delays, knock_on_delays, rolling_delays
-from tidelog.pipelines.command import Pipeline, execute, parser, told_by_spark
+from tidelog.pipelines.command import Pipeline, execute, parser, shown_spark_error
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +89,6 @@ def test_what_the_source_says_is_told_without_the_traceback_that_spark_puts_roun
     arguments = parser(rolling_delays.PIPELINE).parse_args(["--bucket", bucket.url, "--topic", "nowhere"])
     with pytest.raises(Exception, match="nowhere") as caught:
         execute(spark, rolling_delays.PIPELINE, arguments)
-    told = told_by_spark(str(caught.value))
+    told = shown_spark_error(str(caught.value))
     assert told.startswith("there is no topic nowhere on ")
     assert "\n" not in told

@@ -19,46 +19,46 @@ SETTINGS = ClientSettings(batch_bytes_max=1_000, linger_ms=10, delivery_timeout_
 A, B = RoutePath("a:9090"), RoutePath("b:9090")
 
 
-def put(accumulator: RecordAccumulator, lane: PartitionQueue, size: int = 100, now_s: float = 0.0) -> ProducerBatch:
+def put(accumulator: RecordAccumulator, queue: PartitionQueue, size: int = 100, now_s: float = 0.0) -> ProducerBatch:
     """One record, as the producer puts it."""
-    batch = lane.open
+    batch = queue.open
     if batch is None or batch.bytes + size > SETTINGS.batch_bytes_max:
-        batch = accumulator.roll(lane, now_s)
+        batch = accumulator.roll(queue, now_s)
     batch.records.append((None, bytes(size), (), 0))
     batch.bytes += size
     accumulator.buffered_bytes += size
     return batch
 
 
-def lanes(accumulator: RecordAccumulator, count: int, leader: RoutePath = A) -> list[PartitionQueue]:
-    made = [accumulator.lane("orders", partition, way=leader, topic_id="1") for partition in range(count)]
-    for lane in made:
-        lane.identify(1, 0)
+def queues(accumulator: RecordAccumulator, count: int, leader: RoutePath = A) -> list[PartitionQueue]:
+    made = [accumulator.queue("orders", partition, way=leader, topic_id="1") for partition in range(count)]
+    for queue in made:
+        queue.identify(1, 0)
     return made
 
 
 def test_a_request_takes_one_batch_of_each_partition() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    for lane in lanes(accumulator, 3):
+    for queue in queues(accumulator, 3):
         for _ in range(20):
-            put(accumulator, lane)
+            put(accumulator, queue)
     taken = accumulator.take(A, 0.0, bytes_max=1 << 20)
-    assert [batch.lane.partition for batch in taken] == [0, 1, 2]
+    assert [batch.queue.partition for batch in taken] == [0, 1, 2]
     assert [len(batch.records) for batch in taken] == [10, 10, 10]
 
 
 def test_partitions_take_turns_when_a_request_is_too_small_for_all() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    for lane in lanes(accumulator, 4):
+    for queue in queues(accumulator, 4):
         for _ in range(40):
-            put(accumulator, lane)
-    turns = [[batch.lane.partition for batch in accumulator.take(A, 0.0, bytes_max=3_500)] for _ in range(4)]
+            put(accumulator, queue)
+    turns = [[batch.queue.partition for batch in accumulator.take(A, 0.0, bytes_max=3_500)] for _ in range(4)]
     assert turns == [[0, 1, 2], [3, 0, 1], [2, 3, 0], [1, 2, 3]]
 
 
 def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    first, second = lanes(accumulator, 2)
+    first, second = queues(accumulator, 2)
     put(accumulator, first, 5_000)
     put(accumulator, second)
     assert [batch.bytes for batch in accumulator.take(A, 0.0, bytes_max=3_000)] == [5_000]
@@ -68,52 +68,52 @@ def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
 def test_a_request_holds_no_more_batches_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.producer.accumulator.REQUEST_BATCHES_MAX", 2)
     accumulator = RecordAccumulator(SETTINGS)
-    for lane in lanes(accumulator, 3):
-        put(accumulator, lane)
+    for queue in queues(accumulator, 3):
+        put(accumulator, queue)
     assert [len(accumulator.take(A, 0.0, bytes_max=1 << 20)) for _ in range(3)] == [2, 1, 0]
 
 
 def test_each_leader_gets_its_own_partitions() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, way=B, topic_id="1")
+    mine, other = queues(accumulator, 1)[0], accumulator.queue("orders", 9, way=B, topic_id="1")
     other.identify(1, 0)
     put(accumulator, mine)
     put(accumulator, other)
     assert sorted(accumulator.ways) == [A, B]
-    assert [batch.lane for batch in accumulator.take(B, 0.0, bytes_max=1 << 20)] == [other]
+    assert [batch.queue for batch in accumulator.take(B, 0.0, bytes_max=1 << 20)] == [other]
 
 
 def test_a_partition_moves_to_its_new_leader_once_nothing_of_it_is_on_the_wire() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    (lane,) = lanes(accumulator, 1)
-    put(accumulator, lane)
+    (queue,) = queues(accumulator, 1)
+    put(accumulator, queue)
     (batch,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
-    accumulator.lead(lane, B, leader_epoch=1)
-    assert lane.way == A
+    accumulator.lead(queue, B, leader_epoch=1)
+    assert queue.way == A
     accumulator.refused(batch, Throttled("full", retry_after_s=0.5), 0.0)
-    assert lane.way == B
+    assert queue.way == B
     assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
     assert accumulator.take(B, 1.0, bytes_max=1 << 20) == [batch]
 
 
 def test_a_leader_that_is_older_than_the_one_that_is_known_is_not_followed() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    (lane,) = lanes(accumulator, 1)
-    accumulator.lead(lane, B, leader_epoch=5)
-    accumulator.lead(lane, A, leader_epoch=4)
-    accumulator.lead(lane, A, leader_epoch=-1)
-    assert lane.way == B
-    accumulator.lead(lane, A, leader_epoch=5)
-    assert lane.way == A, "the same leader, at another address"
+    (queue,) = queues(accumulator, 1)
+    accumulator.lead(queue, B, leader_epoch=5)
+    accumulator.lead(queue, A, leader_epoch=4)
+    accumulator.lead(queue, A, leader_epoch=-1)
+    assert queue.way == B
+    accumulator.lead(queue, A, leader_epoch=5)
+    assert queue.way == A, "the same leader, at another address"
 
 
 def test_a_partition_that_is_to_move_sends_nothing_more_where_it_was() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    (lane,) = lanes(accumulator, 1)
-    put(accumulator, lane)
+    (queue,) = queues(accumulator, 1)
+    put(accumulator, queue)
     (first,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
-    accumulator.lead(lane, B, leader_epoch=1)
-    second = put(accumulator, lane)
+    accumulator.lead(queue, B, leader_epoch=1)
+    second = put(accumulator, queue)
     assert second is not first
     assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
     assert accumulator.wakes_at_s(A) is None
@@ -123,37 +123,37 @@ def test_a_partition_that_is_to_move_sends_nothing_more_where_it_was() -> None:
 
 def test_who_follows_another_leader_is_awaited_apart_until_the_first_acknowledgement() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    (lane,) = lanes(accumulator, 1)
-    accumulator.lead(lane, A, leader_epoch=3)
-    assert lane.way == A, "the first one that is known"
-    accumulator.lead(lane, B, leader_epoch=4)
-    accumulator.lead(lane, B, leader_epoch=4)
+    (queue,) = queues(accumulator, 1)
+    accumulator.lead(queue, A, leader_epoch=3)
+    assert queue.way == A, "the first one that is known"
+    accumulator.lead(queue, B, leader_epoch=4)
+    accumulator.lead(queue, B, leader_epoch=4)
     apart = RoutePath(B.address, TAKEOVER)
-    assert lane.way == apart, "however often it is told"
-    first = put(accumulator, lane)
+    assert queue.way == apart, "however often it is told"
+    first = put(accumulator, queue)
     assert accumulator.take(apart, 0.0, bytes_max=1 << 20) == [first]
     accumulator.refused(first, Unavailable("not yet"), 0.0)
-    assert lane.way == apart
+    assert queue.way == apart
     assert accumulator.take(apart, 1.0, bytes_max=1 << 20) == [first]
     accumulator.acknowledged(first, 0, 1.0)
-    assert lane.way == B
+    assert queue.way == B
     assert accumulator.take_unused() == {A, apart}
-    accumulator.lead(lane, B, leader_epoch=4)
-    assert lane.way == B
+    accumulator.lead(queue, B, leader_epoch=4)
+    assert queue.way == B
 
 
 @pytest.mark.parametrize("before", [RoutePath(A.address, B.address), RoutePath(A.address, NEXT_LEADER)])
 def test_what_had_to_wait_for_a_leader_begins_apart_at_the_one_that_it_gets(before: RoutePath) -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    lane = accumulator.lane("orders", 0, way=before, topic_id="1")
-    accumulator.lead(lane, A, leader_epoch=0)
-    assert lane.way == RoutePath(A.address, TAKEOVER)
+    queue = accumulator.queue("orders", 0, way=before, topic_id="1")
+    accumulator.lead(queue, A, leader_epoch=0)
+    assert queue.way == RoutePath(A.address, TAKEOVER)
 
 
 def test_what_a_request_takes_counts_whole() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    for lane in lanes(accumulator, 8):
-        put(accumulator, lane, 100)
+    for queue in queues(accumulator, 8):
+        put(accumulator, queue, 100)
     (one,) = accumulator.take(A, 0.0, bytes_max=1)
     assert one.request_bytes >= 100 + BATCH_OVERHEAD_BYTES + len("orders")
     assert len(accumulator.take(A, 0.0, bytes_max=3 * one.request_bytes)) == 3
@@ -162,28 +162,28 @@ def test_what_a_request_takes_counts_whole() -> None:
 
 def test_it_says_when_to_look_again() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    (lane,) = lanes(accumulator, 1)
+    (queue,) = queues(accumulator, 1)
     assert accumulator.wakes_at_s(A) is None
-    put(accumulator, lane)
+    put(accumulator, queue)
     assert accumulator.wakes_at_s(A) == 0.0
     accumulator.take(A, 0.0, bytes_max=1 << 20)
     assert accumulator.wakes_at_s(A) is None
-    put(accumulator, lane, now_s=1.0)
+    put(accumulator, queue, now_s=1.0)
     assert accumulator.wakes_at_s(A) == 1.01
 
 
 def test_lanes_that_wait_for_an_answer_are_not_looked_through_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    *waiting, other = lanes(accumulator, 1_001)
-    for lane in waiting:
-        put(accumulator, lane)
+    *waiting, other = queues(accumulator, 1_001)
+    for queue in waiting:
+        put(accumulator, queue)
     assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1_000
     looked_at: list[PartitionQueue] = []
     next_batch = PartitionQueue.next_batch
 
-    def noted(lane: PartitionQueue, now_s: float) -> ProducerBatch | None:
-        looked_at.append(lane)
-        return next_batch(lane, now_s)
+    def noted(queue: PartitionQueue, now_s: float) -> ProducerBatch | None:
+        looked_at.append(queue)
+        return next_batch(queue, now_s)
 
     monkeypatch.setattr(PartitionQueue, "next_batch", noted)
     put(accumulator, other, now_s=1.0)
@@ -194,12 +194,12 @@ def test_lanes_that_wait_for_an_answer_are_not_looked_through_for_each_request(m
 
 def test_a_batch_that_others_have_closed_leaves_at_once() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    (lane,) = lanes(accumulator, 1)
-    put(accumulator, lane)
+    (queue,) = queues(accumulator, 1)
+    put(accumulator, queue)
     accumulator.take(A, 0.0, bytes_max=1 << 20)
-    second = put(accumulator, lane)
-    lane.close()
-    accumulator.closed(lane)
+    second = put(accumulator, queue)
+    queue.close()
+    accumulator.closed(queue)
     assert accumulator.take(A, 0.0, bytes_max=1 << 20) == [second]
 
 
@@ -207,14 +207,14 @@ def test_a_batch_that_others_have_closed_leaves_at_once() -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(1, 1_500)), max_size=80))
 def test_it_finds_what_a_look_through_all_lanes_would_find(steps: list[tuple[int, int, int]]) -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    made = [accumulator.lane("orders", partition, way=A, topic_id="1") for partition in range(4)]
+    made = [accumulator.queue("orders", partition, way=A, topic_id="1") for partition in range(4)]
     wire: list[ProducerBatch] = []
     now_s = 0.0
     for step, partition, size in steps:
-        lane = made[partition]
+        queue = made[partition]
         match step:
             case 0 | 1:
-                put(accumulator, lane, size, now_s)
+                put(accumulator, queue, size, now_s)
             case 2 | 3:
                 for way in (A, B):
                     wire += accumulator.take(way, now_s, bytes_max=2_500)
@@ -225,28 +225,28 @@ def test_it_finds_what_a_look_through_all_lanes_would_find(steps: list[tuple[int
             case 6 if wire:
                 accumulator.refused(wire.pop(0), (Throttled("full", retry_after_s=0.01), OutcomeUnknown("lost"))[size % 2], now_s)
             case 7:
-                accumulator.lead(lane, (A, B)[size % 2], leader_epoch=lane.leader_epoch + size % 3)
+                accumulator.lead(queue, (A, B)[size % 2], leader_epoch=queue.leader_epoch + size % 3)
             case 8:
                 accumulator.identify(size, 0)
-            case 9 if lane.open is not None:
-                lane.close()
-                accumulator.closed(lane)
+            case 9 if queue.open is not None:
+                queue.close()
+                accumulator.closed(queue)
         for way in (A, B, RoutePath(A.address, TAKEOVER), RoutePath(B.address, TAKEOVER)):
-            here = [lane for lane in made if lane.way == way and not lane.is_idle]
+            here = [queue for queue in made if queue.way == way and not queue.is_idle]
             assert set(accumulator.busy(way)) == set(here)
-            assert set(accumulator.unidentified(way)) == {lane for lane in here if lane.producer is None}
-            times = [lane.wakes_at_s() for lane in here if lane.next_way == way]
+            assert set(accumulator.unidentified(way)) == {queue for queue in here if queue.producer is None}
+            times = [queue.wakes_at_s() for queue in here if queue.next_way == way]
             assert accumulator.wakes_at_s(way) == min((at_s for at_s in times if at_s is not None), default=None)
     unused = accumulator.take_unused()
-    assert unused.isdisjoint({way for lane in made for way in (lane.way, lane.next_way)})
+    assert unused.isdisjoint({way for queue in made for way in (queue.way, queue.next_way)})
 
 
 def test_a_flush_lets_everything_leave_at_once() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    (lane,) = lanes(accumulator, 1)
-    put(accumulator, lane)
+    (queue,) = queues(accumulator, 1)
+    put(accumulator, queue)
     accumulator.take(A, 0.0, bytes_max=1 << 20)
-    put(accumulator, lane)
+    put(accumulator, queue)
     assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
     accumulator.close_open_batches()
     assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1
@@ -255,24 +255,24 @@ def test_a_flush_lets_everything_leave_at_once() -> None:
 
 def test_partitions_without_a_producer_id_are_named_and_wait() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    lane = accumulator.lane("orders", 0, way=A, topic_id="1")
-    put(accumulator, lane)
-    assert accumulator.unidentified(A) == [lane]
+    queue = accumulator.queue("orders", 0, way=A, topic_id="1")
+    put(accumulator, queue)
+    assert accumulator.unidentified(A) == [queue]
     assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
     accumulator.identify(1, 0)
     assert accumulator.unidentified(A) == []
     assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1
-    assert accumulator.lane("orders", 1, way=A, topic_id="1").producer == (1, 0), "one id serves all"
+    assert accumulator.queue("orders", 1, way=A, topic_id="1").producer == (1, 0), "one id serves all"
 
 
 def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    first, other = (accumulator.lane("orders", partition, way=A, topic_id="1") for partition in range(2))
+    first, other = (accumulator.queue("orders", partition, way=A, topic_id="1") for partition in range(2))
     accumulator.identify(1, 0)
     batch = put(accumulator, first)
     accumulator.drop((first,), Unavailable("forgotten"))
     assert isinstance(batch.error, Unavailable)
-    again = accumulator.lane("orders", 0, way=A, topic_id="1")
+    again = accumulator.queue("orders", 0, way=A, topic_id="1")
     assert again is not first
     assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
     put(accumulator, again)
@@ -283,7 +283,7 @@ def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id
 
 def test_lanes_that_nobody_may_send_fail_and_the_others_go_on() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    mine, other = lanes(accumulator, 2)
+    mine, other = queues(accumulator, 2)
     failed, taken = put(accumulator, mine), put(accumulator, other)
     accumulator.abandon((mine,), TooLarge("not there"))
     assert isinstance(failed.error, TooLarge)
@@ -293,7 +293,7 @@ def test_lanes_that_nobody_may_send_fail_and_the_others_go_on() -> None:
 
 def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    batches = [put(accumulator, lane) for lane in lanes(accumulator, 3)]
+    batches = [put(accumulator, queue) for queue in queues(accumulator, 3)]
     accumulator.abandon_all(Unavailable("closed"))
     assert all(isinstance(batch.error, Unavailable) for batch in batches)
     assert accumulator.take_failures() == batches
@@ -304,8 +304,8 @@ def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
 
 def test_every_record_is_counted_once_by_what_became_of_it() -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    made = lanes(accumulator, 5)
-    written, refused, in_doubt, late, kept = (put(accumulator, lane) for lane in made)
+    made = queues(accumulator, 5)
+    written, refused, in_doubt, late, kept = (put(accumulator, queue) for queue in made)
     put(accumulator, made[0])
     accumulator.take(A, 0.0, bytes_max=1 << 20)
     kept = put(accumulator, made[4])
@@ -334,14 +334,14 @@ def test_every_record_is_counted_once_by_what_became_of_it() -> None:
 )
 def test_every_record_leaves_once_in_order_and_the_buffer_counts_what_is_held(steps: list[tuple[str, int, int]]) -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    all_lanes = lanes(accumulator, 4)
+    all_lanes = queues(accumulator, 4)
     wire: list[ProducerBatch] = []
     put_sizes: list[list[int]] = [[], [], [], []]
     acknowledged: list[list[int]] = [[], [], [], []]
     now_s = 0.0
 
     def acknowledge(batch: ProducerBatch) -> None:
-        acknowledged[batch.lane.partition] += [len(record[1] or b"") for record in batch.records]
+        acknowledged[batch.queue.partition] += [len(record[1] or b"") for record in batch.records]
         accumulator.acknowledged(batch, 0, now_s)
 
     def take() -> None:
@@ -361,8 +361,8 @@ def test_every_record_leaves_once_in_order_and_the_buffer_counts_what_is_held(st
             case "ack" if wire:
                 acknowledge(wire.pop(0))
             case "refuse" if wire:
-                lane = wire[0].lane
-                for batch in [batch for batch in wire if batch.lane is lane]:  # none of a partition is taken past a gap
+                queue = wire[0].queue
+                for batch in [batch for batch in wire if batch.queue is queue]:  # none of a partition is taken past a gap
                     wire.remove(batch)
                     accumulator.refused(batch, Throttled("full", retry_after_s=0.01), now_s)
         held = sum(batch.bytes for batch in accumulator.unsettled())

@@ -31,33 +31,33 @@ from tidelog.transport.routes import RoutePath
 DELIVERY_TIMEOUT_S = 10.0
 
 
-def new_lane(acks: AcksName = "all") -> PartitionQueue:
-    lane = PartitionQueue(
+def new_queue(acks: AcksName = "all") -> PartitionQueue:
+    queue = PartitionQueue(
         "orders",
         0,
         way=RoutePath("broker:9090"),
         topic_id="1",
         settings=ClientSettings(delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000, linger_ms=5, retry_pause_ms=100, acks=acks),
     )
-    if lane.idempotent:
-        lane.identify(7, 0)
-    return lane
+    if queue.idempotent:
+        queue.identify(7, 0)
+    return queue
 
 
-def add(lane: PartitionQueue, value: int, *, now_s: float = 0.0, count: int = 1) -> ProducerBatch:
+def add(queue: PartitionQueue, value: int, *, now_s: float = 0.0, count: int = 1) -> ProducerBatch:
     """A closed batch with `count` records."""
-    batch = lane.roll(now_s)
+    batch = queue.roll(now_s)
     for number in range(count):
         batch.records.append((None, b"%d.%d" % (value, number), (), 0))
         batch.bytes += 100
-    lane.close()
+    queue.close()
     return batch
 
 
-def send_all(lane: PartitionQueue, now_s: float = 0.0) -> list[ProducerBatch]:
+def send_all(queue: PartitionQueue, now_s: float = 0.0) -> list[ProducerBatch]:
     sent = []
-    while (batch := lane.next_batch(now_s)) is not None:
-        lane.sent(batch)
+    while (batch := queue.next_batch(now_s)) is not None:
+        queue.sent(batch)
         sent.append(batch)
     return sent
 
@@ -70,253 +70,253 @@ def sequences(batches: list[ProducerBatch]) -> list[int]:
 
 
 def test_batches_leave_in_order_with_consecutive_sequences() -> None:
-    lane = new_lane()
-    batches = [add(lane, 0, count=3), add(lane, 1, count=2), add(lane, 2)]
-    assert send_all(lane) == batches
+    queue = new_queue()
+    batches = [add(queue, 0, count=3), add(queue, 1, count=2), add(queue, 2)]
+    assert send_all(queue) == batches
     assert sequences(batches) == [0, 3, 5]
 
 
 def test_a_sixth_batch_waits_until_the_first_is_answered() -> None:
-    lane = new_lane()
-    batches = [add(lane, n) for n in range(7)]
-    assert send_all(lane) == batches[:BATCHES_IN_FLIGHT_MAX]
-    lane.acknowledged(batches[0], 0, 0.0)
-    assert send_all(lane) == [batches[5]]
+    queue = new_queue()
+    batches = [add(queue, n) for n in range(7)]
+    assert send_all(queue) == batches[:BATCHES_IN_FLIGHT_MAX]
+    queue.acknowledged(batches[0], 0, 0.0)
+    assert send_all(queue) == [batches[5]]
 
 
 def test_no_batch_leaves_five_places_behind_one_that_is_unanswered_though_those_between_are_acknowledged() -> None:
-    lane = new_lane()
-    batches = [add(lane, n) for n in range(7)]
-    send_all(lane)
-    lane.refused(batches[0], OutcomeUnknown("the broker took too long"), 0.0)
+    queue = new_queue()
+    batches = [add(queue, n) for n in range(7)]
+    send_all(queue)
+    queue.refused(batches[0], OutcomeUnknown("the broker took too long"), 0.0)
     for n in range(1, 5):
-        lane.acknowledged(batches[n], n, 0.0)
-    assert send_all(lane, 1.0) == [batches[0]], "the broker remembers five batches: a sixth would push this one out"
+        queue.acknowledged(batches[n], n, 0.0)
+    assert send_all(queue, 1.0) == [batches[0]], "the broker remembers five batches: a sixth would push this one out"
 
 
 def test_sequences_wrap_at_two_to_the_31() -> None:
-    lane = new_lane()
-    lane._next_sequence = SEQUENCES - 2
-    batches = [add(lane, 0, count=3), add(lane, 1)]
-    send_all(lane)
+    queue = new_queue()
+    queue._next_sequence = SEQUENCES - 2
+    batches = [add(queue, 0, count=3), add(queue, 1)]
+    send_all(queue)
     assert sequences(batches) == [SEQUENCES - 2, 1]
 
 
 def test_a_lone_record_leaves_at_once_and_those_behind_it_linger_together() -> None:
-    lane = new_lane()
-    first = lane.roll(0.0)
+    queue = new_queue()
+    first = queue.roll(0.0)
     first.records.append((None, b"", (), 0))
-    assert lane.next_batch(0.0) is first
-    lane.sent(first)
-    second = lane.roll(0.001)
+    assert queue.next_batch(0.0) is first
+    queue.sent(first)
+    second = queue.roll(0.001)
     second.records.append((None, b"", (), 0))
-    assert lane.next_batch(0.002) is None
-    assert lane.wakes_at_s() == pytest.approx(0.006)
-    assert lane.next_batch(0.006) is second
+    assert queue.next_batch(0.002) is None
+    assert queue.wakes_at_s() == pytest.approx(0.006)
+    assert queue.next_batch(0.006) is second
 
 
 # ── refusals ──
 
 
 def test_a_refused_batch_and_those_behind_it_go_again_in_order_with_the_same_sequences() -> None:
-    lane = new_lane()
-    batches = [add(lane, n) for n in range(3)]
-    send_all(lane)
-    lane.refused(batches[0], Throttled("full", retry_after_s=2.0), 0.0)
-    lane.refused(batches[1], OutOfOrderSequence("a gap"), 0.0)
-    assert lane.next_batch(0.0) is None, "an answer is still on the wire"
-    lane.refused(batches[2], OutOfOrderSequence("a gap"), 0.0)
-    assert lane.next_batch(1.9) is None, "the broker asked for 2 s"
-    assert send_all(lane, 2.0) == batches
+    queue = new_queue()
+    batches = [add(queue, n) for n in range(3)]
+    send_all(queue)
+    queue.refused(batches[0], Throttled("full", retry_after_s=2.0), 0.0)
+    queue.refused(batches[1], OutOfOrderSequence("a gap"), 0.0)
+    assert queue.next_batch(0.0) is None, "an answer is still on the wire"
+    queue.refused(batches[2], OutOfOrderSequence("a gap"), 0.0)
+    assert queue.next_batch(1.9) is None, "the broker asked for 2 s"
+    assert send_all(queue, 2.0) == batches
     assert sequences(batches) == [0, 1, 2]
 
 
 def test_the_pause_between_attempts_doubles() -> None:
-    lane = new_lane()
-    batch = add(lane, 0)
+    queue = new_queue()
+    batch = add(queue, 0)
     pauses = []
     now_s = 0.0
     for _ in range(6):
-        assert send_all(lane, now_s) == [batch]
-        lane.refused(batch, NotLeader("moved"), now_s)
-        pauses.append(lane.retry_at_s - now_s)
-        now_s = lane.retry_at_s
+        assert send_all(queue, now_s) == [batch]
+        queue.refused(batch, NotLeader("moved"), now_s)
+        pauses.append(queue.retry_at_s - now_s)
+        now_s = queue.retry_at_s
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
 
 
 def test_behind_a_batch_that_was_rejected_the_next_take_over_its_sequence() -> None:
-    lane = new_lane()
-    batches = [add(lane, 0, count=4), add(lane, 1), add(lane, 2)]
-    send_all(lane)
-    lane.refused(batches[0], InvalidRecord("torn"), 0.0)
-    lane.refused(batches[1], OutOfOrderSequence("a gap"), 0.0)
-    lane.refused(batches[2], OutOfOrderSequence("a gap"), 0.0)
+    queue = new_queue()
+    batches = [add(queue, 0, count=4), add(queue, 1), add(queue, 2)]
+    send_all(queue)
+    queue.refused(batches[0], InvalidRecord("torn"), 0.0)
+    queue.refused(batches[1], OutOfOrderSequence("a gap"), 0.0)
+    queue.refused(batches[2], OutOfOrderSequence("a gap"), 0.0)
     assert isinstance(batches[0].error, InvalidRecord)
-    assert send_all(lane) == batches[1:]
+    assert send_all(queue) == batches[1:]
     assert sequences(batches[1:]) == [0, 1]
 
 
 def test_behind_a_batch_of_unknown_outcome_the_next_keep_their_sequences_until_the_broker_tells() -> None:
-    lane = new_lane()
-    batches = [add(lane, 0), add(lane, 1, now_s=5.0)]
-    send_all(lane)
-    lane.refused(batches[0], OutcomeUnknown("the stream broke"), 6.0)
-    lane.refused(batches[1], Unavailable("the broker stops"), 6.0)
-    lane.expire(DELIVERY_TIMEOUT_S)
+    queue = new_queue()
+    batches = [add(queue, 0), add(queue, 1, now_s=5.0)]
+    send_all(queue)
+    queue.refused(batches[0], OutcomeUnknown("the stream broke"), 6.0)
+    queue.refused(batches[1], Unavailable("the broker stops"), 6.0)
+    queue.expire(DELIVERY_TIMEOUT_S)
     assert isinstance(batches[0].error, OutcomeUnknown)
-    assert send_all(lane, DELIVERY_TIMEOUT_S) == [batches[1]]
+    assert send_all(queue, DELIVERY_TIMEOUT_S) == [batches[1]]
     assert batches[1].base_sequence == 1
 
-    lane.refused(batches[1], OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)  # so the broker has neither
-    assert lane.producer == (7, 1), "a new epoch, which fences copies of the first that are still on their way"
-    assert send_all(lane, DELIVERY_TIMEOUT_S) == [batches[1]]
+    queue.refused(batches[1], OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)  # so the broker has neither
+    assert queue.producer == (7, 1), "a new epoch, which fences copies of the first that are still on their way"
+    assert send_all(queue, DELIVERY_TIMEOUT_S) == [batches[1]]
     assert batches[1].base_sequence == 0
-    lane.acknowledged(batches[1], 0, DELIVERY_TIMEOUT_S)
+    queue.acknowledged(batches[1], 0, DELIVERY_TIMEOUT_S)
     assert batches[1].ack(0).offset == 0
 
 
 def test_what_a_broken_connection_may_still_bring_is_not_sent_again_under_a_new_epoch() -> None:
     """Both lie in the old connection. The broker has neither yet, and may take both before it hears of the new epoch."""
-    lane = new_lane()
-    first, second = add(lane, 0), add(lane, 1, now_s=5.0)
-    send_all(lane)
+    queue = new_queue()
+    first, second = add(queue, 0), add(queue, 1, now_s=5.0)
+    send_all(queue)
     for batch in (first, second):
-        lane.refused(batch, OutcomeUnknown("the stream broke"), 6.0)
-    lane.expire(DELIVERY_TIMEOUT_S)
-    later = add(lane, 2, now_s=DELIVERY_TIMEOUT_S)
-    assert send_all(lane, DELIVERY_TIMEOUT_S) == [second, later]
+        queue.refused(batch, OutcomeUnknown("the stream broke"), 6.0)
+    queue.expire(DELIVERY_TIMEOUT_S)
+    later = add(queue, 2, now_s=DELIVERY_TIMEOUT_S)
+    assert send_all(queue, DELIVERY_TIMEOUT_S) == [second, later]
     for batch in (second, later):
-        lane.refused(batch, OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)
+        queue.refused(batch, OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)
     assert isinstance(second.error, OutcomeUnknown)
     assert "an earlier connection may still bring them" in second.error.message
     assert second.error.hint == "Read the topic, and send what is missing."
-    assert send_all(lane, DELIVERY_TIMEOUT_S) == [later], "it was in no broken connection"
-    assert (lane.producer, later.base_sequence) == ((7, 1), 0)
+    assert send_all(queue, DELIVERY_TIMEOUT_S) == [later], "it was in no broken connection"
+    assert (queue.producer, later.base_sequence) == ((7, 1), 0)
 
 
 def test_where_records_are_missing_at_the_broker_a_batch_in_doubt_is_not_told_as_certainly_unwritten() -> None:
-    lane = new_lane()
-    first, second = add(lane, 0), add(lane, 1)
-    send_all(lane)
-    lane.acknowledged(first, 0, 0.0)
-    lane.refused(second, OutcomeUnknown("the stream broke"), 0.0)
-    send_all(lane, 1.0)
-    lane.refused(second, OutOfOrderSequence("0 comes next"), 1.0)
+    queue = new_queue()
+    first, second = add(queue, 0), add(queue, 1)
+    send_all(queue)
+    queue.acknowledged(first, 0, 0.0)
+    queue.refused(second, OutcomeUnknown("the stream broke"), 0.0)
+    send_all(queue, 1.0)
+    queue.refused(second, OutOfOrderSequence("0 comes next"), 1.0)
     assert isinstance(second.error, OutcomeUnknown)
     assert "the last one met: 0 comes next" in second.error.message
 
 
 def test_behind_a_batch_that_was_certainly_not_written_a_late_copy_of_the_next_is_fenced() -> None:
     """The first was throttled until it expired. The second was sent too, and its connection broke: its bytes may come late."""
-    lane = new_lane()
-    first, second = add(lane, 0), add(lane, 1, now_s=5.0)
-    send_all(lane)
-    lane.refused(first, Throttled("the buffer is full"), 6.0)
-    lane.refused(second, OutcomeUnknown("the stream broke"), 6.0)
-    lane.expire(DELIVERY_TIMEOUT_S)
-    assert send_all(lane, DELIVERY_TIMEOUT_S) == [second]
-    assert (lane.producer, second.base_sequence) == ((7, 1), 0)
+    queue = new_queue()
+    first, second = add(queue, 0), add(queue, 1, now_s=5.0)
+    send_all(queue)
+    queue.refused(first, Throttled("the buffer is full"), 6.0)
+    queue.refused(second, OutcomeUnknown("the stream broke"), 6.0)
+    queue.expire(DELIVERY_TIMEOUT_S)
+    assert send_all(queue, DELIVERY_TIMEOUT_S) == [second]
+    assert (queue.producer, second.base_sequence) == ((7, 1), 0)
 
 
 def test_when_the_epochs_are_used_up_a_new_id_is_fetched() -> None:
-    lane = new_lane()
-    lane.identify(7, EPOCH_MAX)
-    batch = add(lane, 0)
-    send_all(lane)
-    lane.refused(batch, UnknownProducer("expired"), 0.0)
-    assert lane.producer is None
-    assert send_all(lane) == []
-    lane.identify(8, 0)
-    assert send_all(lane) == [batch]
+    queue = new_queue()
+    queue.identify(7, EPOCH_MAX)
+    batch = add(queue, 0)
+    send_all(queue)
+    queue.refused(batch, UnknownProducer("expired"), 0.0)
+    assert queue.producer is None
+    assert send_all(queue) == []
+    queue.identify(8, 0)
+    assert send_all(queue) == [batch]
 
 
 def test_a_producer_that_the_broker_forgot_begins_a_new_epoch_where_nothing_is_in_doubt() -> None:
-    lane = new_lane()
-    first = add(lane, 0)
-    send_all(lane)
-    lane.acknowledged(first, 0, 0.0)
-    late = add(lane, 1)
-    send_all(lane)
-    lane.refused(late, UnknownProducer("expired"), 0.0)
-    assert lane.producer == (7, 1)
-    assert send_all(lane) == [late]
+    queue = new_queue()
+    first = add(queue, 0)
+    send_all(queue)
+    queue.acknowledged(first, 0, 0.0)
+    late = add(queue, 1)
+    send_all(queue)
+    queue.refused(late, UnknownProducer("expired"), 0.0)
+    assert queue.producer == (7, 1)
+    assert send_all(queue) == [late]
     assert late.base_sequence == 0
 
 
 def test_a_batch_in_doubt_is_not_sent_again_under_a_new_id() -> None:
-    lane = new_lane()
-    first, doubtful, later = add(lane, 0), add(lane, 1), add(lane, 2)
-    send_all(lane)
-    lane.acknowledged(first, 0, 0.0)
-    lane.refused(doubtful, OutcomeUnknown("the stream broke"), 0.0)
-    lane.refused(later, Unavailable("the broker stops"), 0.0)
-    send_all(lane, 1.0)
-    lane.refused(doubtful, UnknownProducer("expired"), 1.0)
-    lane.refused(later, UnknownProducer("expired"), 1.0)
+    queue = new_queue()
+    first, doubtful, later = add(queue, 0), add(queue, 1), add(queue, 2)
+    send_all(queue)
+    queue.acknowledged(first, 0, 0.0)
+    queue.refused(doubtful, OutcomeUnknown("the stream broke"), 0.0)
+    queue.refused(later, Unavailable("the broker stops"), 0.0)
+    send_all(queue, 1.0)
+    queue.refused(doubtful, UnknownProducer("expired"), 1.0)
+    queue.refused(later, UnknownProducer("expired"), 1.0)
     assert isinstance(doubtful.error, OutcomeUnknown)
     assert "forgot producer 7" in str(doubtful.error)
-    lane.identify(8, 0)
-    assert send_all(lane, 1.0) == [later]
+    queue.identify(8, 0)
+    assert send_all(queue, 1.0) == [later]
 
 
 def test_a_gap_that_we_did_not_make_is_reported_since_acknowledged_records_are_missing() -> None:
-    lane = new_lane()
-    first, second, third = add(lane, 0), add(lane, 1), add(lane, 2)
-    send_all(lane)
-    lane.acknowledged(first, 0, 0.0)
-    lane.refused(second, OutOfOrderSequence("0 comes next"), 0.0)
-    lane.refused(third, OutOfOrderSequence("0 comes next"), 0.0)
+    queue = new_queue()
+    first, second, third = add(queue, 0), add(queue, 1), add(queue, 2)
+    send_all(queue)
+    queue.acknowledged(first, 0, 0.0)
+    queue.refused(second, OutOfOrderSequence("0 comes next"), 0.0)
+    queue.refused(third, OutOfOrderSequence("0 comes next"), 0.0)
     assert isinstance(second.error, OutOfOrderSequence)
-    lane.identify(8, 0)
-    assert send_all(lane) == [third]
+    queue.identify(8, 0)
+    assert send_all(queue) == [third]
 
 
 def test_with_acks_leader_a_gap_is_allowed_and_everything_goes_again() -> None:
-    lane = new_lane("leader")
-    first, second = add(lane, 0), add(lane, 1)
-    send_all(lane)
-    lane.acknowledged(first, 0, 0.0)
-    lane.refused(second, OutOfOrderSequence("the leader lost its memory"), 0.0)
-    lane.identify(8, 0)
-    assert send_all(lane) == [second]
+    queue = new_queue("leader")
+    first, second = add(queue, 0), add(queue, 1)
+    send_all(queue)
+    queue.acknowledged(first, 0, 0.0)
+    queue.refused(second, OutOfOrderSequence("the leader lost its memory"), 0.0)
+    queue.identify(8, 0)
+    assert send_all(queue) == [second]
 
 
 @pytest.mark.parametrize("first_is_about", [False, True])
 def test_with_acks_leader_a_batch_in_doubt_goes_again_where_nothing_can_fill_the_gap_before_it(first_is_about: bool) -> None:
-    lane = new_lane("leader")
-    first, second = add(lane, 0), add(lane, 1)
-    send_all(lane)
+    queue = new_queue("leader")
+    first, second = add(queue, 0), add(queue, 1)
+    send_all(queue)
     if first_is_about:  # a first connection broke, and may still bring both
-        lane.refused(first, OutcomeUnknown("the stream broke"), 0.0)
-        lane.refused(second, OutcomeUnknown("the stream broke"), 0.0)
-        send_all(lane, 1.0)
-    lane.acknowledged(first, 0, 1.0)
-    lane.refused(second, OutcomeUnknown("the stream broke"), 1.0)
-    assert send_all(lane, 2.0) == [second]
-    lane.refused(second, OutOfOrderSequence("the leader lost its memory"), 2.0)
-    assert send_all(lane, 2.0) == ([] if first_is_about else [second])
+        queue.refused(first, OutcomeUnknown("the stream broke"), 0.0)
+        queue.refused(second, OutcomeUnknown("the stream broke"), 0.0)
+        send_all(queue, 1.0)
+    queue.acknowledged(first, 0, 1.0)
+    queue.refused(second, OutcomeUnknown("the stream broke"), 1.0)
+    assert send_all(queue, 2.0) == [second]
+    queue.refused(second, OutOfOrderSequence("the leader lost its memory"), 2.0)
+    assert send_all(queue, 2.0) == ([] if first_is_about else [second])
     assert isinstance(second.error, OutcomeUnknown) == first_is_about
 
 
 def test_with_acks_none_nothing_is_numbered_and_nothing_is_tried_again() -> None:
-    lane = new_lane("none")
-    first, second = add(lane, 0), add(lane, 1)
-    assert send_all(lane) == [first, second]
+    queue = new_queue("none")
+    first, second = add(queue, 0), add(queue, 1)
+    assert send_all(queue) == [first, second]
     assert sequences([first, second]) == [-1, -1]
-    lane.refused(first, Throttled("full"), 0.0)
-    lane.acknowledged(second, -1, 0.0)
+    queue.refused(first, Throttled("full"), 0.0)
+    queue.acknowledged(second, -1, 0.0)
     assert isinstance(first.error, Throttled)
     assert second.ack(0).offset == -1
-    assert lane.is_idle
+    assert queue.is_idle
 
 
 def test_a_batch_that_is_rejected_after_an_attempt_without_an_answer_may_be_in_the_log() -> None:
-    lane = new_lane()
-    batch = add(lane, 0)
-    send_all(lane)
-    lane.refused(batch, OutcomeUnknown("the stream broke"), 0.0)
-    send_all(lane, 1.0)
-    lane.refused(batch, InvalidRecord("torn"), 1.0)
+    queue = new_queue()
+    batch = add(queue, 0)
+    send_all(queue)
+    queue.refused(batch, OutcomeUnknown("the stream broke"), 0.0)
+    send_all(queue, 1.0)
+    queue.refused(batch, InvalidRecord("torn"), 1.0)
     assert isinstance(batch.error, OutcomeUnknown)
     assert "may be in the log by an earlier attempt; the last one met: torn" in batch.error.message
 
@@ -325,67 +325,67 @@ def test_a_batch_that_is_rejected_after_an_attempt_without_an_answer_may_be_in_t
 
 
 def test_in_a_topic_that_is_made_anew_producer_and_sequences_begin_anew() -> None:
-    lane = new_lane()
-    batches = [add(lane, n) for n in range(3)]
-    send_all(lane)
+    queue = new_queue()
+    batches = [add(queue, n) for n in range(3)]
+    send_all(queue)
     for n, batch in enumerate(batches):
-        lane.acknowledged(batch, n, 0.0)
-    lane.made_anew("2", 0.0)
-    later = add(lane, 3)
-    assert lane.producer is None
-    assert send_all(lane) == []
-    lane.identify(8, 0)
-    assert send_all(lane) == [later]
+        queue.acknowledged(batch, n, 0.0)
+    queue.topic_recreated("2", 0.0)
+    later = add(queue, 3)
+    assert queue.producer is None
+    assert send_all(queue) == []
+    queue.identify(8, 0)
+    assert send_all(queue) == [later]
     assert later.base_sequence == 0
 
 
 def test_answers_that_are_awaited_when_a_topic_is_made_anew_count_and_nothing_leaves_before_they_are_in() -> None:
-    lane = new_lane()
-    taken, refused, doubtful, later = (add(lane, n) for n in range(4))
-    send_all(lane)
-    closed = add(lane, 4)
-    lane.made_anew("2", 0.0)
-    assert lane.next_batch(0.0) is None
-    lane.acknowledged(taken, 7, 0.0)
-    lane.refused(refused, UnknownProducer("who?"), 0.0)
-    lane.refused(doubtful, OutcomeUnknown("the bucket is slow"), 0.0)
-    lane.refused(later, OutOfOrderSequence("a gap"), 0.0)
+    queue = new_queue()
+    taken, refused, doubtful, later = (add(queue, n) for n in range(4))
+    send_all(queue)
+    closed = add(queue, 4)
+    queue.topic_recreated("2", 0.0)
+    assert queue.next_batch(0.0) is None
+    queue.acknowledged(taken, 7, 0.0)
+    queue.refused(refused, UnknownProducer("who?"), 0.0)
+    queue.refused(doubtful, OutcomeUnknown("the bucket is slow"), 0.0)
+    queue.refused(later, OutOfOrderSequence("a gap"), 0.0)
     assert taken.ack(0).offset == 7
     assert isinstance(doubtful.error, OutcomeUnknown)
     assert "the topic was deleted and created again" in doubtful.error.message
-    lane.identify(8, 0)
-    assert send_all(lane) == [refused, later, closed]
+    queue.identify(8, 0)
+    assert send_all(queue) == [refused, later, closed]
     assert sequences([refused, later, closed]) == [0, 1, 2]
 
 
 def test_what_was_rejected_while_a_topic_was_made_anew_fails_as_it_was_rejected() -> None:
-    lane = new_lane()
-    rejected, behind = add(lane, 0), add(lane, 1)
-    send_all(lane)
-    lane.made_anew("2", 0.0)
-    lane.refused(rejected, UnknownTopic("there is no such topic"), 0.0)
-    lane.refused(behind, Unavailable("not led yet"), 0.0)
+    queue = new_queue()
+    rejected, behind = add(queue, 0), add(queue, 1)
+    send_all(queue)
+    queue.topic_recreated("2", 0.0)
+    queue.refused(rejected, UnknownTopic("there is no such topic"), 0.0)
+    queue.refused(behind, Unavailable("not led yet"), 0.0)
     assert isinstance(rejected.error, UnknownTopic)
-    lane.identify(8, 0)
-    assert send_all(lane, 1.0) == [behind]
+    queue.identify(8, 0)
+    assert send_all(queue, 1.0) == [behind]
 
 
 def test_without_idempotence_nothing_begins_anew() -> None:
-    lane = new_lane("none")
-    batch = add(lane, 0)
-    lane.made_anew("2", 0.0)
-    assert send_all(lane) == [batch]
+    queue = new_queue("none")
+    batch = add(queue, 0)
+    queue.topic_recreated("2", 0.0)
+    assert send_all(queue) == [batch]
 
 
 def test_after_it_was_abandoned_a_lane_begins_anew() -> None:
-    lane = new_lane()
-    add(lane, 0)
-    send_all(lane)
-    lane.abandon(Unavailable("nobody may write here"))
-    later = add(lane, 1)
-    assert send_all(lane) == [], "whether the broker has the one before is not known: its sequences can't go on"
-    lane.identify(8, 0)
-    assert send_all(lane) == [later]
+    queue = new_queue()
+    add(queue, 0)
+    send_all(queue)
+    queue.abandon(Unavailable("nobody may write here"))
+    later = add(queue, 1)
+    assert send_all(queue) == [], "whether the broker has the one before is not known: its sequences can't go on"
+    queue.identify(8, 0)
+    assert send_all(queue) == [later]
     assert later.base_sequence == 0
 
 
@@ -393,63 +393,63 @@ def test_after_it_was_abandoned_a_lane_begins_anew() -> None:
 
 
 def test_what_never_went_out_in_time_is_unavailable() -> None:
-    lane = new_lane()
-    batches = [add(lane, n) for n in range(2)]
-    lane.last_trouble = Unavailable("broker:9090: can't connect")
-    lane.expire(DELIVERY_TIMEOUT_S)
+    queue = new_queue()
+    batches = [add(queue, n) for n in range(2)]
+    queue.last_trouble = Unavailable("broker:9090: can't connect")
+    queue.expire(DELIVERY_TIMEOUT_S)
     for batch in batches:
         assert type(batch.error) is Unavailable
         assert "can't connect" in str(batch.error)
-    assert lane.is_idle
-    assert lane.released_bytes == 200
+    assert queue.is_idle
+    assert queue.released_bytes == 200
 
 
 def test_what_went_out_and_was_not_answered_in_time_is_of_unknown_outcome() -> None:
-    lane = new_lane()
-    batch = add(lane, 0)
-    send_all(lane)
-    lane.expire(DELIVERY_TIMEOUT_S)
+    queue = new_queue()
+    batch = add(queue, 0)
+    send_all(queue)
+    queue.expire(DELIVERY_TIMEOUT_S)
     assert isinstance(batch.error, OutcomeUnknown)
-    assert not lane.is_idle, "its place is free when its answer is in"
-    assert not lane.is_overdue(DELIVERY_TIMEOUT_S)
-    assert lane.is_overdue(DELIVERY_TIMEOUT_S + ANSWER_GRACE_S)
-    lane.acknowledged(batch, 0, DELIVERY_TIMEOUT_S + 1)
+    assert not queue.is_idle, "its place is free when its answer is in"
+    assert not queue.is_overdue(DELIVERY_TIMEOUT_S)
+    assert queue.is_overdue(DELIVERY_TIMEOUT_S + ANSWER_GRACE_S)
+    queue.acknowledged(batch, 0, DELIVERY_TIMEOUT_S + 1)
     assert isinstance(batch.error, OutcomeUnknown), "it was told once"
-    assert lane.is_idle
+    assert queue.is_idle
 
 
 def test_what_was_refused_each_time_is_unavailable() -> None:
-    lane = new_lane()
-    batch = add(lane, 0)
-    send_all(lane)
-    lane.refused(batch, Throttled("the buffer is full"), 0.0)
-    lane.expire(DELIVERY_TIMEOUT_S)
+    queue = new_queue()
+    batch = add(queue, 0)
+    send_all(queue)
+    queue.refused(batch, Throttled("the buffer is full"), 0.0)
+    queue.expire(DELIVERY_TIMEOUT_S)
     assert type(batch.error) is Unavailable
     assert "the buffer is full" in str(batch.error)
 
 
 def test_closing_tells_apart_what_may_be_in_the_log() -> None:
-    lane = new_lane()
-    sent = add(lane, 0)
-    send_all(lane)
-    kept = add(lane, 1)
-    lane.abandon(Unavailable("the client was closed"))
+    queue = new_queue()
+    sent = add(queue, 0)
+    send_all(queue)
+    kept = add(queue, 1)
+    queue.abandon(Unavailable("the client was closed"))
     assert isinstance(sent.error, OutcomeUnknown)
     assert type(kept.error) is Unavailable
-    assert lane.is_idle
+    assert queue.is_idle
 
 
 def test_answers_that_come_after_the_close_change_nothing() -> None:
-    lane = new_lane()
-    acknowledged, refused = add(lane, 0), add(lane, 1)
-    send_all(lane)
-    lane.abandon(Unavailable("the client was closed"))
-    released_bytes = lane.released_bytes
-    lane.acknowledged(acknowledged, 0, 0.0)
-    lane.refused(refused, NotLeader("another leads"), 0.0)
+    queue = new_queue()
+    acknowledged, refused = add(queue, 0), add(queue, 1)
+    send_all(queue)
+    queue.abandon(Unavailable("the client was closed"))
+    released_bytes = queue.released_bytes
+    queue.acknowledged(acknowledged, 0, 0.0)
+    queue.refused(refused, NotLeader("another leads"), 0.0)
     assert isinstance(acknowledged.error, OutcomeUnknown)
     assert isinstance(refused.error, OutcomeUnknown)
-    assert (lane.is_idle, lane.on_wire, lane.recovering, lane.released_bytes) == (True, 0, False, released_bytes)
+    assert (queue.is_idle, queue.on_wire, queue.recovering, queue.released_bytes) == (True, 0, False, released_bytes)
 
 
 # ── all of it at once ──
@@ -516,28 +516,28 @@ LATE_BYTES = ["add", "long wait", "long wait", "add", "break", "long wait", "ans
 @given(st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 5)), max_size=60))
 @example([(step, 0) for step in LATE_BYTES])
 def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_failure_was_told(steps: list[tuple[str, int]]) -> None:
-    lane, broker, wire = new_lane(), ModelBroker(), deque[Request]()
+    queue, broker, wire = new_queue(), ModelBroker(), deque[Request]()
     broken: list[deque[Request]] = []  # connections, with what they may still bring
     batches: list[tuple[ProducerBatch, list[bytes]]] = []
     now_s, producer_id = 0.0, 7
 
     def send() -> None:
         nonlocal producer_id
-        if lane.producer is None:
+        if queue.producer is None:
             producer_id += 1
-            lane.identify(producer_id, 0)
-        for batch in send_all(lane, now_s):
-            assert lane.producer is not None
-            assert len(lane.unanswered) <= BATCHES_IN_FLIGHT_MAX
-            wire.append(Request(batch, lane.producer, batch.base_sequence, [record[1] or b"" for record in batch.records]))
+            queue.identify(producer_id, 0)
+        for batch in send_all(queue, now_s):
+            assert queue.producer is not None
+            assert len(queue.unanswered) <= BATCHES_IN_FLIGHT_MAX
+            wire.append(Request(batch, queue.producer, batch.base_sequence, [record[1] or b"" for record in batch.records]))
 
     def answer(request: Request) -> None:
         try:
             offset = broker.append(request)
         except TidelogError as error:
-            lane.refused(request.batch, error, now_s)
+            queue.refused(request.batch, error, now_s)
         else:
-            lane.acknowledged(request.batch, offset, now_s)
+            queue.acknowledged(request.batch, offset, now_s)
 
     def come_late(connection: deque[Request]) -> None:
         if connection:
@@ -549,17 +549,17 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
         for _ in range(applied):
             come_late(broken[-1])
         while wire:
-            lane.refused(wire.popleft().batch, OutcomeUnknown("the stream broke"), now_s)
+            queue.refused(wire.popleft().batch, OutcomeUnknown("the stream broke"), now_s)
 
     for step, number in steps:
         send()
         match step:
             case "add":
-                batch = add(lane, len(batches), now_s=now_s, count=1 + number)
+                batch = add(queue, len(batches), now_s=now_s, count=1 + number)
                 batches.append((batch, [record[1] or b"" for record in batch.records]))
             case "wait" | "long wait":
                 now_s += 1.0 if step == "wait" else 4.0
-                lane.expire(now_s)
+                queue.expire(now_s)
             case "break":
                 break_stream(number)
             case "late":
@@ -570,28 +570,28 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
             case "answer":
                 answer(wire.popleft())
             case "throttle":
-                lane.refused(wire.popleft().batch, Throttled("full", retry_after_s=0.1), now_s)
+                queue.refused(wire.popleft().batch, Throttled("full", retry_after_s=0.1), now_s)
             case "not leader":
-                lane.refused(wire.popleft().batch, NotLeader("moved"), now_s)
+                queue.refused(wire.popleft().batch, NotLeader("moved"), now_s)
             case "reject":
-                lane.refused(wire.popleft().batch, InvalidRecord("torn"), now_s)
+                queue.refused(wire.popleft().batch, InvalidRecord("torn"), now_s)
             case "append, answer unknown":
                 request = wire.popleft()
                 try:
                     broker.append(request)
                 except TidelogError as error:
-                    lane.refused(request.batch, error, now_s)
+                    queue.refused(request.batch, error, now_s)
                 else:
-                    lane.refused(request.batch, OutcomeUnknown("the bucket is slow"), now_s)
+                    queue.refused(request.batch, OutcomeUnknown("the bucket is slow"), now_s)
     for _ in range(200):  # the weather clears
         now_s += 0.3
-        lane.expire(now_s)
+        queue.expire(now_s)
         send()
-        assert (wakes_at_s := lane.wakes_at_s()) is None or wakes_at_s > now_s, "it would spin: there is nothing to send now"
+        assert (wakes_at_s := queue.wakes_at_s()) is None or wakes_at_s > now_s, "it would spin: there is nothing to send now"
         while wire:
             answer(wire.popleft())
-    assert lane.is_idle
-    assert lane.released_bytes == sum(100 * len(values) for _, values in batches)
+    assert queue.is_idle
+    assert queue.released_bytes == sum(100 * len(values) for _, values in batches)
     for connection in broken:
         while connection:
             come_late(connection)
@@ -611,10 +611,10 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
 
 @pytest.mark.parametrize("acks", ["all", "leader"])
 def test_a_refusal_of_the_broker_itself_ends_the_batch_at_once(acks: AcksName) -> None:
-    lane = new_lane(acks)
-    batch = add(lane, 0)
-    send_all(lane)
-    lane.refused(batch, TidelogError("the broker met an error of its own"), 0.0)
+    queue = new_queue(acks)
+    batch = add(queue, 0)
+    send_all(queue)
+    queue.refused(batch, TidelogError("the broker met an error of its own"), 0.0)
     assert type(batch.error) is TidelogError
 
 
@@ -627,43 +627,43 @@ ANEW = ["add", "add", "answer", "answer", "throttle", "append, answer unknown", 
 def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in_order_and_every_batch_its_outcome(
     steps: list[tuple[str, int]],
 ) -> None:
-    """The lane learns of it at any time later, or when its stream broke: then it asks before it sends again."""
-    lane, brokers, wire = new_lane(), [ModelBroker()], deque[Request]()
+    """The queue learns of it at any time later, or when its stream broke: then it asks before it sends again."""
+    queue, brokers, wire = new_queue(), [ModelBroker()], deque[Request]()
     batches: list[tuple[ProducerBatch, list[bytes]]] = []
     acknowledged_by: dict[int, ModelBroker] = {}
     now_s, producer_id = 0.0, 7
 
     def learn() -> None:
-        if lane.topic_id != str(len(brokers)):
-            lane.made_anew(str(len(brokers)), now_s)
+        if queue.topic_id != str(len(brokers)):
+            queue.topic_recreated(str(len(brokers)), now_s)
 
     def send() -> None:
         nonlocal producer_id
-        if lane.producer is None:
+        if queue.producer is None:
             producer_id += 1
-            lane.identify(producer_id, 0)
-        for batch in send_all(lane, now_s):
-            assert lane.producer is not None
-            wire.append(Request(batch, lane.producer, batch.base_sequence, [record[1] or b"" for record in batch.records]))
+            queue.identify(producer_id, 0)
+        for batch in send_all(queue, now_s):
+            assert queue.producer is not None
+            wire.append(Request(batch, queue.producer, batch.base_sequence, [record[1] or b"" for record in batch.records]))
 
     def answer(request: Request) -> None:
         try:
             offset = brokers[-1].append(request)
         except TidelogError as error:
-            lane.refused(request.batch, error, now_s)
+            queue.refused(request.batch, error, now_s)
         else:
             acknowledged_by[id(request.batch)] = brokers[-1]
-            lane.acknowledged(request.batch, offset, now_s)
+            queue.acknowledged(request.batch, offset, now_s)
 
     for step, number in steps:
         send()
         match step:
             case "add":
-                batch = add(lane, len(batches), now_s=now_s, count=1 + number)
+                batch = add(queue, len(batches), now_s=now_s, count=1 + number)
                 batches.append((batch, [record[1] or b"" for record in batch.records]))
             case "wait":
                 now_s += 1.0
-                lane.expire(now_s)
+                queue.expire(now_s)
             case "made anew":
                 brokers.append(ModelBroker())
             case "learn":
@@ -673,31 +673,31 @@ def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in
                     with suppress(TidelogError):
                         brokers[-1].append(request)
                 while wire:
-                    lane.refused(wire.popleft().batch, OutcomeUnknown("the stream broke"), now_s)
+                    queue.refused(wire.popleft().batch, OutcomeUnknown("the stream broke"), now_s)
                 learn()
             case _ if not wire:
                 pass
             case "answer":
                 answer(wire.popleft())
             case "throttle":
-                lane.refused(wire.popleft().batch, Throttled("full", retry_after_s=0.1), now_s)
+                queue.refused(wire.popleft().batch, Throttled("full", retry_after_s=0.1), now_s)
             case "append, answer unknown":
                 request = wire.popleft()
                 try:
                     brokers[-1].append(request)
                 except TidelogError as error:
-                    lane.refused(request.batch, error, now_s)
+                    queue.refused(request.batch, error, now_s)
                 else:
-                    lane.refused(request.batch, OutcomeUnknown("the bucket is slow"), now_s)
+                    queue.refused(request.batch, OutcomeUnknown("the bucket is slow"), now_s)
     for _ in range(200):  # the weather clears
         now_s += 0.3
         learn()
-        lane.expire(now_s)
+        queue.expire(now_s)
         send()
         while wire:
             answer(wire.popleft())
-    assert lane.is_idle
-    assert lane.released_bytes == sum(100 * len(values) for _, values in batches)
+    assert queue.is_idle
+    assert queue.released_bytes == sum(100 * len(values) for _, values in batches)
 
     order = {value: n for n, value in enumerate(value for _, values in batches for value in values)}
     for broker in brokers:

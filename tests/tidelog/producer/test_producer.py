@@ -213,8 +213,8 @@ def test_a_record_that_no_broker_took_in_time_is_unavailable_and_says_why() -> N
             await broker.stop()
             await until_lost(log, broker)
             delivery = await log.send("orders", "late", partition=0)
-            lane = log._producer._topics.books["orders"].lanes[0]
-            await until(lambda: lane.last_trouble is not None)
+            queue = log._producer._topics.books["orders"].queues[0]
+            await until(lambda: queue.last_trouble is not None)
             time_is_up(log)
             with pytest.raises(Unavailable, match=r"no acknowledgement within 40000 ms, and never reached the log.*can't connect"):
                 await delivery
@@ -684,7 +684,7 @@ def test_a_cancelled_block_bears_the_answers_that_arrive_while_it_closes() -> No
 def test_an_outage_is_told_at_its_beginning_now_and_then_and_at_its_end(
     told_every_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "OUTAGE_TOLD_EVERY_S", told_every_s)
+    monkeypatch.setattr(sender, "OUTAGE_LOG_EVERY_S", told_every_s)
     connect_once, attempts = Connection.until_connected, 0
 
     async def test(broker: SmallBroker) -> None:

@@ -21,7 +21,7 @@ from segments.records.header import BatchHeader
 from tests.kit.tidelog.producing import impatient, once_not_refused, outcome_of, quick, time_is_up, until, until_lost, with_broker
 from tests.kit.tidelog.small_broker import SmallBroker
 from tests.simulation.virtual_loop import run
-from tidelog.producer import partition_queue as lane
+from tidelog.producer import partition_queue as queue
 from tidelog.producer import sender
 from tidelog.settings import SettingChanges, settings_from
 
@@ -86,8 +86,8 @@ def test_more_calls_than_a_broker_takes_are_tried_again_and_nothing_is_in_doubt(
             await until(lambda: log._connection._channels.is_connected(broker.host_port))
             delivery = await log.send("orders", bytes(size), partition=0)
             (batch,) = log._producer._accumulator.unsettled()
-            await until(lambda: isinstance(batch.lane.last_trouble, Throttled))
-            assert "Concurrent RPC limit exceeded" in str(batch.lane.last_trouble)
+            await until(lambda: isinstance(batch.queue.last_trouble, Throttled))
+            assert "Concurrent RPC limit exceeded" in str(batch.queue.last_trouble)
             assert not batch.maybe_written
             await held.close()
             assert (await delivery).offset == 1
@@ -109,7 +109,7 @@ def test_more_calls_than_a_broker_takes_for_too_long_are_told_as_that() -> None:
             held = await hold_a_call(broker)
             delivery = await log.send("orders", "x", partition=0)
             (batch,) = log._producer._accumulator.unsettled()
-            await until(lambda: isinstance(batch.lane.last_trouble, Throttled))
+            await until(lambda: isinstance(batch.queue.last_trouble, Throttled))
             time_is_up(log)
             with pytest.raises(Unavailable, match=r"never reached the log; the last attempt met: .*Concurrent RPC limit exceeded"):
                 await delivery
@@ -170,8 +170,8 @@ def test_a_stream_that_is_never_taken_up_leaves_its_records_certainly_unwritten(
             impatient(log, request_timeout_ms=300)
             broker.taking_up.clear()
             delivery = await log.send("orders", "x", partition=0)
-            lane = log._producer._topics.books["orders"].lanes[0]
-            await until(lambda: lane.last_trouble is not None)
+            queue = log._producer._topics.books["orders"].queues[0]
+            await until(lambda: queue.last_trouble is not None)
             time_is_up(log)
             error = await outcome_of(delivery)
             assert type(error) is Unavailable
@@ -270,7 +270,7 @@ def test_a_batch_that_can_not_be_encoded_fails_alone(monkeypatch: pytest.MonkeyP
 def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_left_when_it_is_overdue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lane, "ANSWER_GRACE_S", 0.1)
+    monkeypatch.setattr(queue, "ANSWER_GRACE_S", 0.1)
     settings = quick(buffer_bytes_max=1 << 20, batch_bytes_max=100_000)
 
     async def test(broker: SmallBroker) -> None:
@@ -309,7 +309,7 @@ def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_l
 
 
 def test_answers_that_are_overdue_end_the_stream_and_the_next_records_go_over_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "ANSWER_GRACE_S", 0.05)
+    monkeypatch.setattr(queue, "ANSWER_GRACE_S", 0.05)
 
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick()) as log:

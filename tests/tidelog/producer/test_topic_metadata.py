@@ -62,7 +62,7 @@ def test_records_with_a_key_go_by_all_partitions_from_then_on() -> None:
             broker.topics["orders"].partition_count = 7
             await until(lambda: producer_of(log)._topics.books["orders"].learn_again_s < asyncio.get_running_loop().time())
             await log.produce("orders", "x")  # too old: asks again
-            await until(lambda: len(producer_of(log)._topics.books["orders"].lanes) == 7)
+            await until(lambda: len(producer_of(log)._topics.books["orders"].queues) == 7)
             for key in keys:
                 assert (await log.produce("orders", "x", key=key)).partition == partition_of(key, 7)
 
@@ -121,7 +121,7 @@ def test_a_topic_that_is_made_anew_takes_records_from_its_beginning_under_a_new_
             broker.delete_topic("orders")
             broker.create_topic("orders", 4)
             assert [(await log.produce("orders", n, partition=0)).offset for n in range(3)] == [0, 1, 2]
-            await until(lambda: len(producer_of(log)._topics.books["orders"].lanes) == 4)
+            await until(lambda: len(producer_of(log)._topics.books["orders"].queues) == 4)
             assert [(await log.produce("orders", n, partition=0)).offset for n in range(3)] == [3, 4, 5]
             assert broker.producer_ids == ids + 1
             assert (await log.produce("orders", "x", partition=3)).offset == 0
@@ -159,7 +159,7 @@ def test_what_was_for_partitions_that_the_new_topic_does_not_have_fails_as_unkno
             broker.create_topic("orders", 2)
             with pytest.raises(UnknownPartition):
                 await log.produce("orders", 1, partition=4)
-            await until(lambda: len(producer_of(log)._topics.books["orders"].lanes) == 2)
+            await until(lambda: len(producer_of(log)._topics.books["orders"].queues) == 2)
             with pytest.raises(UnknownPartition, match="partitions 0 to 1; 4 was asked for"):
                 await log.send("orders", 1, partition=4)
             assert {(await log.produce("orders", n)).partition for n in range(4)} == {0, 1}
@@ -221,7 +221,7 @@ def test_topics_that_are_used_no_more_are_forgotten(monkeypatch: pytest.MonkeyPa
                     await log.produce(name, n)
                 await until(lambda book=producer._topics.books[name]: book.is_gone)  # type: ignore[misc]
             assert len(producer._topics.books) <= 2
-            assert len(producer._accumulator._lanes) <= 4
+            assert len(producer._accumulator._queues) <= 4
             await log.produce("orders", 1, partition=0)
             monkeypatch.setattr(topic_metadata, "IDLE_S", -1_000.0)
             producer._topics._settings = tidelog.ClientSettings(delivery_timeout_ms=6)

@@ -21,7 +21,7 @@ from tests.kit.tidelog.small_broker import SmallBroker, running
 from tidelog.settings import ClientSettings, settings_from
 from tidelog.transport.addresses import parse_address
 from tidelog.transport.connection import Connection, Stubs
-from tidelog.transport.routes import UNTOLD
+from tidelog.transport.routes import DEFAULT_LIMITS
 
 pytestmark = pytest.mark.slow
 
@@ -250,11 +250,11 @@ def test_a_route_that_one_broker_is_asked_for_is_asked_for_once() -> None:
 def test_limits_are_remembered_by_address_and_forgotten_with_the_broker() -> None:
     async def test(broker: SmallBroker, connection: Connection) -> None:
         address = broker.address.removeprefix("grpc://")
-        assert connection.limits(address) == UNTOLD
+        assert connection.limits(address) == DEFAULT_LIMITS
         broker.limits = admin_pb2.BrokerLimits(request_bytes_max=5_000)
         await connection.route("orders", fresh=True)
         assert connection.limits(address).request_bytes_max == 5_000
-        assert connection.limits("another:9090") == UNTOLD
+        assert connection.limits("another:9090") == DEFAULT_LIMITS
         broker.tells_limits = False
         await connection.cluster()
         assert connection.limits(address).request_bytes_max == 5_000, "what was told stays where nothing newer is"

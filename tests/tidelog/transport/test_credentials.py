@@ -94,7 +94,8 @@ def test_what_is_wrong_with_tls_is_told_at_either_door(tmp_path: Path) -> None:
                 assert cause in error.message, error.message
                 assert remedy in error.hint
             stranger = await refused(url, ca_file=served.files.ca)
-            assert "wants a certificate of" in stranger.message
+            said = "requires a client certificate" if scheme == "https" else "wants a certificate of this client"
+            assert said in stranger.message
             assert "cert_file" in stranger.hint
             plain = await refused(url.replace("s://", "://"))
             assert isinstance(plain, Rejected)

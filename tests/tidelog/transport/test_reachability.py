@@ -81,13 +81,13 @@ def test_nothing_is_remembered_of_brokers_that_are_gone() -> None:
 
 def test_those_whose_answers_do_not_help_are_asked_behind_the_others_in_turn() -> None:
     met = Reachability()
-    met.told_what_is_doubtful(A, 1.0)
+    met.answered_older(A, 1.0)
     assert met.choose([A, B, C]) == B
-    met.told_what_is_doubtful(B, 2.0)
+    met.answered_older(B, 2.0)
     met.gave_no_answer(C, 3.0)
     assert met.choose([A, B, C]) == A, "who answers comes before who does not"
     assert not met.none_answers([A, B])
-    met.told_what_is_doubtful(A, 4.0)
+    met.answered_older(A, 4.0)
     assert met.choose([A, B, C]) == B
-    met.told_what_helps(A)
+    met.answered_newer(A)
     assert met.choose([A, B, C]) == A

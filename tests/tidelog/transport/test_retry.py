@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tidelog.transport.retry import FORGOTTEN_AFTER_S, TOLD_AFTER_S, TOLD_EVERY_S, OutageLog
+from tidelog.transport.retry import FORGOTTEN_AFTER_S, LOG_AFTER_S, LOG_EVERY_S, OutageLog
 
 
 class Clock:
@@ -36,7 +36,7 @@ def fails(trouble: OutageLog, clock: Clock, for_s: float, every_s: float = 1.0) 
 
 def test_what_passes_soon_is_not_told(trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
-        fails(trouble, clock, TOLD_AFTER_S)
+        fails(trouble, clock, LOG_AFTER_S)
         trouble.over("group g")
     assert not caplog.messages
 
@@ -44,7 +44,7 @@ def test_what_passes_soon_is_not_told(trouble: OutageLog, clock: Clock, caplog: 
 def test_what_lasts_is_told_now_and_then_and_its_end_as_well(
     trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fails(trouble, clock, TOLD_AFTER_S + 2 * TOLD_EVERY_S)
+    fails(trouble, clock, LOG_AFTER_S + 2 * LOG_EVERY_S)
     assert caplog.messages == [f"group g: for {s:.0f} s now: etcd is away; trying again" for s in (10, 70)]
     trouble.over("group g")
     trouble.over("group g")

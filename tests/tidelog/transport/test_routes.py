@@ -9,10 +9,10 @@ from metadata.errors import FencedLeaderEpoch, NotLeader
 from tidelog.settings import MIB
 from tidelog.transport import routes
 from tidelog.transport.routes import (
+    DEFAULT_LIMITS,
     DETOUR_AGE_S,
     NEXT_LEADER,
     NO_LEADER_EPOCH,
-    UNTOLD,
     BrokerLimits,
     LeaderEpochs,
     PartitionRoute,
@@ -114,7 +114,7 @@ def test_a_broker_that_takes_next_to_nothing_takes_no_batch() -> None:
 
 def test_what_a_broker_does_not_tell_is_what_any_broker_takes() -> None:
     assert limits_from(admin_pb2.Broker()) is None
-    assert limits_from(admin_pb2.Broker(limits=admin_pb2.BrokerLimits())) == UNTOLD
+    assert limits_from(admin_pb2.Broker(limits=admin_pb2.BrokerLimits())) == DEFAULT_LIMITS
     told = admin_pb2.BrokerLimits(request_bytes_max=9 * MIB, message_bytes_max=MIB, decompressed_bytes_max=2 * MIB)
     assert limits_from(admin_pb2.Broker(limits=told)) == BrokerLimits(9 * MIB, MIB, 2 * MIB)
     told.buffer_bytes_max = 8 * MIB
@@ -123,5 +123,5 @@ def test_what_a_broker_does_not_tell_is_what_any_broker_takes() -> None:
 
 def test_a_topic_of_a_broker_that_tells_nothing_takes_what_a_request_holds() -> None:
     route = route_from(topic(state(0, "a"), partition_count=1), address_of={"a": A}, limits_at={}, anyone=A, learnt_s=0)
-    assert route.batch_bytes_max == UNTOLD.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES
-    assert route.decompressed_bytes_max == UNTOLD.decompressed_bytes_max
+    assert route.batch_bytes_max == DEFAULT_LIMITS.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES
+    assert route.decompressed_bytes_max == DEFAULT_LIMITS.decompressed_bytes_max

@@ -27,8 +27,8 @@ def test_a_record_that_no_broker_took_says_which_were_tried() -> None:
                 await a.stop()
                 await b.stop()
                 delivery = await log.send("orders", "late", partition=0)
-                lane = log._producer._topics.books["orders"].lanes[0]
-                await until(lambda: "no answer from" in str(lane.last_trouble))
+                queue = log._producer._topics.books["orders"].queues[0]
+                await until(lambda: "no answer from" in str(queue.last_trouble))
                 time_is_up(log)
                 with pytest.raises(TidelogError) as met:
                     await delivery

@@ -51,7 +51,7 @@ def guarded(command: Callable[[], object]) -> int:
             return _reader_has_enough()
         raise
     except TyperException as error:
-        return _tell_usage(error)
+        return _show_usage(error)
     except TidelogError as error:
         _debug(error)
         register(error)
@@ -126,7 +126,7 @@ def _wrapped(line: str, width: int) -> list[str]:
     ]
 
 
-def _tell_usage(error: TyperException) -> int:
+def _show_usage(error: TyperException) -> int:
     context = getattr(error, "ctx", None)
     remedies = [f"See: {context.command_path} --help"] if context is not None else ["See: tidelog --help"]
     if near := getattr(error, "possibilities", None):

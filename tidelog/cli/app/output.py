@@ -169,8 +169,8 @@ def _write_document(document: Any, output: Output) -> None:
 
 def _are_numbers(cells: Sequence[str]) -> bool:
     """Returns whether all cells are numbers or "-"."""
-    told = [text for text in cells if text != "-"]
-    return bool(told) and all(map(_is_number, told))
+    filled = [text for text in cells if text != "-"]
+    return bool(filled) and all(map(_is_number, filled))
 
 
 def _is_number(text: str) -> bool:

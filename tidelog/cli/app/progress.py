@@ -13,8 +13,8 @@ from tidelog.cli.app.output import say
 if TYPE_CHECKING:
     from metadata.errors import Throttled
 
-WAIT_TOLD_S: Final = 5
-THROTTLED_TOLD_S: Final = 2.0
+WAIT_SHOWN_S: Final = 5
+THROTTLED_SHOWN_S: Final = 2.0
 THROTTLED_LOOK_S: Final = 0.25
 
 
@@ -51,7 +51,7 @@ def _bar(title: str, total: int | None, *, in_bytes: bool) -> Iterator[Callable[
         yield partial(progress.update, progress.add_task(title, total=total, records=0))
 
 
-async def tell_of_throttling(throttled: Callable[[], Throttled | None]) -> None:
+async def show_throttling(throttled: Callable[[], Throttled | None]) -> None:
     """Says once by what a command is throttled, when that has held it up for a while. `throttled`: None where nothing is known."""
     import asyncio
 
@@ -60,31 +60,31 @@ async def tell_of_throttling(throttled: Callable[[], Throttled | None]) -> None:
         await asyncio.sleep(THROTTLED_LOOK_S)
         if (error := throttled()) is not None:
             held_up_s += THROTTLED_LOOK_S
-            if held_up_s >= THROTTLED_TOLD_S:
+            if held_up_s >= THROTTLED_SHOWN_S:
                 say(f"throttled: {error.message}; this goes on by itself, as fast as it may")
                 return
 
 
-async def tell_of_waiting(
+async def show_waiting(
     answered: Callable[[], int], sent: Callable[[], int], throttled: Callable[[], Throttled | None] = lambda: None
 ) -> None:
     """Runs until cancelled: reports when answers stop for a while, and when they come again. A silent wait looks like a hang.
 
-    Stays silent while the client is throttled, which tell_of_throttling reports."""
+    Stays silent while the client is throttled, which show_throttling reports."""
     import asyncio
 
-    before, waiting_before, waited_s, told_at_s = 0, False, 0, WAIT_TOLD_S
+    before, waiting_before, waited_s, shown_at_s = 0, False, 0, WAIT_SHOWN_S
     while True:
-        await asyncio.sleep(WAIT_TOLD_S)
+        await asyncio.sleep(WAIT_SHOWN_S)
         now = answered()
         waiting = sent() - now
         is_silent = waiting_before and now == before
         if is_silent and throttled() is None:
-            waited_s += WAIT_TOLD_S
-            if waited_s >= told_at_s:
+            waited_s += WAIT_SHOWN_S
+            if waited_s >= shown_at_s:
                 say(f"{waiting:,} records wait for an answer; none came for {waited_s} s, and the broker's log may say why")
-                told_at_s = 2 * waited_s
+                shown_at_s = 2 * waited_s
         elif waited_s and not is_silent:
             say("answers come again")
-            waited_s, told_at_s = 0, WAIT_TOLD_S
+            waited_s, shown_at_s = 0, WAIT_SHOWN_S
         before, waiting_before = now, waiting > 0

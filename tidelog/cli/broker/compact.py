@@ -144,7 +144,7 @@ async def _run(settings: BrokerSettings, http: str) -> None:
 async def _work(settings: BrokerSettings, http: str) -> None:
     from gateway.process.compactor_process import run_compactor
 
-    async with run_compactor(settings, told=log.info, http=http, waits=True) as (service, _):
+    async with run_compactor(settings, report=log.info, http=http, waits=True) as (service, _):
         log.info("compactor %s is at work on %s", settings.broker_id, shown_url(settings.bucket_url))
         await service.run()
 
@@ -153,6 +153,6 @@ async def _once(settings: BrokerSettings, *, everything: bool) -> tuple[TickRepo
     """Runs once. Returns the report, and the bytes still waiting."""
     from gateway.process.compactor_process import run_compactor
 
-    async with run_compactor(settings, told=log.info) as (service, _):
+    async with run_compactor(settings, report=log.info) as (service, _):
         report = await service.once(everything=everything)
         return report, service.compactor.metrics.bytes_pending

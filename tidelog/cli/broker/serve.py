@@ -75,7 +75,7 @@ def dev(
         list_settings=list_settings,
         output=output,
         banner=_show_welcome,
-        tell=_say_on_a_line,
+        show=_say_on_a_line,
         is_dev=True,
     )
 
@@ -108,7 +108,7 @@ def serve(
     """
     named = {"bucket": bucket, "data_dir": data_dir, "etcd": etcd, "broker_id": broker_id, "http": http, "grpc": grpc}
     flags = named | extra_flags(context.args)
-    _run(given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses, tell=log.info)
+    _run(given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses, show=log.info)
 
 
 def extra_flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -139,13 +139,13 @@ def _run(
     list_settings: bool,
     output: Output,
     banner: Callable[[Broker, BrokerSettings], None],
-    tell: Callable[[str], None],
+    show: Callable[[str], None],
     is_dev: bool = False,
 ) -> None:
     from gateway.process.runtime_tuning import raise_gc_thresholds
 
     raise_gc_thresholds()  # before the rest is loaded
-    from gateway.kafka.listener import parse_listeners
+    from gateway.kafka.listener_config import parse_listeners
     from gateway.net.addresses import host_and_port
     from gateway.net.tls.settings import check_listeners
     from gateway.process.logging import TEXT, configure_logging
@@ -192,14 +192,14 @@ def _run(
             show_one(addresses, Output.NDJSON if output is Output.JSON else output)
 
     try:
-        uvloop.run(_serve(settings, on_ready, tell))
+        uvloop.run(_serve(settings, on_ready, show))
     except TidelogError as error:
         if error.hint == Unavailable.default_hint:
             etcd = f" --etcd {quote(settings.metadata.etcd)}" if settings.metadata.etcd else ""
             doctor = f"tidelog doctor --bucket {quote(shown_url(settings.bucket_url))}{etcd}"
             error.hint = f"Check the address and the network; `{doctor}` looks at each step."
         raise
-    tell("stopped; every acknowledged record is on the bucket")
+    show("stopped; every acknowledged record is on the bucket")
 
 
 def warn_of_little_memory(settings: BrokerSettings) -> None:
@@ -216,7 +216,7 @@ def warn_of_little_memory(settings: BrokerSettings) -> None:
         )
 
 
-async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], tell: Callable[[str], None]) -> None:
+async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], show: Callable[[str], None]) -> None:
     """Runs a broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, like a crash."""
     import asyncio
 
@@ -228,7 +228,7 @@ async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], t
         def ready(broker: Broker) -> None:
             on_ready(broker)
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted, broker)
-            tasks.start(_tell_of_the_end(broker, tell), name="tell of the end")
+            tasks.start(_show_shutdown(broker, show), name="shutdown messages")
 
         await serve_broker(settings, ready)
 
@@ -240,19 +240,19 @@ def interrupted(broker: Broker) -> None:
     broker.stop()
 
 
-async def _tell_of_the_end(broker: Broker, tell: Callable[[str], None]) -> None:
+async def _show_shutdown(broker: Broker, show: Callable[[str], None]) -> None:
     import asyncio
 
     await broker.stopping.wait()
-    tell("stopping: what was taken goes to the bucket first (Ctrl-C again: end at once)")
-    told = 0
+    show("stopping: what was taken goes to the bucket first (Ctrl-C again: end at once)")
+    left_before = 0
     while left := broker.left_to_hand_over:
-        if left != told:
-            tell(f"{left:,} partition{'s' if left != 1 else ''} to hand over to other brokers")
-            told = left
+        if left != left_before:
+            show(f"{left:,} partition{'s' if left != 1 else ''} to hand over to other brokers")
+            left_before = left
         await asyncio.sleep(HAND_OVER_LOOK_S)
-    if told:
-        tell("nothing is led here any more")
+    if left_before:
+        show("nothing is led here any more")
 
 
 def _say_on_a_line(text: str) -> None:

@@ -60,7 +60,7 @@ def doctor(
     policy = least_iam_policy(bucket or os.environ.get("TIDELOG_BUCKET", ""))
     if output is Output.TABLE:
         show_rows(
-            [{"check": found.check, "status": found.status, "found": _told(found)} for found in checks], output, styles=_STYLES
+            [{"check": found.check, "status": found.status, "found": _finding(found)} for found in checks], output, styles=_STYLES
         )
         if policy is not None:
             sys.stdout.write("\nThe least IAM policy for this bucket:\n")
@@ -73,7 +73,7 @@ def doctor(
     return UNHEALTHY if count["failed"] else 0
 
 
-def _told(found: Diagnosis) -> str:
+def _finding(found: Diagnosis) -> str:
     return f"{found.detail}\n→ {found.remedy}" if found.remedy else found.detail
 
 

@@ -15,7 +15,7 @@ from tidelog.admin.group_descriptions import CommittedOffset, GroupInfo, MovedOf
 
 # Characters of a member id behind its client id.
 ID_TAIL_MIN: Final = 8
-ERRORS_TOLD_MAX: Final = 5
+ERRORS_SHOWN_MAX: Final = 5
 _REBALANCING: Final = {"PreparingRebalance", "CompletingRebalance"}
 
 
@@ -148,7 +148,7 @@ def moves_nothing(moved: Iterable[MovedOffset]) -> bool:
     return all(offset.skipped == 0 for offset in moved)
 
 
-def errors_told(moved: Sequence[MovedOffset]) -> list[str]:
+def error_lines(moved: Sequence[MovedOffset]) -> list[str]:
     return _errors(moved)
 
 
@@ -166,9 +166,9 @@ def ranges(numbers: Iterable[int]) -> str:
 def _errors(rows: Iterable[PartitionLag | MovedOffset]) -> list[str]:
     failed = [row for row in rows if row.error]
     said = [
-        f"{row.topic}/{row.partition}: {row.error}" + (f"\n  {row.hint}" if row.hint else "") for row in failed[:ERRORS_TOLD_MAX]
+        f"{row.topic}/{row.partition}: {row.error}" + (f"\n  {row.hint}" if row.hint else "") for row in failed[:ERRORS_SHOWN_MAX]
     ]
-    more = len(failed) - ERRORS_TOLD_MAX
+    more = len(failed) - ERRORS_SHOWN_MAX
     return [*said, f"and {_counted(more, 'partition')} more"] if more > 0 else said
 
 

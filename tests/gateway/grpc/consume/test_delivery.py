@@ -67,7 +67,7 @@ class World:
         self.written: list[log_pb2.ConsumeResponse] = []
         self.read: Callable[[], None] = lambda: None
         """Called when the records were read and are laid out: just before they are written."""
-        log = SimpleNamespace(places_bytes_min=lambda _: None, fetch=self._fetch)
+        log = SimpleNamespace(locations_bytes_min=lambda _: None, fetch=self._fetch)
         fetch = SimpleNamespace(
             room=SimpleNamespace(place=self._place),
             admitted=self._admitted,

@@ -71,7 +71,7 @@ def test_those_that_were_read_come_last_and_those_that_are_stopped_paused_or_wro
     partitions.stop([one.name])
     partitions.pause(two.name, paused=True)
     three.error = InvalidArgument("wrong")
-    four.place_anew(StartPolicy.LATEST)
+    four.restart(StartPolicy.LATEST)
     assert partitions.readable() == [zero]
     assert partitions.to_place() == [four]
     partitions.pause(two.name, paused=False)

@@ -56,7 +56,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Batches]]:
 
 
 async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
-    await stack.enter_context(room.place()).ask(128 * KIB, bytes_least=128 * KIB, timeout_s=0)
+    await stack.enter_context(room.reserve()).ask(128 * KIB, bytes_least=128 * KIB, timeout_s=0)
 
 
 async def produce(client: Client) -> None:
@@ -93,7 +93,7 @@ def test_who_waits_for_room_over_grpc_holds_no_batches(
     async def scenario(broker: SmallBroker, client: Client) -> None:
         door = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
-        with door.room.place() as place:
+        with door.room.reserve() as place:
             with ExitStack() as others:
                 await fill_up(door.room, others)
                 fetching = asyncio.ensure_future(door._fetch(fetch_of(form), place, broker.local_log))
@@ -110,7 +110,7 @@ def test_an_answer_over_grpc_gives_back_what_it_does_not_need(tmp_path: Path, fo
     async def scenario(broker: SmallBroker, client: Client) -> None:
         door = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
-        with door.room.place() as place:
+        with door.room.reserve() as place:
             message = await door._fetch(fetch_of(form), place, broker.local_log)
             assert door.room.bytes_used == place.bytes_held == COPIES * len(message)
             assert door.room.bytes_used_peak > place.bytes_held, "it had no more than it needed from the beginning"

@@ -364,7 +364,7 @@ def test_a_broker_whose_lease_may_have_ended_answers_readers_only_where_its_sess
             await broker.produce(partition_of(topic), b"a")
             session_log = broker.leadership.log
             assert session_log.leadership.guard.lease_is_valid()
-            monkeypatch.setattr(BrokerLease, "sure", property(lambda _: False))
+            monkeypatch.setattr(BrokerLease, "is_valid", property(lambda _: False))
             assert not session_log.leadership.guard.lease_is_valid()
             assert await broker.read(partition_of(topic)) == [b"a"]
             session = session_log.session.id

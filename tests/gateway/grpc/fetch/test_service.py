@@ -330,7 +330,7 @@ SMALL_ROOM = GatewaySettings(message_bytes_max=64 * KIB, answer_bytes_max=128 * 
 
 async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
     while room.bytes_used < 128 * KIB:
-        await stack.enter_context(room.place()).ask(128 * KIB, timeout_s=0)
+        await stack.enter_context(room.reserve()).ask(128 * KIB, timeout_s=0)
 
 
 def test_a_call_waits_for_room_and_is_then_throttled(

@@ -55,7 +55,7 @@ async def read(
     return read_at_s
 
 
-def all_of(messages: ReceiveBudget, *reads: Coroutine[Any, Any, Value]) -> list[Value | BaseException]:
+def gather_all(messages: ReceiveBudget, *reads: Coroutine[Any, Any, Value]) -> list[Value | BaseException]:
     """What each gives, or raises. Nothing may be held at the end."""
 
     async def main() -> list[Value | BaseException]:
@@ -72,14 +72,14 @@ def all_of(messages: ReceiveBudget, *reads: Coroutine[Any, Any, Value]) -> list[
 
 def test_messages_are_read_in_turn_while_there_is_room_for_what_is_expected() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
-    results = all_of(messages, *(read(messages, arriving(4), expected=4, waits_s=5) for _ in range(5)))
+    results = gather_all(messages, *(read(messages, arriving(4), expected=4, waits_s=5) for _ in range(5)))
     assert results == [0, 0, 5, 5, 10]
     assert messages.bytes_held_peak == 8
 
 
 def test_a_turn_for_a_message_that_is_expected_to_be_longer_than_any_turn_is_for_what_there_is() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
-    assert all_of(messages, read(messages, arriving(15), expected=15)) == [0]
+    assert gather_all(messages, read(messages, arriving(15), expected=15)) == [0]
 
 
 def test_the_first_message_of_a_stream_is_expected_to_be_as_long_as_others_lately() -> None:
@@ -105,13 +105,15 @@ def test_the_first_message_of_a_stream_is_expected_to_be_as_long_as_others_latel
 def test_idle_streams_hold_no_turn_and_stop_nobody() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
     idle = [read(messages, arriving(5, in_s=3600), expected=5) for _ in range(20)]
-    *_, active = all_of(messages, *idle, read(messages, arriving(5), expected=5))
+    *_, active = gather_all(messages, *idle, read(messages, arriving(5), expected=5))
     assert active == pytest.approx(10 * TURN_S)
 
 
 def test_a_client_that_sends_slowly_holds_its_turn_no_longer_than_an_idle_one() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
-    slow, active = all_of(messages, read(messages, arriving(10, in_s=60), expected=10), read(messages, arriving(10), expected=10))
+    slow, active = gather_all(
+        messages, read(messages, arriving(10, in_s=60), expected=10), read(messages, arriving(10), expected=10)
+    )
     assert (slow, active) == (60, TURN_S)
 
 
@@ -147,7 +149,7 @@ def test_an_idle_turn_is_taken_back_when_others_wait_for_one() -> None:
         await asyncio.sleep(0.45)  # the first has given its turn to the second, which holds it since nobody waited
         return await read(messages, arriving(15), expected=15)
 
-    assert all_of(messages, waiting, *idle, later())[3] == pytest.approx(0.5)
+    assert gather_all(messages, waiting, *idle, later())[3] == pytest.approx(0.5)
 
 
 def test_a_stream_that_never_sent_holds_a_turn_for_a_short_time_only() -> None:
@@ -155,7 +157,7 @@ def test_a_stream_that_never_sent_holds_a_turn_for_a_short_time_only() -> None:
     waiting = read(messages, arriving(8), expected=8, waits_s=60)
     idle = [read(messages, arriving(1, in_s=3600), expected=None, turn_s=FIRST_TURN_S) for _ in range(240)]
     first = read(messages, arriving(1), expected=None, turn_s=FIRST_TURN_S)
-    *_, active = all_of(messages, waiting, *idle, first)
+    *_, active = gather_all(messages, waiting, *idle, first)
     assert active == pytest.approx(240 / 24 * FIRST_TURN_S)
 
 
@@ -163,7 +165,7 @@ def test_a_message_that_only_opens_its_stream_says_little_of_the_next_but_not_no
     monkeypatch.setattr(receive_budget, "BYTES_EXPECTED_MIN", 2)
     messages = ReceiveBudget(64, bytes_usual=16)
     idle = [read(messages, arriving(16, in_s=3600 * number), expected=0) for number in range(1, 9)]
-    *_, active = all_of(messages, *idle, read(messages, arriving(16), expected=None))
+    *_, active = gather_all(messages, *idle, read(messages, arriving(16), expected=None))
     assert active == 0
 
 
@@ -174,7 +176,7 @@ def test_what_comes_on_an_idle_stream_finds_the_room_that_turns_leave() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
     idle = read(messages, arriving(12, in_s=10), expected=1)
     in_turn = [read(messages, arriving(4), expected=4, waits_s=60) for _ in range(2)]
-    assert all_of(messages, idle, *in_turn) == [10, 0, 0]
+    assert gather_all(messages, idle, *in_turn) == [10, 0, 0]
     assert messages.bytes_held_peak == 20
 
 
@@ -182,7 +184,7 @@ def test_what_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() 
     messages = ReceiveBudget(20, bytes_usual=1)
     idle = [read(messages, arriving(7, in_s=in_s), expected=1, waits_s=5) for in_s in (10, 11)]
     in_turn = [read(messages, arriving(4), expected=4, waits_s=60) for _ in range(2)]
-    taken, dropped, *_ = all_of(messages, *idle, *in_turn)
+    taken, dropped, *_ = gather_all(messages, *idle, *in_turn)
     assert taken == 10
     assert isinstance(dropped, Throttled)
     assert str(dropped).startswith("gRPC messages that wait for room in the buffer take 15 of 20 bytes; there is none for 7")
@@ -192,14 +194,14 @@ def test_what_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() 
 def test_what_is_longer_than_its_turn_counts_whole_or_is_dropped_whole() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
     longer = [read(messages, arriving(8), expected=2, waits_s=5) for _ in range(3)]
-    *taken, dropped = all_of(messages, *longer)
+    *taken, dropped = gather_all(messages, *longer)
     assert taken == [0, 0]
     assert isinstance(dropped, Throttled)
 
 
 def test_a_message_that_could_never_find_room_is_refused_for_good() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
-    (refused,) = all_of(messages, read(messages, arriving(21), expected=1))
+    (refused,) = gather_all(messages, read(messages, arriving(21), expected=1))
     assert isinstance(refused, TooLarge)
 
 
@@ -227,7 +229,7 @@ def test_the_end_of_a_stream_gives_its_turn_back() -> None:
         return grpc.aio.EOF
 
     messages = ReceiveBudget(20, bytes_usual=1)
-    assert all_of(messages, messages.next(end, bytes_expected=10)) == [None]
+    assert gather_all(messages, messages.next(end, bytes_expected=10)) == [None]
 
 
 @pytest.mark.parametrize("in_s", [0, 5])
@@ -237,7 +239,7 @@ def test_a_client_that_vanishes_gives_its_turn_back(in_s: float) -> None:
         raise grpc.aio.UsageError("the call is done")
 
     messages = ReceiveBudget(20, bytes_usual=1)
-    (error,) = all_of(messages, messages.next(vanish, bytes_expected=10))
+    (error,) = gather_all(messages, messages.next(vanish, bytes_expected=10))
     assert isinstance(error, grpc.aio.UsageError)
 
 

@@ -44,7 +44,7 @@ class Logs:
         self.bounds_asked += [partition.partition for partition in partitions]
         return [Bounds(Offset(3), Offset(10), Offset(10), LeaderEpoch(0))] * len(partitions)
 
-    def places_bytes_min(self, client_rack: str) -> None:
+    def locations_bytes_min(self, client_rack: str) -> None:
         return None
 
     async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, wait_ms_max: float) -> list[FetchResult]:

@@ -285,7 +285,7 @@ def room_of(broker: SmallBroker) -> ResponseBudget:
 
 async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
     while room.bytes_used < 128 * KIB:
-        await stack.enter_context(room.place()).ask(128 * KIB, timeout_s=0)
+        await stack.enter_context(room.reserve()).ask(128 * KIB, timeout_s=0)
 
 
 def test_a_reader_waits_for_room_and_is_then_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

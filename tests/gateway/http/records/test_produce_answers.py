@@ -32,7 +32,7 @@ def room_of(broker: SmallBroker) -> ResponseBudget:
 
 
 async def fill_up(room: ResponseBudget, stack: ExitStack) -> None:
-    await stack.enter_context(room.place()).ask(1 * MIB, bytes_least=1 * MIB, timeout_s=0)
+    await stack.enter_context(room.reserve()).ask(1 * MIB, bytes_least=1 * MIB, timeout_s=0)
 
 
 @pytest.mark.parametrize(

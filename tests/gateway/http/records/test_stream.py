@@ -396,7 +396,7 @@ def test_a_stream_waits_for_room_with_signs_of_life_and_goes_on(tmp_path: Path, 
         await produce(client, *range(3))
         with ExitStack() as others:
             while room.bytes_used < 128 * KIB:
-                await others.enter_context(room.place()).ask(128 * KIB, timeout_s=0)
+                await others.enter_context(room.reserve()).ask(128 * KIB, timeout_s=0)
             async with events(client, PARTITION) as stream, client.session.get(TOPIC) as lines:
                 first = asyncio.ensure_future(stream.next())
                 await until(lambda: stream.pings >= 3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.kafka.admin.config_entries import BROKER_SYNONYMS, ConfigSource, Synonym, broker_configs, topic_configs
-from gateway.kafka.listener import parse_listeners
+from gateway.kafka.listener_config import parse_listeners
 from gateway.settings import GatewaySettings
 from metadata.cluster.broker_registry import BrokerRegistration, KafkaListener
 from metadata.groups.settings import GroupSettings

@@ -10,14 +10,14 @@ import pytest
 
 from metadata.errors import Throttled
 from tests.simulation.virtual_loop import run
-from tidelog.cli.app.progress import byte_progress, offset_progress, tell_of_throttling, tell_of_waiting
+from tidelog.cli.app.progress import byte_progress, offset_progress, show_throttling, show_waiting
 
 
 def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"sent": 0, "answered": 0}
 
     async def session() -> None:
-        telling = asyncio.ensure_future(tell_of_waiting(lambda: counts["answered"], lambda: counts["sent"]))
+        telling = asyncio.ensure_future(show_waiting(lambda: counts["answered"], lambda: counts["sent"]))
         await asyncio.sleep(61)  # nothing was sent: nothing to tell
         counts["sent"] = 3_000
         await asyncio.sleep(53)
@@ -45,8 +45,8 @@ def test_by_what_a_command_is_throttled_is_told_once_when_it_is_held_up(capsys: 
         return refusals[-1] if refusals else None
 
     async def session() -> None:
-        telling = asyncio.ensure_future(tell_of_throttling(throttled))
-        waiting = asyncio.ensure_future(tell_of_waiting(lambda: 0, lambda: 7, throttled))
+        telling = asyncio.ensure_future(show_throttling(throttled))
+        waiting = asyncio.ensure_future(show_waiting(lambda: 0, lambda: 7, throttled))
         refusals.append(Throttled("10.0.0.7:9090: billing has used up its bytes_in_per_second of 1000"))
         await asyncio.sleep(1.9)
         assert not capsys.readouterr().err, "short waits are nothing to tell of"

@@ -214,7 +214,7 @@ def test_a_compactor_that_can_not_read_the_bucket_for_long_is_not_ready(tmp_path
 
     async def main() -> None:
         settings = load_settings({"data_dir": str(directory), **FREE}, {})
-        async with run_compactor(settings, told=lambda _: None) as (service, door), aiohttp.ClientSession() as session:
+        async with run_compactor(settings, report=lambda _: None) as (service, door), aiohttp.ClientSession() as session:
             url = f"http://{await door.start('127.0.0.1:0')}"
 
             async def ready() -> int:

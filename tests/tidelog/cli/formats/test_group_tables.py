@@ -10,7 +10,7 @@ import pytest
 from tidelog.admin.group_descriptions import GroupInfo, MemberInfo, MovedOffset, PartitionLag
 from tidelog.cli.formats.group_tables import (
     effect,
-    errors_told,
+    error_lines,
     lag_rows,
     member_rows,
     misses,
@@ -182,5 +182,5 @@ def test_the_effect_is_told_in_one_sentence(moved: list[MovedOffset], said: str)
 
 
 def test_of_many_errors_the_first_few_are_told() -> None:
-    said = errors_told([a_move(0, None, "gone", partition=number) for number in range(7)])
+    said = error_lines([a_move(0, None, "gone", partition=number) for number in range(7)])
     assert said == [*(f"t/{number}: gone" for number in range(5)), "and 2 partitions more"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.cluster.members import describe_brokers
+from gateway.cluster.broker_descriptions import describe_brokers
 from metadata.cluster.broker_registry import NO_NODE_ID
 from tests.kit.gateway.virtual_cluster import World, in_a_world
 

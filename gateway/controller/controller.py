@@ -378,7 +378,7 @@ class Controller:
                 self._start(tasks, f"seal session {session}", partial(self._seal, session))
 
     async def _seal(self, session: SessionId) -> None:
-        log.warning("sealing session=%s, whose broker is not registered; its partitions move to other brokers", session)
+        log.warning("sealing session=%s: its broker ended without a clean stop, or is cut off; records are kept", session)
         try:
             await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown):

@@ -235,12 +235,13 @@ class Query:
             raise InvalidArgument(f"{name}={text[:60]}: must be a whole number from {least} to {most}")
         return int(text)
 
-    def choice(self, name: str, choices: dict[str, _Value]) -> _Value | None:
+    def choice(self, name: str, choices: dict[str, _Value], *, or_else: str = "") -> _Value | None:
+        """Returns the chosen value; None if it is absent. `or_else` names what else the caller takes, for the error."""
         text = self._values.get(name)
         if text is None:
             return None
         if text not in choices:
-            raise InvalidArgument(f"{name}={text[:60]!r}: must be one of {', '.join(choices)}")
+            raise InvalidArgument(f"{name}={text[:60]!r}: must be one of {', '.join([*choices, or_else] if or_else else choices)}")
         return choices[text]
 
     def timestamp_ms(self, name: str) -> int | None:

@@ -34,7 +34,7 @@ from gateway.access.authorization import Principal
 from gateway.kafka.frame_reader import Announced, Frame, FrameReader
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
 from gateway.net.tls.client_subject import ClientSubject, subject_of_der
-from metadata.errors import TidelogError
+from metadata.errors import TidelogError, TooLarge
 from segments.byte_budget import Admission
 from segments.object_store.interface import Buffer
 
@@ -367,7 +367,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def refuse(self, error: TidelogError) -> None:
         """Closes the connection, because Kafka's protocol has no answer for this error; the log has the reason."""
-        log.info("connection closed client=%s listener=%s: %s", self.client_host, self.listener.name, error.message)
+        level = logging.WARNING if isinstance(error, TooLarge) else logging.INFO  # its client only sees the connection close, and tries again
+        said = f"{error.message}. {error.hint}".rstrip()
+        log.log(level, "connection closed client=%s listener=%s: %s", self.client_host, self.listener.name, said)
         self._abort()
 
     def close(self) -> None:

@@ -385,7 +385,8 @@ class SegmentWriter:
             async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                 await self._seal_own(self._order.next_seq, SEAL_BYTES)
         except (TimeoutError, Corrupt, OutcomeUnknown) as error:
-            log.warning("session %s ends without its seal: %s", self._session.id, error or "the bucket did not answer in time")
+            reason = str(error) or "the bucket did not answer in time"
+            log.warning("session %s ends without its seal: %s", self._session.id, reason)
 
     def _refuse_the_rest(self) -> None:
         """Refuses all open segments when `run` is cancelled, so that no caller waits forever."""

@@ -158,7 +158,8 @@ async def _show_written(log: Client, topic: str, error: TidelogError) -> None:
     sent = log.outcomes
     line = error.details.get("line")
     if line is not None and sent.acknowledged == sent.total:
-        error.add_note(f"{count_of_records(sent.acknowledged)} before it acknowledged, and nothing else written.")
+        was = "was" if sent.acknowledged == 1 else "were"
+        error.add_note(f"{count_of_records(sent.acknowledged)} before it {was} acknowledged; nothing else was written.")
         error.hint = f"{error.hint} Mend line {line}, and send only what begins there: the rest would be there twice.".strip()
         return
     error.add_note(f"{sent}.")

@@ -245,9 +245,9 @@ async def _with_spark(
             partitions = await compact_part(broker.data_dir, segment_bytes=segment_bytes)
         watch.say(
             "compact",
-            f"{partitions} of {PARTITIONS} partitions are Parquet now, the rest stays in segments; no broker runs any more",
+            f"{partitions} of {PARTITIONS} partitions are Parquet now, the rest are segments: Spark reads both, without a broker",
         )
-        watch.say("spark", pipeline_command(bucket_url, chart))
+        watch.say("spark", f"runs now, for one to ten minutes: {pipeline_command(bucket_url, chart)}")
         started_s = time.perf_counter()
         with watch.elapsed("spark"):
             hours = await delays_with_spark(bucket_url, chart, scratch=broker.data_dir / "spark")

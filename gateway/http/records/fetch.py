@@ -122,7 +122,7 @@ class HttpFetch:
         if query.is_integer("offset"):
             return query.integer("offset", least=0, most=INT64_MAX) or 0
         named = {"earliest": bounds.log_start_offset, "latest": bounds.high_watermark}
-        chosen = query.choice("offset", named)
+        chosen = query.choice("offset", named, or_else="a number from 0")
         return bounds.log_start_offset if chosen is None else chosen
 
     async def _resume(self, request: Request, topic: Topic, partition: int | None) -> tuple[Topic, dict[int, int]]:

@@ -131,7 +131,7 @@ def test_bad_input_tells_the_line_and_what_was_written_before_it(tidelog: Comman
     tidelog("topic", "create", "cli-bad", "-p", "1")
     done = tidelog("produce", "cli-bad", "--as", "ndjson", stdin=b"1\n2\n{\n4\n", code=2)
     assert b"line 3 of the input is not JSON" in done.stderr
-    assert b"2 records before it acknowledged, and nothing else written." in done.stderr
+    assert b"2 records before it were acknowledged; nothing else was written." in done.stderr
     assert b"Mend line 3, and send only what begins there: the rest would be there twice." in done.stderr
     assert tidelog("consume", "cli-bad", "-o", "raw").lines == [b"1", b"2"]
     empty = tidelog("produce", "cli-bad", stdin=b"")
@@ -145,7 +145,7 @@ def test_a_record_that_is_too_large_is_refused_and_counted_as_such(tidelog: Comm
     assert b"Nothing was written." in done.stderr
     done = tidelog("produce", "cli-large", stdin=b"small\n" + b"a" * 2_000_000, code=1)
     assert b"line 2 of the input: " in done.stderr
-    assert b"1 record before it acknowledged, and nothing else written." in done.stderr
+    assert b"1 record before it was acknowledged; nothing else was written." in done.stderr
     assert tidelog("consume", "cli-large", "-o", "raw").lines == [b"small"]
 
 

@@ -69,7 +69,7 @@ class World:
         """Called when the records were read and are laid out: just before they are written."""
         log = SimpleNamespace(locations_bytes_min=lambda _: None, fetch=self._fetch)
         fetch = SimpleNamespace(
-            room=SimpleNamespace(place=self._place),
+            room=SimpleNamespace(reserve=self._reserve),
             admitted=self._admitted,
             laid_out=self._laid_out,
             under_way=lambda *_: lambda: None,
@@ -105,7 +105,7 @@ class World:
             await asyncio.sleep(wait_ms_max / 1000)
         return answers
 
-    def _place(self) -> AbstractContextManager[None]:
+    def _reserve(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     async def _admitted(self, targets: Sequence[FetchTarget], *_: object, **__: object) -> list[FetchResult]:

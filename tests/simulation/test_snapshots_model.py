@@ -38,7 +38,7 @@ def test_a_losing_copy_does_no_harm_on_the_bucket_in_every_interleaving(bounds: 
 def test_a_losing_copy_does_no_harm_in_wider_bounds(bounds: Bounds) -> None:
     states, way = explore(bounds)
     assert not way, "\n".join(way)
-    assert states > 80_000, "the bounds leave hardly anything to explore"
+    assert states > 50_000, "the bounds leave hardly anything to explore"
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_packages_that_lie_at_several_places_are_left_to_the_import(in_front: Pa
 
 
 def ran(command: Sequence[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONSAFEPATH"}}
+    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONSAFEPATH", "PYTEST_ADDOPTS"}}
     return subprocess.run(
         [sys.executable, *command], cwd=folder, env=kept | environment, capture_output=True, text=True, timeout=250, check=False
     )

@@ -367,9 +367,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def refuse(self, error: TidelogError) -> None:
         """Closes the connection, because Kafka's protocol has no answer for this error; the log has the reason."""
-        level = (
-            logging.WARNING if isinstance(error, TooLarge) else logging.INFO
-        )  # its client only sees the connection close, and tries again
+        # The client of a too large request only sees the connection close, and sends the request again.
+        level = logging.WARNING if isinstance(error, TooLarge) else logging.INFO
         said = f"{error.message}. {error.hint}".rstrip()
         log.log(level, "connection closed client=%s listener=%s: %s", self.client_host, self.listener.name, said)
         self._abort()

@@ -77,7 +77,7 @@ class Written:
                 refused.append(error)
                 return
             key, value, partition, offset = message.key(), message.value(), message.partition(), message.offset()
-            assert key is not None and value is not None and partition is not None and offset is not None  # noqa: PT018
+            assert key is not None and value is not None and partition is not None and offset is not None  # noqa: PT018  # a delivered record has all
             self.acknowledged.append((bytes(key), bytes(value), partition, offset, message.timestamp()[1]))
 
         flights = _flights()

@@ -288,7 +288,7 @@ class ReconcilingMember:
         await self._leave()
         await self._give_all_up()
         left_s = self._polled_s
-        while self._polled_s == left_s and not self._stopping:  # noqa: ASYNC110
+        while self._polled_s == left_s and not self._stopping:  # noqa: ASYNC110  # the clock is virtual
             await asyncio.sleep(BEAT_AGAIN_S)
 
     async def _leave(self) -> None:

@@ -236,8 +236,8 @@ class KafkaReader(RouteStream):
             max_bytes=2 * PARTITION_BYTES_MAX,
             session_id=session.session_id,
             session_epoch=session.epoch,
-            topics=[FetchTopic(**named, partitions=asked)] if asked else (),  # type: ignore[arg-type]
-            forgotten_topics_data=[ForgottenTopic(**named, partitions=forgotten)] if forgotten else (),  # type: ignore[arg-type]
+            topics=[FetchTopic(**named, partitions=asked)] if asked else (),  # type: ignore[arg-type]  # name or id
+            forgotten_topics_data=[ForgottenTopic(**named, partitions=forgotten)] if forgotten else (),  # type: ignore[arg-type]  # name or id
         )
 
     async def _take(self, topic: Topic, node_id: int, line: KafkaLine, asked: Asked, fetch: _Fetch) -> None:

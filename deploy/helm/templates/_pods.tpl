@@ -119,7 +119,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{- /* A probe of the HTTP listener: a dict of root, path and the probe's times. Brokers answer probes whoever asks, without certificate
+{{- /* A probe of the HTTP listener: a dict of root, path and the probe's times. Brokers answer probes of every client, without certificate
        or key. */ -}}
 {{- define "tidelog.probe" -}}
 httpGet: {path: {{ .path }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" .root.Values.tls.enabled }}}

@@ -264,11 +264,14 @@ class Controller:
     async def resign(self) -> None:
         """Mirrors alterations of topics and writes the last snapshot before a clean stop, if this broker is the controller."""
         if self._mirror is not None:
+            errors: Sequence[Exception]
             try:
                 async with asyncio.timeout(LAST_MIRROR_TIMEOUT_S):
-                    await self._mirror.flush()  # the next controller mirrors only what is later than the snapshot
+                    errors = await self._mirror.flush()  # the next controller mirrors only what is later than the snapshot
             except (TidelogError, TimeoutError) as error:
-                log.warning("topic changes not mirrored to the bucket before the stop: %s", error)
+                errors = [error]
+            for failure in errors:
+                log.warning("a topic's change is not mirrored to the bucket before the stop: %s", str(failure) or "out of time")
             await self._snapshots.last()
 
     # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────

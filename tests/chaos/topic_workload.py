@@ -110,28 +110,36 @@ class TopicChanger:
             self._unexpected(f"{what}: not done in {STEP_S:g} s, {tries} tries")
 
     async def _write(self, log: Client, first: int) -> frozenset[str]:
-        """What was acknowledged of it. Where the outcome is not known, it may be there or not."""
+        """All records at once, so that a life takes some commits, not one for each record. Returns what was acknowledged of them.
+        Where the outcome is not known, a record may be there or not."""
         acknowledged = set()
-        for number in range(first, first + RECORDS):
+
+        async def write(number: int) -> None:
             value = f"{PASSING}{self.lives}#{number}"
 
-            async def write(value: str = value, key: str = f"k{number}") -> None:
+            async def once() -> None:
                 try:
-                    await log.produce(PASSING, stored_value(value), key=key)
+                    await log.produce(PASSING, stored_value(value), key=f"k{number}")
                 except (Unavailable, OutcomeUnknown):
                     return
                 acknowledged.add(value)
 
-            await self._step("write", write)
+            await self._step("write", once)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(first, first + RECORDS):
+                tasks.create_task(write(number))
         return frozenset(acknowledged)
 
     def _values_of(self, number: int) -> list[str]:
         return [f"{KEYED}{self.lives}-{number}#{record}" for record in range(RECORDS_PER_KEY)]
 
     async def _send_keyed(self, first: int) -> dict[int, Places]:
-        """Where the records of each request lie, as a broker answered; without those that no broker answered in time."""
+        """All requests at once. Returns where the records of each lie, as a broker answered; without those that no broker answered
+        in time."""
         answers: dict[int, Places] = {}
-        for number in range(first, first + KEYED_REQUESTS):
+
+        async def send(number: int) -> None:
             rows = [{"key": f"k{value}", "value": stored_value(value).decode()} for value in self._values_of(number)]
             body = json.dumps({"records": rows}).encode()
             headers = {"content-type": "application/json", "idempotency-key": f"{KEYED}{self.lives}-{number}"}
@@ -142,6 +150,10 @@ class TopicChanger:
                     answers[number] = places
             except TimeoutError:
                 self._unexpected(f"keyed request {number}: not answered in {STEP_S:g} s")
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(first, first + KEYED_REQUESTS):
+                tasks.create_task(send(number))
         return answers
 
     async def _sent(self, body: bytes, headers: Mapping[str, str]) -> Places | None:

@@ -4,24 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
 MINUTES ?= 1
-TESTED ?= not own_spark and not image
+TESTED ?= not own_spark and not image and not proof
 PROTOS := gateway/proto/log.proto gateway/proto/admin.proto gateway/proto/groups.proto metadata/store/etcd/proto/etcd.proto
 MESSAGE_PROTOS := metadata/store/etcd/proto/mvcc.proto  # without services, and so without stubs
 
 # Tests and benchmarks start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof cluster-proof kafka-gate kafka-proof proto \
+.PHONY: demo test test-thorough proofs spark-crashes check bench simulate chaos chaos-proof cluster-proof kafka-gate kafka-proof proto \
 	kafka-protocol kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
 
-test: $(VENV)/ready kernel ## every quick and integration test, but for spark-crashes; TESTED="slow and not own_spark" for a part
+test: $(VENV)/ready kernel ## every quick and integration test, but for proofs and spark-crashes; TESTED="slow and not proof" for a part
 	$(BIN)/pytest -n 4 --dist loadscope --durations 25 -m "$(TESTED)"
 
 test-thorough: $(VENV)/ready kernel ## each property of a codec or a planner with eight times as many examples: for the night
 	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough
+
+proofs: $(VENV)/ready kernel ## every rule broken on purpose is caught, each model is explored whole, and a kill at any await does no harm
+	$(BIN)/pytest -n 3 --dist worksteal --durations 10 -m proof tests/simulation tests/crash
 
 spark-crashes: $(VENV)/ready kernel ## drivers, executors and tasks of Spark that end in the middle; needs Java
 	$(BIN)/pytest -n 2 --dist worksteal -m own_spark tests/spark tests/tidelog

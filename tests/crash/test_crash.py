@@ -195,6 +195,7 @@ def faults_at(points: dict[str, int], passages: Sequence[int]) -> list[Fault]:
     return [Fault(point, passage) for point, count in sorted(points.items()) for passage in passages if passage <= count]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_kill_at_any_await_loses_and_doubles_nothing(share: int, tmp_path: Path) -> None:
     points = points_of_a_whole_run(tmp_path / "whole")
@@ -207,6 +208,7 @@ def test_a_kill_at_any_await_loses_and_doubles_nothing(share: int, tmp_path: Pat
     assert len(died) >= len(faults) / 2
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("share", range(2))
 def test_a_kill_during_the_recovery_from_a_kill_loses_and_doubles_nothing(share: int, tmp_path: Path) -> None:
     points = points_of_a_recovery(tmp_path / "whole")

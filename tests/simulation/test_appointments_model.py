@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.appointments_model import Bounds, Break, explore, main
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",
@@ -32,6 +33,7 @@ def test_metadata_that_exist_once_are_never_taken_for_two_though_controllers_dep
     assert states > 5_000, "the bounds leave hardly anything to explore"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",

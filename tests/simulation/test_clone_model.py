@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.clone_model import Bounds, Break, explore, main
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",

@@ -19,6 +19,7 @@ CAUGHT = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.copied_directory_model import Bounds, Break, explore, main
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_whoever_writes_knows_who_has_written_whenever_the_directory_is_copied() -> None:
     states, way = explore(Bounds())

@@ -54,6 +54,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_short_world_keeps_every_promise(seed: int) -> None:
+    assert simulate_groups(seed, trouble_s=min(TROUBLE_S)).findings == []
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("seeds", [range(0, 20, 2), range(1, 20, 2)], ids=["tasks in order", "tasks shuffled"])
 def test_every_promise_to_a_group_is_kept_whatever_befalls_members_and_coordinators(seeds: range) -> None:
     befell = Counter[str]()
@@ -72,7 +78,7 @@ def test_the_same_seed_gives_the_same_run_of_groups_in_another_process_byte_for_
     command = ["-c", "import sys; from tests.simulation.many_worlds import main; sys.exit(main(sys.argv[1:]))"]
     hashed_otherwise = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
     arguments = ["--kind", "groups", "--seed", str(seed), "--trace", str(there)]
-    subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=True, timeout=100)
+    subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=True, timeout=600)
     here = simulate_groups(seed).trace
     assert "\n".join(here) + "\n" == there.read_text()
     assert len(here) > 100
@@ -82,6 +88,7 @@ def test_each_rule_of_groups_that_can_be_broken_has_its_test() -> None:
     assert set(CAUGHT_AS) == set(BrokenGroupRule) - {BrokenGroupRule.NOTHING}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("rule", "shown"), CAUGHT_AS.items(), ids=[rule.value for rule in CAUGHT_AS])
 def test_a_broken_rule_of_groups_is_caught(rule: BrokenGroupRule, shown: Shown) -> None:
     for seed in (shown.in_seed, *range(SEEDS_TO_CATCH_MAX)):

@@ -58,6 +58,14 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_world_keeps_every_invariant(seed: int) -> None:
+    outcome = simulate_routes(seed, keep_trace=False)
+    assert outcome.violations == []
+    assert outcome.failures == []
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("seeds", [range(0, 24, 2), range(1, 26, 2)], ids=["tasks in order", "tasks shuffled"])
 def test_every_invariant_holds_whichever_broker_takes_a_request(seeds: range) -> None:
     befell = Counter[str]()
@@ -77,7 +85,7 @@ def test_the_same_seed_gives_the_same_world_in_another_process_byte_for_byte(see
     command = ["-c", "import sys; from tests.simulation.many_worlds import main; sys.exit(main(sys.argv[1:]))"]
     hashed_otherwise = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
     arguments = ["--kind", "routes", "--seed", str(seed), "--trace", str(there)]
-    subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=False, timeout=100)
+    subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=False, timeout=600)
     here = simulate_routes(seed).trace
     assert "\n".join(here) + "\n" == there.read_text()
     assert len(here) > 1000
@@ -87,6 +95,7 @@ def test_each_rule_of_routing_that_can_be_broken_has_its_test() -> None:
     assert set(CAUGHT_AS) == set(BrokenRouteRule) - {BrokenRouteRule.NOTHING}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("rule", "shown"), CAUGHT_AS.items(), ids=[rule.value for rule in CAUGHT_AS])
 def test_a_broken_rule_of_routing_is_caught(rule: BrokenRouteRule, shown: Caught) -> None:
     found: set[Invariant] = set()

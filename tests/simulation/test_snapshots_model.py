@@ -25,6 +25,7 @@ def test_a_losing_copy_does_no_harm_on_the_bucket_in_every_interleaving(bounds: 
     assert states > 3_000, "the bounds leave hardly anything to explore"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",

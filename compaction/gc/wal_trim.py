@@ -42,10 +42,10 @@ class TrimRecord(msgspec.Struct, frozen=True):
 async def trim_wal(context: CompactionContext, state: WalState) -> int:
     """Trims this compactor's sessions; returns how many segments were deleted. Raises what the store raises."""
     mine = [session for session in state.sessions.values() if context.is_mine(session_name(session.session))]
-    turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    slots = asyncio.Semaphore(SESSIONS_AT_ONCE)
 
     async def trim(session: SessionState) -> int:
-        async with turns:
+        async with slots:
             await _mark(context, state, session)
             return await _delete(context, session)
 

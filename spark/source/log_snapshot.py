@@ -28,13 +28,13 @@ from segments.wal.known_sessions import KnownSession
 from segments.wal.run_index import RunIndex
 from segments.wal.scanner import WalScanner
 from segments.wal.segment_file import Run, SegmentFooter
-from segments.wal.session_listing import SessionLook
+from segments.wal.session_listing import ListedSession
 from segments.wal.session_reader import read_segment
 
 # Reads at the same time: of manifests, and of the footers of a session.
 READS_MAX: Final = 32
 SESSIONS_AT_ONCE: Final = 8
-LOOKS_MAX: Final = 3
+LISTINGS_MAX: Final = 3
 PAUSE_S: Final = 0.2
 
 
@@ -75,7 +75,7 @@ class PartitionSnapshot(NamedTuple):
 
 async def take_snapshot(store: ObjectStore, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, PartitionSnapshot]:
     """Takes a snapshot of each partition; the mapping gives their topics' names. Raises what the store raises."""
-    return await LogFollower(store).look(partitions)
+    return await LogFollower(store).poll(partitions)
 
 
 class LogFollower:
@@ -99,7 +99,7 @@ class LogFollower:
         # Damage that was looked at often enough.
         self._logged: set[str] = set()
 
-    async def look(
+    async def poll(
         self, partitions: Mapping[TopicPartition, str], *, manifests: bool = True
     ) -> dict[TopicPartition, PartitionSnapshot]:
         """Returns a current snapshot of each partition; the mapping gives their topics' names.
@@ -108,10 +108,10 @@ class LogFollower:
         """
         if not partitions.keys() <= self._followed:  # of others nothing was kept
             self._begin(frozenset(partitions))
-        for look in range(LOOKS_MAX):
+        for attempt in range(LISTINGS_MAX):
             await self._read_damaged_again()
-            await self._scanner.poll(now_ms=time.monotonic_ns() // 1_000_000, late=manifests or look > 0)
-            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or look or self._missed) else set())
+            await self._scanner.poll(now_ms=time.monotonic_ns() // 1_000_000, late=manifests or attempt > 0)
+            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or attempt or self._missed) else set())
             if wanted:
                 await self._read_manifests({partition: partitions[partition] for partition in wanted})
                 self._missed = False
@@ -119,11 +119,11 @@ class LogFollower:
             damage = {str(snapshot.damage) for snapshot in found.values() if snapshot.damage}
             if damage <= self._logged:
                 break
-            await asyncio.sleep(PAUSE_S if look + 1 < LOOKS_MAX else 0)
+            await asyncio.sleep(PAUSE_S if attempt + 1 < LISTINGS_MAX else 0)
         self._logged = damage
         return found
 
-    def listed(self, session: KnownSession, look: SessionLook) -> None:
+    def listed(self, session: KnownSession, listed: ListedSession) -> None:
         """Does nothing: manifests tell what became of trimmed segments."""
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:

@@ -174,7 +174,7 @@ class StreamLog:
         due = topics or now_s - self._topics_looked_s >= TOPICS_S
         if due:
             self._names = await find_asked(store, self._options, absent_ok=absent_ok)
-        self._snapshots = await self._follower.look(self._names, manifests=due)
+        self._snapshots = await self._follower.poll(self._names, manifests=due)
         self._looked_s = now_s
         if due:
             self._topics_looked_s = now_s

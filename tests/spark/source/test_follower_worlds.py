@@ -33,7 +33,7 @@ from spark.source.log_snapshot import LogFollower, PartitionSnapshot
 from tests.kit.segments.batches import ORDERS, PAYMENTS, WRITER
 
 SEEDS = 40
-LOOKS = 60
+POLLS = 60
 
 
 class PlacedRun(NamedTuple):
@@ -246,12 +246,12 @@ def test_a_follower_loses_no_record_and_shows_none_too_early(seed: int, monkeypa
         world = World(random.Random(seed))
         bucket = BesideBrokers(world, world.chance.choice([0, 0.02, 0.1]))
         follower = LogFollower(bucket)
-        for look in range(LOOKS):
+        for poll in range(POLLS):
             for _ in range(world.chance.randint(0, 6)):
                 await world.go_on()
             before = world.committed
-            whole = look == 0 or world.chance.random() < 0.4
-            snapshot = (await follower.look({ORDERS: "orders"}, manifests=whole))[ORDERS]
+            whole = poll == 0 or world.chance.random() < 0.4
+            snapshot = (await follower.poll({ORDERS: "orders"}, manifests=whole))[ORDERS]
             if snapshot.damage is not None:
                 assert bucket.rate, "a gap is told only where somebody moves while it looks"
                 continue
@@ -259,7 +259,7 @@ def test_a_follower_loses_no_record_and_shows_none_too_early(seed: int, monkeypa
             assert snapshot.end_offset <= world.committed
             assert not whole or snapshot.end_offset >= before
         bucket.rate = 0
-        last = (await follower.look({ORDERS: "orders"}))[ORDERS]
+        last = (await follower.poll({ORDERS: "orders"}))[ORDERS]
         assert last.damage is None
         assert last.end_offset == world.committed
 

@@ -193,7 +193,7 @@ class BrokerLease:
             self._unwritable_bytes = bytes_min
             self._wake.set()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Checks at once whether the registration still exists, after a watch reported its end."""
         self._wake.set()
 

@@ -54,7 +54,7 @@ class LoopYielder:
     def __init__(self) -> None:
         self._turn_s = time.monotonic()  # the loop's own clock stands still between its turns
 
-    async def give(self) -> None:
+    async def step(self) -> None:
         """Yields if TURN_S has passed; call it after each step."""
         if time.monotonic() - self._turn_s > TURN_S:
             await asyncio.sleep(0)
@@ -63,10 +63,10 @@ class LoopYielder:
 
 async def map_yielding(work: Callable[[_Item], _Made], items: Iterable[_Item]) -> list[_Made]:
     """Returns the results of `work` for each item, in order, yielding between them."""
-    turns, made = LoopYielder(), list[_Made]()
+    yielder, made = LoopYielder(), list[_Made]()
     for item in items:
         made.append(work(item))
-        await turns.give()
+        await yielder.step()
     return made
 
 

@@ -111,7 +111,7 @@ class GroupMetrics:
         self._timestamps: dict[RecordPosition, int | None] = {}
         self._turn = 0
 
-    async def look(self, name: str, group: Group) -> None:
+    async def visit(self, name: str, group: Group) -> None:
         """Takes in a group as the store holds it."""
         self._seen[name] = _snapshot_of(group)
 
@@ -140,10 +140,10 @@ class GroupMetrics:
         await self._read_timestamps(unread.values())
         now_ms = self._now_ms()
         partitions: list[GroupPartitionSnapshot] = []
-        turns = LoopYielder()
+        yielder = LoopYielder()
         for name, its in places.items():
             partitions += [row for at in its if (row := self._row(name, at, unread, now_ms)) is not None]
-            await turns.give()
+            await yielder.step()
         self.snapshot = GroupMetricsSnapshot(groups, partitions, now_ms / 1000)
 
     def _keep_only(self, names: Collection[str]) -> None:
@@ -178,12 +178,12 @@ class GroupMetrics:
 
     async def _places(self, groups: Iterable[str], loaded: Mapping[str, Group]) -> dict[str, list[TopicPartition]]:
         """Returns the partitions that each group has committed or is assigned, except those of deleted topics."""
-        turns = LoopYielder()
+        yielder = LoopYielder()
         places: dict[str, list[TopicPartition]] = {}
         for name in groups:
             partitions = {*self._known[name], *self._assigned(name, loaded.get(name))}
             places[name] = [at for at in partitions if self._lag.topic_of(at) is not None]
-            await turns.give()
+            await yielder.step()
         return places
 
     def _assigned(self, name: str, group: Group | None) -> frozenset[TopicPartition]:
@@ -206,14 +206,14 @@ class GroupMetrics:
 
     async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], RecordPosition]:
         """Returns the first unread record of each group and partition that is behind."""
-        turns = LoopYielder()
+        yielder = LoopYielder()
         unread: dict[tuple[str, TopicPartition], RecordPosition] = {}
         for name, partitions in places.items():
             for at in partitions:
                 bounds, committed = self._bounds.get(at), self._offset(name, at)
                 if bounds is not None and lag_records(committed, bounds) > 0:
                     unread[name, at] = at, first_unread(committed, bounds)
-            await turns.give()
+            await yielder.step()
         return unread
 
     async def _read_timestamps(self, places: Iterable[RecordPosition]) -> None:

@@ -95,10 +95,10 @@ class BlockingGroupConsumer:
     def positions(self) -> dict[TopicPartitionName, int]:
         """Returns, by partition that is read, the offset of the next record to be handed out."""
 
-        async def look() -> dict[TopicPartitionName, int]:
+        async def read() -> dict[TopicPartitionName, int]:
             return self._original.positions
 
-        return self._thread.wait_for(look)
+        return self._thread.wait_for(read)
 
     @property
     def member_id(self) -> str:

@@ -112,12 +112,12 @@ async def _read_sessions(
     dry_run: bool,
     advance: Advance,
 ) -> None:
-    turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    read_slots = asyncio.Semaphore(SESSIONS_AT_ONCE)
     done = 0
 
     async def read(session: SessionId) -> None:
         nonlocal done
-        async with turns:
+        async with read_slots:
             sealed_before, tally, damaged = await _patiently(lambda: _read_session(bucket, session, now_ms=now_ms, dry_run=dry_run))
         found.sealed_now += not sealed_before
         found.evidence.footers.merge(tally)
@@ -218,7 +218,7 @@ async def _read_mirrors(
     """Reads the newest registration of each topic, except of deleted topics and of those that the snapshot contains."""
     snapshot = evidence.snapshot
     snapshot_revision = snapshot.header.revision if snapshot is not None else 0
-    turns = asyncio.Semaphore(MIRROR_READS_MAX)
+    read_slots = asyncio.Semaphore(MIRROR_READS_MAX)
     mirrors: list[MirroredTopic] = []
 
     async def read(named: TopicIncarnation, records: TopicRecords) -> None:
@@ -226,7 +226,7 @@ async def _read_mirrors(
         for revision in sorted(records.registered, reverse=True):
             if records.deleted or revision <= snapshot_revision:
                 break
-            async with turns:
+            async with read_slots:
                 topic = await _read_mirror(bucket, named, revision, layout, evidence.findings)
             if topic is not None:
                 break

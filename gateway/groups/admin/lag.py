@@ -61,11 +61,11 @@ def first_timestamp_ms(fetched: FetchResult, offset: int, *, decompressed_bytes_
     """Returns the timestamp of the first record from `offset` on; None if the answer holds none. Raises Corrupt."""
     found: list[int] = []
 
-    def look(records: list[RecordTuple]) -> bytes:
+    def read(records: list[RecordTuple]) -> bytes:
         found.append(records[0][1])
         return b"."
 
-    decode_records(fetched, offset, look, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
+    decode_records(fetched, offset, read, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
     return found[0] if found else None
 
 
@@ -126,11 +126,11 @@ class GroupLag:
         places = sorted(topics, key=lambda at: (topics[at].name, at))
         found = await bounds_by_parts(self._log, places)
         unread: dict[TopicPartition, RecordPosition] = {}
-        turns = LoopYielder()
+        yielder = LoopYielder()
         for at, bounds in zip(places, found, strict=True):
             if not isinstance(bounds, TidelogError) and at not in damaged and lag_records(_offset(committed, at), bounds) > 0:
                 unread[at] = at, first_unread(_offset(committed, at), bounds)
-            await turns.give()
+            await yielder.step()
         timestamps = await self.timestamps(unread.values())
         now_ms = self._now_ms()
 
@@ -192,10 +192,10 @@ class GroupLag:
             raise fetched
         decompressed_bytes_max = self._log.settings.decompressed_bytes_max
 
-        def look() -> int | None:
+        def read() -> int | None:
             return first_timestamp_ms(fetched, offset, decompressed_bytes_max=decompressed_bytes_max)
 
-        return await self._threads.run(look) if takes_long([fetched]) else look()
+        return await self._threads.run(read) if takes_long([fetched]) else read()
 
 
 def _offset(committed: Mapping[TopicPartition, CommittedOffset], partition: TopicPartition) -> int | None:

@@ -26,7 +26,7 @@ from metadata.groups.offsets import StoredOffsets
 # Pause before the coordinator is asked again.
 AGAIN_S: Final = 0.5
 # Look-ups by timestamp at a time; each may read from the bucket, or ask another broker.
-LOOK_UPS_AT_ONCE: Final = 16
+LOOKUPS_AT_ONCE: Final = 16
 
 log = logging.getLogger(__name__)
 
@@ -108,17 +108,17 @@ class StartOffsets:
         if not waiting:
             return
         found = await self._broker.cluster_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
-        turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        async with asyncio.TaskGroup() as look_ups:
+        slots = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        async with asyncio.TaskGroup() as lookups:
             for each, bounds in zip(waiting, found, strict=True):
                 if isinstance(bounds, TidelogError):
                     self._refused(each, bounds)
                 else:
-                    look_ups.create_task(self._at_timestamp(each, bounds.high_watermark, turns))
+                    lookups.create_task(self._at_timestamp(each, bounds.high_watermark, slots))
 
-    async def _at_timestamp(self, consumed: ConsumedPartition, high_watermark: int, turns: asyncio.Semaphore) -> None:
+    async def _at_timestamp(self, consumed: ConsumedPartition, high_watermark: int, slots: asyncio.Semaphore) -> None:
         try:
-            async with turns:
+            async with slots:
                 found = await self._broker.cluster_log.offset_for_timestamp(consumed.partition, consumed.start.timestamp_ms)
         except TidelogError as error:
             self._refused(consumed, error)

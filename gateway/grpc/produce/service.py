@@ -56,7 +56,7 @@ class GrpcProduce:
         self._broker = broker
         self._waits = waits
         self._streams = streams
-        self._turns = count()
+        self._round_robin = count()
         self._incoming = ReceiveBudget(broker.settings.grpc_waiting_bytes_max, bytes_usual=broker.settings.message_bytes_max)
         self._threads = BoundedExecutor()
 
@@ -141,20 +141,20 @@ class GrpcProduce:
             if forwarded:
                 await self._broker.local_log.await_takeover(_destinations(call), deadline_s=deadline.at_s)
             appends = MessageAppender(
-                self._broker, produce, admission, is_forwarded=forwarded, turns=self._turns, threads=self._threads
+                self._broker, produce, admission, is_forwarded=forwarded, round_robin=self._round_robin, threads=self._threads
             )
             taken: list[Taken] = []
-            turns = LoopYielder()
+            yielder = LoopYielder()
             for at, request in enumerate(call.appends):
                 taken.append(await appends.take(at, request))
-                await turns.give()
+                await yielder.step()
         return taken
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _answer(self, unanswered: Unanswered) -> bytes:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
-        turns = LoopYielder()
+        yielder = LoopYielder()
         produce = unanswered.produce
         outcomes = await produce.outcomes()
         following = iter(outcomes)
@@ -165,7 +165,7 @@ class GrpcProduce:
                 await self._threads.run(partial(_encode_result, result, taken, found, produce.acks))
             else:
                 _encode_result(result, taken, found, produce.acks)
-            await turns.give()
+            await yielder.step()
         traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
         produce.observe(outcomes, traffic, size_bytes=unanswered.message_bytes)
         return response.SerializeToString()

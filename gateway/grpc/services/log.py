@@ -28,8 +28,8 @@ from segments.partition.producer_state import ONE_SHOT
 SERVICE: Final = "tidelog.v1.Log"
 QUERIES_MAX: Final = 10_000
 # Kinds of queries that look for a record: each may read from the bucket, or ask another broker.
-_LOOK_UPS: Final = frozenset({"timestamp_ms", "max_timestamp"})
-LOOK_UPS_AT_ONCE: Final = 16
+_BY_TIMESTAMP: Final = frozenset({"timestamp_ms", "max_timestamp"})
+LOOKUPS_AT_ONCE: Final = 16
 
 
 class GrpcLogService:
@@ -67,11 +67,11 @@ class GrpcLogService:
             place if isinstance(place, TidelogError) else _in_its_epoch(log, place, query, bounds[place])
             for query, place in zip(request.queries, places, strict=True)
         ]
-        turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        async with asyncio.TaskGroup() as look_ups:
+        slots = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        async with asyncio.TaskGroup() as lookups:
             results = [
-                look_ups.create_task(_looked_up(log, place, query, answer, turns))
-                if isinstance(place, TopicPartition) and query.WhichOneof("at") in _LOOK_UPS
+                lookups.create_task(_offset_by_timestamp(log, place, query, answer, slots))
+                if isinstance(place, TopicPartition) and query.WhichOneof("at") in _BY_TIMESTAMP
                 else _bound(query, answer)
                 for query, place, answer in zip(request.queries, places, answers, strict=True)
             ]
@@ -207,17 +207,17 @@ def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2
     return log_pb2.OffsetResult(offset=offset, timestamp_ms=-1, leader_epoch=bounds.leader_epoch)
 
 
-async def _looked_up(
+async def _offset_by_timestamp(
     log: LogService,
     partition: TopicPartition,
     query: log_pb2.OffsetQuery,
     bounds: Bounds | TidelogError,
-    turns: asyncio.Semaphore,
+    slots: asyncio.Semaphore,
 ) -> log_pb2.OffsetResult | TidelogError:
     if isinstance(bounds, TidelogError):
         return bounds
     try:
-        async with turns:
+        async with slots:
             if query.max_timestamp:
                 found = await log.offset_of_max_timestamp(partition)
             else:

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
-from gateway.cluster.identity import LOOK_INTERVAL_S, SeenClusterId, identify_cluster, watch_identity, what_happened
+from gateway.cluster.identity import CHECK_INTERVAL_S, SeenClusterId, identify_cluster, watch_identity, what_happened
 from gateway.cluster.session_opener import SessionOpener
 from gateway.controller.metadata_snapshots import take_snapshot
 from gateway.net.ports import reserve_ports
@@ -428,7 +428,7 @@ def stays_until(break_it: Callable[[FaultyStore], Awaitable[object]]) -> Rejecte
         await asyncio.sleep(3600)
         assert not staying.done(), staying
         await break_it(store)
-        await asyncio.wait((staying,), timeout=2 * LOOK_INTERVAL_S)
+        await asyncio.wait((staying,), timeout=2 * CHECK_INTERVAL_S)
         await sqlite.close()
         error = staying.exception()
         assert isinstance(error, Rejected)
@@ -514,7 +514,7 @@ def test_a_broker_ends_when_a_leader_epoch_has_fallen_though_the_revision_has_gr
         await asyncio.sleep(3600)
         assert not staying.done()
         fallen.append(TopicPartition(TopicId("a" * 32), Partition(3)))
-        await asyncio.wait((staying,), timeout=2 * LOOK_INTERVAL_S)
+        await asyncio.wait((staying,), timeout=2 * CHECK_INTERVAL_S)
         await sqlite.close()
         error = staying.exception()
         assert isinstance(error, Rejected)

@@ -7,7 +7,7 @@
 
 An unreadable footer keeps its segment forever, and the partitions that had runs in it wait at the gap.
 
-Invariant: a place counts as done only when all its runs lie below `compacted_to` of the newest manifest of their partition, as it
+Invariant: a segment counts as done only when all its runs lie below `compacted_to` of the newest manifest of their partition, as it
 was read from the bucket; when their topic is marked as deleted on the bucket; or when a trimmed marker stands behind it. Runs below
 a log start that lies above `compacted_to` wait, too: their records are gone, but they hold the states of producers.
 """
@@ -72,7 +72,7 @@ class SessionState:
 
     @property
     def done_to(self) -> SegmentSeq:
-        """Returns the first place that is still needed, or `known_to`."""
+        """Returns the first segment that is still needed, or `known_to`."""
         for at, waiting in enumerate(self.waiting):
             if waiting:
                 return SegmentSeq(self.first_seq + at)

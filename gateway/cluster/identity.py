@@ -32,7 +32,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
-from gateway.controller.metadata_snapshots import list_snapshots, place_of_now
+from gateway.controller.metadata_snapshots import current_position, list_snapshots
 from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Rejected, TidelogError
@@ -126,9 +126,9 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
     """Raises Rejected if a snapshot on the bucket is newer than the metadata. The controller writes one every
     snapshot_interval_ms."""
     snapshots = await list_snapshots(bucket)
-    now = await place_of_now(metadata, layout)
-    if snapshots and snapshots[-1].place > now:
-        copied = snapshots[-1].place
+    now = await current_position(metadata, layout)
+    if snapshots and snapshots[-1].position > now:
+        copied = snapshots[-1].position
         await check_not_superseded(bucket, await read_restoration(metadata, layout))  # to restore once more would be wrong then
         raise Rejected(
             f"the metadata of cluster {identity} are at revision {now.revision} and appointments {now.number}, and were at "

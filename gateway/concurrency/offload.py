@@ -29,12 +29,12 @@ class BoundedExecutor:
     """Runs work in threads, at most `threads_max` pieces at a time."""
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
-        self._places = asyncio.Semaphore(threads_max)
+        self._slots = asyncio.Semaphore(threads_max)
 
     async def run(self, work: Callable[[], _Made]) -> _Made:
         """Returns the result of `work` in a thread, or raises its error. A caller cancelled while it waits for a thread gives up at
         once."""
-        async with self._places:
+        async with self._slots:
             working = asyncio.get_running_loop().run_in_executor(None, work)
             cancelled: asyncio.CancelledError | None = None
             while not working.done():

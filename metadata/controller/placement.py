@@ -152,4 +152,4 @@ def _quotas(partition_count: int, staying: Iterable[Candidate], loads: Mapping[S
         turn_in_rack[candidate.rack] += 1
     by_load = sorted(turn_of, key=lambda session: (-loads[session], turn_of[session], session))
     share, rest = divmod(partition_count, len(by_load))
-    return {session: share + (place < rest) - loads[session] for place, session in enumerate(by_load)}
+    return {session: share + (rank < rest) - loads[session] for rank, session in enumerate(by_load)}

@@ -41,7 +41,7 @@ DEEP_READS_MAX = 2
 Advance = Callable[[str, int, int], None]
 
 
-class PlacedRun(msgspec.Struct, frozen=True):
+class SegmentRun(msgspec.Struct, frozen=True):
     """A run with where it was found."""
 
     leader_epoch: LeaderEpoch
@@ -70,7 +70,7 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tupl
     sessions = await _list_sessions(store, audit)
     committed = {session: await committed_in(store, listed) for session, listed in sessions.items()}
     audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
-    runs: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
+    runs: dict[TopicPartition, list[SegmentRun]] = defaultdict(list)
     done = 0
     for session, listed in sorted(sessions.items()):
         writer = await _check_session(store, listed, committed[session], audit)
@@ -102,7 +102,7 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tupl
 def _check_footers(
     part: SessionListing,
     footers: Iterable[SegmentFooter | Corrupt],
-    runs: dict[TopicPartition, list[PlacedRun]],
+    runs: dict[TopicPartition, list[SegmentRun]],
     audit: Audit,
 ) -> None:
     for seq, (info, footer) in enumerate(zip(part.segments, footers, strict=True), start=part.trimmed_to):
@@ -111,29 +111,29 @@ def _check_footers(
             audit.damage(key, footer.message)
             continue
         for run in footer.runs:
-            runs[run.partition].append(PlacedRun(run.leader_epoch, part.session, footer.seq, run))
+            runs[run.partition].append(SegmentRun(run.leader_epoch, part.session, footer.seq, run))
         if what := of_other_size(info, footer, part):
             audit.damage(key, what)
         _count(audit, footer, info.size if info is not None else 0)
 
 
-def _check_partitions(runs: dict[TopicPartition, list[PlacedRun]], history: History, audit: Audit) -> Iterator[Finding]:
-    for partition, placed in sorted(runs.items()):
+def _check_partitions(runs: dict[TopicPartition, list[SegmentRun]], history: History, audit: Audit) -> Iterator[Finding]:
+    for partition, segment_runs in sorted(runs.items()):
         end = history.ends.get(partition)
         usage = audit.topic(partition.topic_id)
-        pending = [found for found in placed if end is None or found.run.last_offset >= end.compacted_to]
+        pending = [found for found in segment_runs if end is None or found.run.last_offset >= end.compacted_to]
         usage.records += sum(found.run.record_count for found in pending)
         if partition not in history.damaged and partition.topic_id not in history.deleted:
             yield from check_offsets(partition, pending, end)
 
 
-def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], history: HistoryEnd | None) -> list[Finding]:
+def check_offsets(partition: TopicPartition, segment_runs: Iterable[SegmentRun], history: HistoryEnd | None) -> list[Finding]:
     """Checks that a partition's runs outside Parquet continue each other, by epoch, from the end of Parquet or from 0."""
     findings: list[Finding] = []
     end: int = history.compacted_to if history is not None else 0
     begun = False
     for epoch, session, seq, run in sorted(
-        ((found.leader_epoch, found.session, found.seq, found.run) for found in placed), key=lambda found: found[:3]
+        ((found.leader_epoch, found.session, found.seq, found.run) for found in segment_runs), key=lambda found: found[:3]
     ):
         where = f"{partition} in {segment_key(session, seq)}"
         if history is not None and not begun and epoch < history.leader_epoch:

@@ -24,7 +24,7 @@ from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
-    SnapshotPlace,
+    SnapshotPosition,
     TopicIncarnation,
     end_of_topic,
     parse_snapshot_key,
@@ -80,12 +80,12 @@ async def read_evidence(
     found = Found(Evidence(cluster_id, sessions))
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
     named = [(parse_snapshot_key(found.key), found.key) async for found in list_all(bucket, SNAPSHOTS)]
-    snapshots = [(place, key) for place, key in named if place is not None]
+    snapshots = [(position, key) for position, key in named if position is not None]
     found.evidence.snapshot = await _newest_snapshot(bucket, snapshots, cluster_id, found.evidence.findings)
     topics = await _topics(bucket)
     found.evidence.mirrors = await _read_mirrors(bucket, topics, layout, found.evidence, advance)
     found.evidence.manifests = await _read_manifests(bucket, topics, found.evidence.findings)
-    revisions = [place.revision for place, _ in snapshots]
+    revisions = [position.revision for position, _ in snapshots]
     revisions += (revision for records in topics.values() for revision in (*records.registered, *records.deleted))
     found.evidence.revision_max = max(revisions, default=0)
     return found
@@ -155,7 +155,7 @@ async def _read_session(
 
 
 async def _newest_snapshot(
-    bucket: ObjectStore, listed: Iterable[tuple[SnapshotPlace, str]], cluster_id: str, findings: list[RestoreFinding]
+    bucket: ObjectStore, listed: Iterable[tuple[SnapshotPosition, str]], cluster_id: str, findings: list[RestoreFinding]
 ) -> Snapshot | None:
     """Returns the newest intact snapshot of this cluster, by its last batch of appointments, then by revision; None without one."""
     for _, key in sorted(listed, reverse=True):

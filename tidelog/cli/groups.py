@@ -158,10 +158,10 @@ def seek(
 
     if (to is None) == (shift is None):
         raise InvalidArgument("a seek takes a place or a shift", hint="Give one of them: --to PLACE or --shift RECORDS.")
-    place, parts = None if to is None else parse_place(to), parse_parts(topic)
+    target, parts = None if to is None else parse_target(to), parse_parts(topic)
 
     async def fetch(log: Client) -> tuple[list[MovedOffset], str]:
-        seeking = log.groups.seek(name, place, shift=shift, topics=parts, validate_only=True)
+        seeking = log.groups.seek(name, target, shift=shift, topics=parts, validate_only=True)
         plan = await _of(name, log, seeking)
         return plan, await _note_for_new(name, log) if all(row.before is None for row in plan) else ""
 
@@ -185,7 +185,7 @@ def seek(
         if not typer.confirm(f"{name} will {effect(plan)}. Move it?", err=True):
             say("nothing was moved")
             return FAILED
-    seeking = _changing(lambda log: log.groups.seek(name, place, shift=shift, topics=parts), name)
+    seeking = _changing(lambda log: log.groups.seek(name, target, shift=shift, topics=parts), name)
     moved = with_client(url, seeking, writes=True)
     if _show_errors(moved, output, "some partitions were moved, and some were not; seek again"):
         return FAILED
@@ -265,7 +265,7 @@ def delete(
 # ── what is asked ──
 
 
-def parse_place(text: str) -> str:
+def parse_target(text: str) -> str:
     """Parses a place for `log.groups.seek`. A time ago becomes an absolute time, so that it does not move until confirmed."""
     import time
 

@@ -123,11 +123,11 @@ class GroupLag:
         asked = list({*committed, *damaged, *owners})
         topics = {at: topic for at, topic in zip(asked, await map_yielding(self.topic_of, asked), strict=True) if topic is not None}
         await asyncio.sleep(0)
-        places = sorted(topics, key=lambda at: (topics[at].name, at))
-        found = await bounds_by_parts(self._log, places)
+        ordered = sorted(topics, key=lambda at: (topics[at].name, at))
+        found = await bounds_by_parts(self._log, ordered)
         unread: dict[TopicPartition, RecordPosition] = {}
         yielder = LoopYielder()
-        for at, bounds in zip(places, found, strict=True):
+        for at, bounds in zip(ordered, found, strict=True):
             if not isinstance(bounds, TidelogError) and at not in damaged and lag_records(_offset(committed, at), bounds) > 0:
                 unread[at] = at, first_unread(_offset(committed, at), bounds)
             await yielder.step()
@@ -160,13 +160,13 @@ class GroupLag:
                 row.error.CopyFrom(to_status(named(error, topic)))
             return row
 
-        return await map_yielding(lambda row: lag_at(*row), zip(places, found, strict=True))
+        return await map_yielding(lambda row: lag_at(*row), zip(ordered, found, strict=True))
 
-    async def timestamps(self, places: Collection[RecordPosition]) -> dict[RecordPosition, int | TidelogError | None]:
-        """Returns the timestamp of the first record from each place on, None without one. A few are read at a time; those not read
-        in time are left out."""
+    async def timestamps(self, positions: Collection[RecordPosition]) -> dict[RecordPosition, int | TidelogError | None]:
+        """Returns the timestamp of the first record from each position on, None without one. A few are read at a time; those not
+        read in time are left out."""
         found: dict[RecordPosition, int | TidelogError | None] = {}
-        waiting = iter(places)
+        waiting = iter(positions)
 
         async def reader() -> None:
             for position in waiting:
@@ -178,7 +178,7 @@ class GroupLag:
 
         with suppress(TimeoutError):
             async with asyncio.timeout(min(READS_TIMEOUT_S, remaining_s())), asyncio.TaskGroup() as readers:
-                for _ in range(min(READS_AT_ONCE, len(places))):
+                for _ in range(min(READS_AT_ONCE, len(positions))):
                     readers.create_task(reader())
         return found
 

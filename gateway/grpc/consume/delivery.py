@@ -121,14 +121,14 @@ class DeliveryLoop:
         self._wait: asyncio.Timeout | None = None
         self._written_s = 0.0
         # Run by the owner as a task.
-        self.placing = StartOffsets(
+        self.start_offsets = StartOffsets(
             broker,
             terms,
             partitions,
             committed=lambda: self.ownership.committed(),
             keep=lambda ends: self.ownership.keep(ends),
             refused=self._refused,
-            placed=self._wake,
+            positioned=self._wake,
         )
         # Deliveries left that hold one partition each, to find the damaged one among several.
         self._singly = 0
@@ -154,7 +154,7 @@ class DeliveryLoop:
 
     def changed(self) -> None:
         """Ends the current poll: there is work to do, perhaps a partition to place."""
-        self.placing.wanted.set()
+        self.start_offsets.wanted.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -251,7 +251,7 @@ class DeliveryLoop:
                     consumed.offset = max(consumed.offset, answer.next_offset)
             elif isinstance(answer, OutOfRange) and self._terms.reset is not StartPolicy.ERROR:
                 consumed.restart(self._terms.reset)
-                self.placing.wanted.set()
+                self.start_offsets.wanted.set()
                 is_unled = True
             else:
                 is_unled |= not self._refused(consumed, answer)

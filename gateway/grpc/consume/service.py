@@ -140,7 +140,7 @@ class _Stream:
         try:
             async with asyncio.TaskGroup() as tasks:
                 pushing = tasks.create_task(self._pusher.run(), name="records of a Consume stream")
-                placing = tasks.create_task(self._pusher.placing.run(), name="beginnings of a Consume stream")
+                start_offsets = tasks.create_task(self._pusher.start_offsets.run(), name="beginnings of a Consume stream")
                 reading = tasks.create_task(self._read(first), name="client of a Consume stream")
                 aging = asyncio.get_running_loop().call_at(until_s, self._end_of_age)
                 stopping = tasks.create_task(self._end_at_stop(), name="end of a Consume stream")
@@ -154,7 +154,7 @@ class _Stream:
                     await asyncio.wait((member,))
                 self._pusher.finish()
                 await asyncio.wait((pushing,))
-                for beside in (placing, reading, stopping):
+                for beside in (start_offsets, reading, stopping):
                     beside.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None

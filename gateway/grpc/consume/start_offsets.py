@@ -43,7 +43,7 @@ class StartOffsets:
         committed: Callable[[], Awaitable[StoredOffsets]],
         keep: Callable[[Mapping[ConsumedPartition, int]], Awaitable[Collection[ConsumedPartition]]],
         refused: Callable[[ConsumedPartition, TidelogError], bool],
-        placed: Callable[[], None],
+        positioned: Callable[[], None],
     ) -> None:
         """`keep` commits where partitions begin at the end of their logs, and returns those for which it did. `refused` judges the
         error of a partition, and gives the partition up if the error is final; `placed` is called when some may be read."""
@@ -53,7 +53,7 @@ class StartOffsets:
         self._committed = committed
         self._keep = keep
         self._refused = refused
-        self._placed = placed
+        self._positioned = positioned
         # Set when partitions may have to be placed.
         self.wanted = asyncio.Event()
 
@@ -62,16 +62,16 @@ class StartOffsets:
         while True:
             await self.wanted.wait()
             self.wanted.clear()
-            if waiting := self._partitions.to_place():
-                await self._place(waiting)
-                self._placed()
-            if self._partitions.to_place():
+            if waiting := self._partitions.without_offset():
+                await self._position(waiting)
+                self._positioned()
+            if self._partitions.without_offset():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(AGAIN_S):
                         await self.wanted.wait()
                 self.wanted.set()
 
-    async def _place(self, waiting: Sequence[ConsumedPartition]) -> None:
+    async def _position(self, waiting: Sequence[ConsumedPartition]) -> None:
         if of_group := [each for each in waiting if each.start.whence is StartKind.COMMITTED]:
             try:
                 stored = await self._committed()

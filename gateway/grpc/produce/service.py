@@ -187,7 +187,7 @@ def _encode_result(result: log_pb2.AppendResult, taken: Taken, found: list[Outco
     elif acks is Acks.NONE and not errors:
         return
     elif taken.plan is None:
-        result.placements.append(_placement(taken.partition, found[0], 0, 1 + _last_place(found[0])))
+        result.placements.append(_placement(taken.partition, found[0], 0, 1 + _last_index(found[0])))
     else:
         result.placements.extend(_placements(outcome_by_record(taken.plan, found)))
 
@@ -196,23 +196,23 @@ def _placements(records: Iterable[tuple[int, Outcome, int]]) -> Iterable[log_pb2
     """Yields a placement for each run of records with consecutive offsets, in the order of the request."""
     run: tuple[int, Outcome, int] | None = None
     length = 0
-    for partition, outcome, place in records:
-        if run is not None and run[0] == partition and run[1] is outcome and run[2] + length == place:
+    for partition, outcome, index in records:
+        if run is not None and run[0] == partition and run[1] is outcome and run[2] + length == index:
             length += 1
             continue
         if run is not None:
             yield _placement(*run, length)
-        run, length = (partition, outcome, place), 1
+        run, length = (partition, outcome, index), 1
     if run is not None:
         yield _placement(*run, length)
 
 
-def _placement(partition: int, outcome: Outcome, place: int, length: int) -> log_pb2.Placement:
+def _placement(partition: int, outcome: Outcome, index: int, length: int) -> log_pb2.Placement:
     if isinstance(outcome, TidelogError):
         return log_pb2.Placement(partition=partition, base_offset=-1, count=length, error=to_status(outcome))
     return log_pb2.Placement(
         partition=partition,
-        base_offset=outcome.base_offset + place,
+        base_offset=outcome.base_offset + index,
         count=length,
         leader_epoch=outcome.leader_epoch,
         duplicate=outcome.duplicate,
@@ -220,5 +220,5 @@ def _placement(partition: int, outcome: Outcome, place: int, length: int) -> log
     )
 
 
-def _last_place(outcome: Outcome) -> int:
+def _last_index(outcome: Outcome) -> int:
     return 0 if isinstance(outcome, TidelogError) else outcome.last_offset - outcome.base_offset

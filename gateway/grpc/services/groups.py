@@ -142,13 +142,15 @@ class GroupsService:
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
         """Commits offsets. Returns the error of each, in order; None if it is committed."""
         named = await map_yielding(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
-        places = await resolve_partitions(self._broker, named)
+        partitions = await resolve_partitions(self._broker, named)
         asked = await map_yielding(wire.offset_to_commit, request.offsets)
-        offsets = {place: offset for place, offset in zip(places, asked, strict=True) if isinstance(place, TopicPartition)}
+        offsets = {
+            partition: offset for partition, offset in zip(partitions, asked, strict=True) if isinstance(partition, TopicPartition)
+        }
         refused = await self._broker.coordinated_groups.commit(
             request.group, *_member(request), offsets, only_forward=request.only_forward
         )
-        return [place if isinstance(place, TidelogError) else refused.get(place) for place in places]
+        return [partition if isinstance(partition, TidelogError) else refused.get(partition) for partition in partitions]
 
     async def fetch_offsets(self, request: groups_pb2.OffsetFetchRequest, context: Context) -> Message:
         _check_count("topics", sum(max(1, len(topic.partitions)) for topic in request.topics), 0, OFFSETS_MAX)
@@ -225,11 +227,11 @@ class GroupsService:
             for partition in each.partitions or [-1]
         ]
         yielder = LoopYielder()
-        for name, place in zip(named, await resolve_partitions(self._broker, named), strict=True):
-            if isinstance(place, TidelogError):
-                found.append(groups_pb2.FetchedOffset(topic=name.topic, partition=name.partition, error=to_status(place)))
+        for name, partition in zip(named, await resolve_partitions(self._broker, named), strict=True):
+            if isinstance(partition, TidelogError):
+                found.append(groups_pb2.FetchedOffset(topic=name.topic, partition=name.partition, error=to_status(partition)))
             else:
-                found.append(wire.fetched_offset(name.topic, place, committed.get(place)))
+                found.append(wire.fetched_offset(name.topic, partition, committed.get(partition)))
             await yielder.step()
         return found
 
@@ -312,12 +314,12 @@ def _check_whole_once(topics: Sequence[groups_pb2.TopicPartitions]) -> None:
 async def _check_once(offsets: Sequence[groups_pb2.CommittedOffset]) -> None:
     seen, yielder = set[tuple[str, int]](), LoopYielder()
     for index, each in enumerate(offsets):
-        place = (each.topic, each.partition)
-        if place in seen:
+        partition = (each.topic, each.partition)
+        if partition in seen:
             raise InvalidArgument(
                 f"partition {each.partition} of topic {shown(each.topic)} is committed twice in one request",
                 hint="Commit the later offset only.",
                 field=f"offsets[{index}]",
             )
-        seen.add(place)
+        seen.add(partition)
         await yielder.step()

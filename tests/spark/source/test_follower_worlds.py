@@ -36,7 +36,7 @@ SEEDS = 40
 POLLS = 60
 
 
-class PlacedRun(NamedTuple):
+class SegmentRun(NamedTuple):
     base: int
     end: int
     session: int
@@ -63,7 +63,7 @@ class World:
     store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
     sessions: dict[int, WrittenSession] = field(default_factory=dict)
     on_their_way: list[Put] = field(default_factory=list)
-    runs: list[PlacedRun] = field(default_factory=list)
+    runs: list[SegmentRun] = field(default_factory=list)
     leader: int | None = None
     epoch: int = 0
     end_offset: int = 0
@@ -113,7 +113,7 @@ class World:
         records = self.chance.randint(1, 3)
         where, base = (ORDERS, self.end_offset) if mine else (PAYMENTS, 0)
         if mine:
-            self.runs.append(PlacedRun(base, base + records, self.leader, seq, self.epoch))
+            self.runs.append(SegmentRun(base, base + records, self.leader, seq, self.epoch))
             self.end_offset += records
         committed_to = min([put.seq for put in self.on_their_way if put.session == self.leader], default=seq)
         put = Put(self.leader, seq, self._segment(where, base, records, seq=seq, committed_to=committed_to))

@@ -120,9 +120,9 @@ class Compactor:
         """
         report, unforeseen = TickReport(), list[Exception]()
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("looking at segments", self._look),
+            ("polling the WAL", self._poll_wal),
             ("checking the clock", self._check_clock),
-            ("looking for deleted topics", self._deleted.look),
+            ("finding deleted topics", self._deleted.poll),
             ("taking in deleted records", self._take_in_deletions),
             ("reading manifests", self._read_floors),
             ("compacting", lambda: self._compact(report, everything=everything)),
@@ -150,7 +150,7 @@ class Compactor:
         """Runs `work` in a thread if it would hold the event loop; nothing else changes the view of the bucket meanwhile."""
         return await asyncio.to_thread(work) if self.view.state.run_count > PLANNED_IN_A_THREAD else work()
 
-    async def _look(self) -> None:
+    async def _poll_wal(self) -> None:
         now_ms = self._context.now_ms()
         has_damage = self.view.state.has_damage
         if self._begun_ms is None or not (has_damage or self._blocked):
@@ -160,11 +160,11 @@ class Compactor:
             self._blocked.clear()
             self._begun_ms, self._rescan_after_ms = now_ms, min(2 * self._rescan_after_ms, RESCAN_MS_MAX)
         try:
-            await self.view.look(now_ms=now_ms)
+            await self.view.poll(now_ms=now_ms)
         except TidelogError:
             self.metrics.failing_since_ms = self.metrics.failing_since_ms or now_ms
             raise
-        self.metrics.looked_at_ms, self.metrics.failing_since_ms = self._context.now_ms(), 0
+        self.metrics.polled_at_ms, self.metrics.failing_since_ms = self._context.now_ms(), 0
 
     async def _check_clock(self) -> None:
         """Logs when the clock is in doubt, repeatedly, and when it no longer is. Each expiry checks the doubt itself."""
@@ -187,9 +187,9 @@ class Compactor:
                 self._deletions.found(where)
                 continue
             runs = state.pending.get(where)
-            if runs is None or self._may(where, runs.first_place[0]):
+            if runs is None or self._may(where, runs.first_segment[0]):
                 state.floors.pop(where, None)
-            self._keeping.look_again(where)
+            self._keeping.reread_manifest(where)
 
     async def _read_floors(self) -> None:
         """Reads the newest manifests of partitions that are new, or that another compactor continued."""
@@ -236,7 +236,7 @@ class Compactor:
             report.manifests += done.manifests
             unforeseen += done.unforeseen
             self._report_unit(unit, done, *before)
-            await self._look_for(done)
+            await self._read_trim_markers(done)
             for where, error in done.damaged.items():
                 if where in state.floors:
                     self._block(where, error)
@@ -260,11 +260,11 @@ class Compactor:
                 ", ".join(map(str, stuck[:10])),
             )
 
-    async def _look_for(self, done: UnitReport) -> None:
+    async def _read_trim_markers(self, done: UnitReport) -> None:
         """Looks for trim markers of planned segments that are gone: another compactor trimmed them, or they were deleted."""
         for session in sorted({segment.session for segment in done.gone}):
             if (held := self.view.state.sessions.get(session)) is not None:
-                await self.view.look_at_marker(held)
+                await self.view.read_trim_markers(held)
 
     async def _keep(self) -> None:
         await self._keeping.run()

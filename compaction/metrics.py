@@ -41,7 +41,7 @@ class CompactionState:
     # When the oldest batch that waits was written; 0 where none waits.
     oldest_pending_ms: int = 0
     # When the bucket was last read; 0: never yet.
-    looked_at_ms: int = 0
+    polled_at_ms: int = 0
     # When reading it failed first, with no success since; 0 while it succeeds.
     failing_since_ms: int = 0
     damaged: int = gauge(
@@ -56,8 +56,8 @@ class CompactionTimes:
     oldest_pending_s: float = gauge(
         "tidelog_compaction_oldest_pending_seconds", "Age of the oldest batch in segments that is in no Parquet file yet."
     )
-    looked_at_s: float = gauge(
-        "tidelog_compaction_looked_timestamp_seconds", "When the compactor last read the bucket, since 1970."
+    polled_at_s: float = gauge(
+        "tidelog_compaction_polled_timestamp_seconds", "When the compactor last read the bucket, since 1970."
     )
     clock_difference_s: float = gauge(
         "tidelog_compaction_clock_difference_seconds",
@@ -69,4 +69,4 @@ def times(state: CompactionState, clock: StoreClock) -> CompactionTimes:
     """Returns the times of `state`, by the store's clock where it is known."""
     now = clock.reading()
     age_ms = max(0, now.now_ms - state.oldest_pending_ms) if state.oldest_pending_ms else 0
-    return CompactionTimes(age_ms / 1000, state.looked_at_ms / 1000, now.difference_ms / 1000)
+    return CompactionTimes(age_ms / 1000, state.polled_at_ms / 1000, now.difference_ms / 1000)

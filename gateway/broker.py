@@ -147,10 +147,10 @@ class Broker:
             metadata,
             self.view,
             settings.segments,
-            settings.membership,
+            settings.registration,
             layout=layout,
             registration=BrokerRegistration(
-                broker_id=settings.broker_id, session=SessionId(0), rack=settings.membership.rack, version=VERSION
+                broker_id=settings.broker_id, session=SessionId(0), rack=settings.registration.rack, version=VERSION
             ),
             new_writer=lambda: secrets.token_bytes(16),
             now_ms=clock.stamp_ms,
@@ -159,7 +159,7 @@ class Broker:
             is_alone=not has_peers,
         )
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
-        leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S
+        leader_wait_s = settings.registration.session_timeout_ms / 1000 + TAKE_OVER_S
         served = TopicAdmin(self.topics, self.topic_cache, self._leadership, ready_s=self._ready_s, leader_wait_s=leader_wait_s)
         self.create_topic, self.alter_topic, self.delete_topic = served.create, served.alter, served.delete
         self.tls = tls
@@ -185,8 +185,8 @@ class Broker:
             settings=settings.segments,
             budget=self._leadership.budget,
             leader_wait_s=leader_wait_s,
-            rack=settings.membership.rack,
-            rack_read_bytes_min=settings.membership.rack_read_bytes_min,
+            rack=settings.registration.rack,
+            rack_read_bytes_min=settings.registration.rack_read_bytes_min,
         )
         self.cluster_log: LogService = cluster_log
         self.tracing = tracing
@@ -239,14 +239,14 @@ class Broker:
             self,
             self.tls,
             metrics_open=settings.access.metrics_open,
-            allowed_hosts={settings.membership.advertise_http.rpartition(":")[0], *settings.access.hosts},
+            allowed_hosts={settings.registration.advertise_http.rpartition(":")[0], *settings.access.hosts},
         )
         self._grpc = GrpcServer(self, self.tls, allowed_hosts=settings.access.hosts)
         self._kafka = KafkaServer(self, kafka, self.tls) if kafka else None
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
-        self._cluster = settings.membership
+        self._cluster = settings.registration
         self._flush_s = settings.segments.put_deadline_ms / 1000
 
     @property

@@ -68,7 +68,7 @@ def register_broker(
     broker: ObservedBroker, settings: BrokerSettings, leadership: SessionManager, lag: EventLoopLag, disk: DiskCache | None
 ) -> None:
     """Registers the metrics of a broker, except those of parts that register their own (stores, groups, compaction, racks)."""
-    of_broker = BrokerMetrics(broker, broker.view, cluster=settings.cluster, rack=settings.membership.rack)
+    of_broker = BrokerMetrics(broker, broker.view, cluster=settings.cluster, rack=settings.registration.rack)
     prices = settings.observability
     log = LogMetrics(leadership.counters, leadership.budget, disk, gib_month_dollars=prices.price_gib_month)
     partitions = PartitionMetrics(broker.topic_cache)

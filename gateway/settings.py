@@ -175,7 +175,7 @@ class BrokerSettings:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     s3: S3Settings = field(default_factory=S3Settings)
     metadata: EtcdSettings = field(default_factory=EtcdSettings)
-    membership: ClusterSettings = field(default_factory=ClusterSettings)
+    registration: ClusterSettings = field(default_factory=ClusterSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     observability: TelemetrySettings = field(default_factory=TelemetrySettings)
@@ -190,7 +190,7 @@ class BrokerSettings:
                 hint="Name it: --bucket s3://bucket/prefix, or file:///directory that all brokers see.",
             )
         if self.metadata.etcd:
-            self.membership.check_reachable(http=self.http, grpc=self.grpc)
+            self.registration.check_reachable(http=self.http, grpc=self.grpc)
 
     def check_memory(self, *, serves: bool = True) -> None:
         """Raises InvalidArgument if buffers and caches do not fit into memory_bytes_max. `serves`: the process is a broker."""
@@ -209,7 +209,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "gateway": GatewaySettings,
     "s3": S3Settings,
     "metadata": EtcdSettings,
-    "membership": ClusterSettings,
+    "registration": ClusterSettings,
     "groups": GroupSettings,
     "compaction": CompactionSettings,
     "observability": TelemetrySettings,

@@ -41,11 +41,11 @@ def _shown(url: str) -> str:
     rest, mark, fragment = url[len(scheme) :].partition("#")
     if _DIRECTORY.match(url) or not (scheme or _forgot_its_scheme(url)):
         return url
-    place, question, query = rest.partition("?")
+    address, question, query = rest.partition("?")
     if "@" in query and "=" not in query.partition("@")[0]:  # a password with a question mark
         return scheme + HIDDEN
     whole = scheme.lower() in _WHOLE
-    shown = _place(place, at_in_path=whole) + question + ("&".join(map(_parameter, query.split("&"))) if query else "")
+    shown = _address(address, at_in_path=whole) + question + ("&".join(map(_parameter, query.split("&"))) if query else "")
     return scheme + shown + mark + (HIDDEN if fragment else "")
 
 
@@ -55,11 +55,11 @@ def _forgot_its_scheme(url: str) -> bool:
     return bool(colon) and "/" not in name and "@" in after
 
 
-def _place(place: str, *, at_in_path: bool) -> str:
+def _address(address: str, *, at_in_path: bool) -> str:
     """Redacts `place`: authority and path. `at_in_path`: whether an @ in the path may be part of a name."""
-    authority, slash, path = place.partition("/")
+    authority, slash, path = address.partition("/")
     if "@" in path and (":" in authority or not at_in_path):  # a password with a slash
-        return f"{HIDDEN}@{place.rpartition('@')[2]}"
+        return f"{HIDDEN}@{address.rpartition('@')[2]}"
     for at in ("@", "%40"):
         if at in authority:
             authority = f"{HIDDEN}@{authority.rpartition(at)[2]}"

@@ -58,10 +58,10 @@ async def produce_load(
     progress.started_s = time.perf_counter()
     ends_s = progress.started_s + seconds
     while time.perf_counter() < ends_s and (records is None or progress.records < records):
-        for place in range(SAMPLED_EVERY if records is None else min(SAMPLED_EVERY, records - progress.records)):
+        for index in range(SAMPLED_EVERY if records is None else min(SAMPLED_EVERY, records - progress.records)):
             sent_s = time.perf_counter()
             delivery = await log.send(topic, value)
-            if place == 0:
+            if index == 0:
                 delivery.when_done(partial(_measure, progress, sent_s))
             progress.records += 1
             progress.value_bytes += record_bytes

@@ -46,7 +46,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             return datetime_of(self.timestamp_ms)
         except OverflowError as error:
             raise InvalidRecord(
-                f"the timestamp {self.timestamp_ms} ms of {self._place} is no date", hint="Use record.timestamp_ms."
+                f"the timestamp {self.timestamp_ms} ms of {self._location} is no date", hint="Use record.timestamp_ms."
             ) from error
 
     def text(self) -> str | None:
@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         try:
             return self.value.decode()
         except UnicodeDecodeError as error:
-            raise InvalidRecord(f"the value of {self._place} is not UTF-8: {error}", hint="Use record.value.") from error
+            raise InvalidRecord(f"the value of {self._location} is not UTF-8: {error}", hint="Use record.value.") from error
 
     def json(self) -> Any:
         """Returns the value decoded from JSON; None for a null value. Raises InvalidRecord if it isn't JSON."""
@@ -65,10 +65,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         try:
             return msgspec.json.decode(self.value)
         except msgspec.DecodeError as error:
-            raise InvalidRecord(f"the value of {self._place} is not JSON: {error}", hint="Use record.value.") from error
+            raise InvalidRecord(f"the value of {self._location} is not JSON: {error}", hint="Use record.value.") from error
 
     @property
-    def _place(self) -> str:
+    def _location(self) -> str:
         return f"{self.topic}/{self.partition} at offset {self.offset}"
 
 

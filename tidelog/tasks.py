@@ -64,10 +64,10 @@ async def first_completed(*works: Coroutine[Any, Any, _Answer]) -> _Answer:
 
 async def gather_all(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int) -> list[_Answer]:
     """Returns the answers in order, with bounded concurrency. Raises the first error; the others are cancelled and awaited."""
-    turns, all_works = asyncio.Semaphore(at_once), list(works)
+    slots, all_works = asyncio.Semaphore(at_once), list(works)
 
     async def in_turn(work: Coroutine[Any, Any, _Answer]) -> _Answer:
-        async with turns:
+        async with slots:
             return await work
 
     try:

@@ -99,7 +99,7 @@ async def _compact_partitions(
 
 
 def _missing(state: WalState, partition: UnitPartition) -> tuple[int, int] | None:
-    """Returns session and place of the first run of the unit that still waits."""
+    """Returns the segment of the first run of the unit that still waits."""
     runs = state.pending.get(partition.partition)
     if not runs or runs.first.base_offset >= partition.end_offset:
         return None

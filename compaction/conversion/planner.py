@@ -31,7 +31,7 @@ _ALONG_BYTES: Final = 4
 _ALONG_AGE: Final = 2
 _BEHIND_ALL: Final = np.iinfo(np.int64).max
 
-Places = dict[SessionId, npt.NDArray[np.int64]]
+SegmentSeqs = dict[SessionId, npt.NDArray[np.int64]]
 
 
 class UnitPartition(NamedTuple):
@@ -88,7 +88,7 @@ def plan_unit(
     for where, runs in state.pending.items():
         if where in blocked or where in state.damaged or not (floor := state.floors.get(where)):
             continue
-        if runs.base_offset == floor.compacted_to and may(where, runs.first_place[0]):
+        if runs.base_offset == floor.compacted_to and may(where, runs.first_segment[0]):
             candidates[where] = runs, floor
     bytes_pending = sum(runs.bytes_pending for runs, _ in candidates.values())  # bytes behind damage make no other partition due
     everything = everything or bytes_pending >= rule.scratch_bytes_max or state.run_count >= rule.runs_max
@@ -137,7 +137,7 @@ def _sessions(runs: PendingRuns, count: int) -> set[SessionId]:
 
 def _within(state: WalState, counts: dict[TopicPartition, int], bytes_max: int) -> dict[TopicPartition, int]:
     """Returns how many runs of each partition fit: those in the segments that were written first."""
-    wanted: Places = {}
+    wanted: SegmentSeqs = {}
     for where, count in counts.items():
         table = state.pending[where].table(count)
         for session, rows in _by_session(table.sessions):
@@ -159,7 +159,7 @@ def _within(state: WalState, counts: dict[TopicPartition, int], bytes_max: int) 
     return fitting
 
 
-def _written_first(state: WalState, wanted: Places, bytes_max: int) -> dict[SessionId, npt.NDArray[np.bool_]]:
+def _written_first(state: WalState, wanted: SegmentSeqs, bytes_max: int) -> dict[SessionId, npt.NDArray[np.bool_]]:
     """Returns the segments that fit, at least one, in the order of their writing; within a session, in that of their places."""
     order = [
         (np.maximum.accumulate(np.frombuffer(state.sessions[session].written_ms, np.int64)), np.full(len(column), session), column)
@@ -175,7 +175,7 @@ def _written_first(state: WalState, wanted: Places, bytes_max: int) -> dict[Sess
 
 
 def _unit(state: WalState, counts: dict[TopicPartition, int]) -> CompactionUnit:
-    starts: Places = {}
+    starts: SegmentSeqs = {}
     partitions: list[UnitPartition] = []
     size_bytes = 0
     for where, count in sorted(counts.items()):
@@ -190,8 +190,8 @@ def _unit(state: WalState, counts: dict[TopicPartition, int]) -> CompactionUnit:
     for session, column in sorted(starts.items()):
         held = state.sessions[session]
         for at in np.flatnonzero(column != _BEHIND_ALL).tolist():
-            place = UnitSegment(session, SegmentSeq(held.first_seq + at), int(column[at]), held.sizes[at])
-            segments.append((held.written_ms[at], place))
+            segment = UnitSegment(session, SegmentSeq(held.first_seq + at), int(column[at]), held.sizes[at])
+            segments.append((held.written_ms[at], segment))
     segments.sort()
     return CompactionUnit(tuple(partitions), tuple(segment for _, segment in segments), size_bytes)
 

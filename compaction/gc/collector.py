@@ -57,7 +57,7 @@ FILES_AT_ONCE: Final = 20_000
 # Bound on orphans that wait in memory; the next listing finds more.
 WAITING_MAX: Final = 10_000
 # How long a marker is looked for after a topic left the metadata; later the daily listing finds it.
-MARKER_LOOKED_FOR_MS: Final = 3_600_000
+MARKER_SEARCH_MS: Final = 3_600_000
 # Markers read in one call.
 MARKERS_READ_AT_ONCE: Final = 50
 PROOFS_MAX: Final = 1_000
@@ -109,7 +109,7 @@ class GarbageCollector:
         if self._context.clock.is_doubted:  # graces can't be measured by it
             return 0
         before = self._context.deletions.deleted
-        steps = self._go_on_listing, self._look_for_markers, self._read_markers, self._sweep_deleted, self._delete_orphans
+        steps = self._go_on_listing, self._find_markers, self._read_markers, self._sweep_deleted, self._delete_orphans
         for step in steps:
             try:
                 await step()
@@ -129,8 +129,8 @@ class GarbageCollector:
                 return
             self._listing, self._listed_to = TopicListing(), ""
             self._next_listing_ms = context.now_ms() + context.settings.bucket_listing_interval_ms
-            await self._look_at_proofs()
-            await self._look_at_staged_rows()
+            await self._delete_stale_proofs()
+            await self._delete_stale_rows()
         for _ in range(PAGES_AT_ONCE):
             page = await context.retry(lambda: context.store.list(TOPICS, start_after=self._listed_to))
             for info in page.objects:
@@ -192,7 +192,7 @@ class GarbageCollector:
             )
             await context.deletions.delete(unneeded)
 
-    async def _look_at_proofs(self) -> None:
+    async def _delete_stale_proofs(self) -> None:
         """Deletes objects of start-up checks whose broker died: those that two listings in a row show."""
         context = self._context
         page = await context.retry(lambda: context.store.list(PROOFS, limit=PROOFS_MAX))
@@ -200,7 +200,7 @@ class GarbageCollector:
         await context.deletions.delete(sorted(seen & self._proofs))
         self._proofs = seen
 
-    async def _look_at_staged_rows(self) -> None:
+    async def _delete_stale_rows(self) -> None:
         """Deletes staged rows of Spark drivers that died, and whose query was never run again."""
         context, start_after = self._context, ""
         while True:
@@ -264,12 +264,12 @@ class GarbageCollector:
             self._gone[life] = self._context.now_ms()
             self._sweeps.pop(life, None)  # planned for an earlier deletion, which was undone: this one has its own grace
 
-    async def _look_for_markers(self) -> None:
+    async def _find_markers(self) -> None:
         for life, since_ms in list(self._gone.items()):
             marks = (await self._context.retry(partial(read_records, self._context.store, life))).deleted
             if marks:
                 self._is_marked(life, deleted_topic_key(*life, max(marks)))
-            if marks or self._context.now_ms() - since_ms > MARKER_LOOKED_FOR_MS:
+            if marks or self._context.now_ms() - since_ms > MARKER_SEARCH_MS:
                 self._gone.pop(life, None)
 
     def _is_marked(self, life: TopicIncarnation, marker: str) -> None:

@@ -17,7 +17,7 @@ from segments.bucket.layout import TopicIncarnation
 from segments.bucket.topic_catalog import names_of, read_records
 
 # Pause between listings of all topics on the bucket, for topics that were deleted before this process began.
-LOOKED_FOR_MS: Final = 600_000
+NAMES_INTERVAL_MS: Final = 600_000
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ class DeletedTopics:
         self._context = context
         self._state = state
         self._names: dict[TopicId, str] = {}
-        self._looked_ms: int | None = None
+        self._listed_ms: int | None = None
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Looks for deleted topics. Raises what the store raises."""
         self._names |= {topic.id: topic.name for topic in self._context.topics.topics()}
         unknown = {where.topic_id for where in self._state.pending if self._context.topic(where.topic_id) is None}
@@ -47,10 +47,10 @@ class DeletedTopics:
 
     async def _find_names(self, wanted: set[TopicId]) -> None:
         now_ms = self._context.now_ms()
-        if not wanted or (self._looked_ms is not None and now_ms - self._looked_ms < LOOKED_FOR_MS):
+        if not wanted or (self._listed_ms is not None and now_ms - self._listed_ms < NAMES_INTERVAL_MS):
             return
         found = await names_of(self._context.store, wanted)
-        self._looked_ms = now_ms
+        self._listed_ms = now_ms
         self._names |= found
         if missing := wanted - found.keys():
             log.warning(

@@ -3,8 +3,8 @@
     0   1   2   3   4   5   6   seal   claim   index-0-4   trimmed-4                  all below 4 is in Parquet; it stays a while
                     4   5   6   seal   claim               trimmed-4   trimmed-6      gone; the next marker is there already
 
-Whether a place is done follows from manifests that were read back from the bucket (wal/state.py). The seal, the claim
-and the newest marker of a session are kept forever: the seal fences, and the marker proves that the places before it were no gap.
+Whether a segment is done follows from manifests that were read back from the bucket (wal/state.py). The seal, the claim
+and the newest marker of a session are kept forever: the seal fences, and the marker proves that the segments before it were no gap.
 
 Invariants: a segment is deleted only before a marker that is `delete_grace_ms` old, the first ones first (a few at a time), and the
 marker before this one only when they are gone; no seal, no claim and no newest marker is ever deleted.
@@ -42,10 +42,10 @@ class TrimRecord(msgspec.Struct, frozen=True):
 async def trim_wal(context: CompactionContext, state: WalState) -> int:
     """Trims this compactor's sessions; returns how many segments were deleted. Raises what the store raises."""
     mine = [session for session in state.sessions.values() if context.is_mine(session_name(session.session))]
-    turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    slots = asyncio.Semaphore(SESSIONS_AT_ONCE)
 
     async def trim(session: SessionState) -> int:
-        async with turns:
+        async with slots:
             await _mark(context, state, session)
             return await _delete(context, session)
 

@@ -91,7 +91,7 @@ class HistoryMaintainer:
                 known.due_ms = now_ms + AFTER_FAILURE_MS  # it may be ours then
                 continue
             try:
-                written += await self._look_after(partition)
+                written += await self._maintain(partition)
             except Exception as error:  # noqa: BLE001  # a bug with one partition must not stop retention of all others
                 error.add_note(f"It happened to {partition}, which is skipped for now.")
                 unforeseen.append(error)
@@ -100,7 +100,7 @@ class HistoryMaintainer:
             raise ExceptionGroup("partitions that were maintained", unforeseen)
         return written
 
-    def look_again(self, partition: TopicPartition) -> None:
+    def reread_manifest(self, partition: TopicPartition) -> None:
         """Makes the compactor that maintains the partition read its manifest at the next `run`, as a newer one exists."""
         context = self._context
         known = self._known.get(partition)
@@ -108,7 +108,7 @@ class HistoryMaintainer:
             context.manifests.forget(partition)
             self._known.setdefault(partition, _Known(inf)).due_ms = context.now_ms()
 
-    async def _look_after(self, partition: TopicPartition) -> int:
+    async def _maintain(self, partition: TopicPartition) -> int:
         context = self._context
         known = self._known[partition]
         topic = context.topic(partition.topic_id)
@@ -126,7 +126,7 @@ class HistoryMaintainer:
                         continue
                     known.due_ms = context.now_ms()
                 elif context.manifests.kept(partition) is manifest:
-                    known.due_ms = next_look_ms(manifest, settings, context)
+                    known.due_ms = next_check_ms(manifest, settings, context)
                 else:
                     known.due_ms = context.now_ms()  # another writer was faster: plan again at the next look
                 return steps
@@ -255,7 +255,7 @@ class HistoryMaintainer:
         )
 
 
-def next_look_ms(manifest: Manifest, settings: TopicSettings, context: CompactionContext) -> float:
+def next_check_ms(manifest: Manifest, settings: TopicSettings, context: CompactionContext) -> float:
     """Returns when a partition without due work may have some, for the same manifest; infinity for never."""
     now_ms = context.now_ms()
     times = (

@@ -77,7 +77,7 @@ class PendingRuns:
         return Offset(self._columns[0][0])
 
     @property
-    def first_place(self) -> tuple[SessionId, SegmentSeq]:
+    def first_segment(self) -> tuple[SessionId, SegmentSeq]:
         return SessionId(self._columns[2][0]), SegmentSeq(self._columns[3][0])
 
     def add(self, run: PendingRun) -> None:
@@ -115,11 +115,11 @@ class PendingRuns:
         table = self.table()
         dropped = np.flatnonzero((table.sessions == session) & (table.seqs < below))
         del table  # otherwise the columns can't be shortened
-        places: list[tuple[SessionId, SegmentSeq]] = []
+        segments: list[tuple[SessionId, SegmentSeq]] = []
         stretches = np.split(dropped, np.flatnonzero(np.diff(dropped) > 1) + 1) if len(dropped) else []
         for stretch in reversed(stretches):
-            places += self._drop(slice(int(stretch[0]), int(stretch[-1]) + 1))
-        return places
+            segments += self._drop(slice(int(stretch[0]), int(stretch[-1]) + 1))
+        return segments
 
     def table(self, count: int | None = None) -> RunTable:
         """Returns the first `count` runs without copying. Release it before runs are added or dropped."""

@@ -15,7 +15,7 @@ from segments.wal.scanner import WalScanner
 from segments.wal.session import trim_markers
 
 # Pause between two listings of the trim markers of sealed sessions.
-MARKERS_LOOKED_MS: Final = 60_000
+MARKERS_INTERVAL_MS: Final = 60_000
 
 
 class WalBacklog:
@@ -32,25 +32,25 @@ class WalBacklog:
         """Makes the next look list and read everything, as the first one did: damaged objects may have been restored."""
         self.state.clear()
         self._scanner = WalScanner(self._store, self.state, reads_max=self._reads_max)
-        self._markers_looked_ms: int | None = None
+        self._markers_listed_ms: int | None = None
 
     @property
     def has_read_all(self) -> bool:
         """Returns whether all segments are known; otherwise there are more than fit in memory."""
         return self._scanner.has_read_all
 
-    async def look(self, *, now_ms: int) -> None:
+    async def poll(self, *, now_ms: int) -> None:
         """Polls the bucket. Raises what the store raises; it keeps what it found."""
         await self._scanner.poll(now_ms=now_ms, has_room=self._has_room)
-        if self._markers_looked_ms is None:
-            self._markers_looked_ms = now_ms
-        if now_ms - self._markers_looked_ms >= MARKERS_LOOKED_MS:
-            self._markers_looked_ms = now_ms
+        if self._markers_listed_ms is None:
+            self._markers_listed_ms = now_ms
+        if now_ms - self._markers_listed_ms >= MARKERS_INTERVAL_MS:
+            self._markers_listed_ms = now_ms
             for state in [state for state in self.state.sessions.values() if state.is_ended and state.done_to < state.known_to]:
-                await self.look_at_marker(state)
+                await self.read_trim_markers(state)
         self.state.drop_sessions_that_are_over()
 
-    async def look_at_marker(self, state: SessionState) -> None:
+    async def read_trim_markers(self, state: SessionState) -> None:
         for marker in await trim_markers(self._store, state.session):
             state.markers.setdefault(marker, None)
             self._scanner.trimmed(state.listed, marker)

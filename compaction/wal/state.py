@@ -7,7 +7,7 @@
 
 An unreadable footer keeps its segment forever, and the partitions that had runs in it wait at the gap.
 
-Invariant: a place counts as done only when all its runs lie below `compacted_to` of the newest manifest of their partition, as it
+Invariant: a segment counts as done only when all its runs lie below `compacted_to` of the newest manifest of their partition, as it
 was read from the bucket; when their topic is marked as deleted on the bucket; or when a trimmed marker stands behind it. Runs below
 a log start that lies above `compacted_to` wait, too: their records are gone, but they hold the states of producers.
 """
@@ -27,7 +27,7 @@ from segments.object_store.interface import ObjectInfo
 from segments.wal.footer_index import IndexRange
 from segments.wal.known_sessions import KnownSession
 from segments.wal.segment_file import SEAL_BYTES, SegmentFooter
-from segments.wal.session_listing import SessionLook
+from segments.wal.session_listing import ListedSession
 
 _FIRST: Final = SegmentSeq(0)
 _UNREADABLE: Final = -1
@@ -72,7 +72,7 @@ class SessionState:
 
     @property
     def done_to(self) -> SegmentSeq:
-        """Returns the first place that is still needed, or `known_to`."""
+        """Returns the first segment that is still needed, or `known_to`."""
         for at, waiting in enumerate(self.waiting):
             if waiting:
                 return SegmentSeq(self.first_seq + at)
@@ -94,7 +94,7 @@ class SessionState:
             del self.waiting[:count], self.sizes[:count], self.written_ms[:count]
         self.first_seq = max(self.first_seq, seq)
         self.trimmed_to = max(self.trimmed_to, seq)
-        self.damaged = {place: error for place, error in self.damaged.items() if place >= seq}
+        self.damaged = {damaged: error for damaged, error in self.damaged.items() if damaged >= seq}
 
 
 class WalState:
@@ -122,16 +122,16 @@ class WalState:
 
     # ── what is found ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def listed(self, session: KnownSession, look: SessionLook) -> None:
+    def listed(self, session: KnownSession, listed: ListedSession) -> None:
         """Takes in the trim markers and indexes that a listing shows."""
         state = self.sessions.get(session.session)
         if state is None:
-            state = self.sessions[session.session] = SessionState(session, look.trimmed_to)
-            oldest = next((seq for seq, found in look.places.items() if found.size != SEAL_BYTES), look.trimmed_to)
-            state.oldest_seq = min(oldest, look.trimmed_to)
-        for marker in look.markers:
+            state = self.sessions[session.session] = SessionState(session, listed.trimmed_to)
+            oldest = next((seq for seq, found in listed.objects.items() if found.size != SEAL_BYTES), listed.trimmed_to)
+            state.oldest_seq = min(oldest, listed.trimmed_to)
+        for marker in listed.markers:
             state.markers.setdefault(marker, None)
-        state.indexes |= set(look.indexes)
+        state.indexes |= set(listed.indexes)
 
     def take_in(self, session: KnownSession, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> None:
         """Takes in the footer of the segment at `known_to`; `info` None: it is missing."""
@@ -219,8 +219,8 @@ class WalState:
         self.run_count -= len(runs)
         return len(runs)
 
-    def _done(self, where: TopicPartition, runs: PendingRuns, places: Iterable[tuple[SessionId, SegmentSeq]]) -> None:
-        for session, seq in places:
+    def _done(self, where: TopicPartition, runs: PendingRuns, segments: Iterable[tuple[SessionId, SegmentSeq]]) -> None:
+        for session, seq in segments:
             self.run_count -= 1
             state = self.sessions.get(session)
             if state is not None and state.first_seq <= seq < state.known_to:
@@ -250,7 +250,7 @@ class WalState:
 
     def oldest_ms(self, runs: PendingRuns) -> int:
         """Returns when the segment with the first of the runs was written."""
-        session, seq = runs.first_place
+        session, seq = runs.first_segment
         state = self.sessions[session]
         return state.written_ms[state.at(seq)]
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from metadata.errors import NotAuthorized
 
 # Why clients describe a topic or group, and the operation each purpose needs; each of these includes `describe`.
-_LOOKED_UP_TO: Final = {
+_PURPOSES: Final = {
     "topic": (("to write", "write"), ("to read", "read"), ("only to look at it", "describe")),
     "group": (("to be a member", "read"), ("only to look at it", "describe")),
 }
@@ -66,7 +66,7 @@ def _hint(principal: str, operation: str, kind: str, name: str, denial: Denial) 
 
 def _ways(operation: str, kind: str, command: Callable[[str], str]) -> str:
     """Returns the commands for what the client may intend: it describes first, so `describe` alone would fail at its next call."""
-    ways = _LOOKED_UP_TO.get(kind, ()) if operation == "describe" else ()
+    ways = _PURPOSES.get(kind, ()) if operation == "describe" else ()
     if not ways:
         return f"it: {command(operation)}"
     commands = "; ".join(f"{to}: {command(needed)}" for to, needed in ways)

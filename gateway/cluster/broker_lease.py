@@ -73,7 +73,7 @@ class BrokerLease:
                 lease = await self._store.grant_lease(self._ttl_s)
                 held = await self._store.get(self._key)
                 if held is not None and held.lease != NO_LEASE:
-                    self._check_place(held)
+                    self._check_not_replaced(held)
                     self._log_replaced(held)
                     await self._store.revoke_lease(held.lease)
                 break
@@ -131,7 +131,7 @@ class BrokerLease:
             if held is not None and held.lease != self.lease:
                 raise self._replaced(held)
 
-    def _check_place(self, held: KeyValue) -> None:
+    def _check_not_replaced(self, held: KeyValue) -> None:
         """Raises Rejected if a later process with this id is registered: else the two would remove each other in turn."""
         with contextlib.suppress(Corrupt):
             if self._own_sessions and decode_registration(held).registration.session not in self._own_sessions:
@@ -193,7 +193,7 @@ class BrokerLease:
             self._unwritable_bytes = bytes_min
             self._wake.set()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Checks at once whether the registration still exists, after a watch reported its end."""
         self._wake.set()
 

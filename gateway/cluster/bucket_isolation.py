@@ -30,7 +30,7 @@ from segments.bucket.layout import proof_key
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 
 # Interval between checks of the own writes, and between attempts to write.
-LOOKS_S = 1.0
+CHECK_INTERVAL_S = 1.0
 # Writes that prove the bucket writable. A broker in trouble tries every LOOKS_S: if the bucket is back for all, it says so before
 # the last.
 PROOFS = 4
@@ -47,14 +47,14 @@ class UnwritableReporter(Protocol):
 
 
 class BucketIsolationMonitor:
-    """Watches the writes of one session. Its owner runs `run()` as a task, and calls `look` when the brokers have changed."""
+    """Watches the writes of one session. Its owner runs `run()` as a task, and calls `wake` when the brokers have changed."""
 
     def __init__(
         self,
         bucket: HealthTrackingObjectStore,
         metadata: MetadataStore,
         brokers: BrokerCache,
-        membership: UnwritableReporter,
+        reporter: UnwritableReporter,
         *,
         layout: KeyLayout,
         session: SessionId,
@@ -66,7 +66,7 @@ class BucketIsolationMonitor:
         self._bucket = bucket
         self._metadata = metadata
         self._brokers = brokers
-        self._membership = membership
+        self._reporter = reporter
         self._layout = layout
         self._session = session
         self._timeout_s = timeout_s
@@ -75,7 +75,7 @@ class BucketIsolationMonitor:
         self._in_trouble = asyncio.Event()
         self._changed = asyncio.Event()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         self._changed.set()
 
     @property
@@ -93,15 +93,15 @@ class BucketIsolationMonitor:
 
     async def _watch_own_writes(self) -> None:
         while True:
-            await asyncio.sleep(LOOKS_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             if self.in_trouble or self._waits_for_s() >= self._timeout_s / 2:
                 unwritable = self._bucket.unwritable
                 await self._writes(unwritable.bytes_min if unwritable is not None else 1)
             unwritable = self._bucket.unwritable
-            failing = unwritable is not None and unwritable.for_s >= (LOOKS_S if self.in_trouble else self._timeout_s)
+            failing = unwritable is not None and unwritable.for_s >= (CHECK_INTERVAL_S if self.in_trouble else self._timeout_s)
             if failing != self.in_trouble:
                 self._in_trouble.set() if failing else self._in_trouble.clear()
-                self._membership.publish_unwritable(unwritable.bytes_min if failing and unwritable is not None else 0)
+                self._reporter.publish_unwritable(unwritable.bytes_min if failing and unwritable is not None else 0)
 
     async def _remove_who_can_not(self) -> None:
         while True:
@@ -140,7 +140,7 @@ class BucketIsolationMonitor:
         """Writes objects of `size` bytes, PROOFS times, while another broker says that it cannot. Returns whether all succeeded."""
         for proof in range(PROOFS):
             if proof:
-                await asyncio.sleep(LOOKS_S)
+                await asyncio.sleep(CHECK_INTERVAL_S)
             if self.in_trouble or not self._others_in_trouble() or not await self._writes(size):
                 return False
         return True

@@ -34,7 +34,7 @@ _Asked = Mapping[TopicPartition, tuple[PartitionState, Revision]]
 
 
 class Handover:
-    """Hands over partitions of one session. Its owner runs `run()` as a task, and calls `look` when the metadata have changed."""
+    """Hands over partitions of one session. Its owner runs `run()` as a task, and calls `wake` when the metadata have changed."""
 
     def __init__(self, session_log: SessionLog, metadata: MetadataStore, view: ClusterView, *, layout: KeyLayout) -> None:
         self._log = session_log
@@ -45,7 +45,7 @@ class Handover:
         self._released: dict[TopicPartition, Revision] = {}
         self._changed = asyncio.Event()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         self._changed.set()
 
     async def run(self) -> None:

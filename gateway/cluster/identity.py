@@ -32,7 +32,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
-from gateway.controller.metadata_snapshots import list_snapshots, place_of_now
+from gateway.controller.metadata_snapshots import current_position, list_snapshots
 from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Rejected, TidelogError
@@ -48,7 +48,7 @@ from segments.wal.session import first_with_segments, read_claim
 # A bucket that ends with its process.
 MEMORY = "memory://"
 # Interval between checks of the cluster's id while the broker runs.
-LOOK_INTERVAL_S = 2.0
+CHECK_INTERVAL_S = 2.0
 
 _RESTORE = (
     "stop all brokers, make the metadata store empty (etcd; or without it, move metadata.sqlite* out of the data directory), "
@@ -126,9 +126,9 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
     """Raises Rejected if a snapshot on the bucket is newer than the metadata. The controller writes one every
     snapshot_interval_ms."""
     snapshots = await list_snapshots(bucket)
-    now = await place_of_now(metadata, layout)
-    if snapshots and snapshots[-1].place > now:
-        copied = snapshots[-1].place
+    now = await current_position(metadata, layout)
+    if snapshots and snapshots[-1].position > now:
+        copied = snapshots[-1].position
         await check_not_superseded(bucket, await read_restoration(metadata, layout))  # to restore once more would be wrong then
         raise Rejected(
             f"the metadata of cluster {identity} are at revision {now.revision} and appointments {now.number}, and were at "
@@ -228,7 +228,7 @@ async def watch_identity(
     before: SeenClusterId | None = None
     while True:
         try:
-            now = await _look(metadata, layout)
+            now = await _read_cluster_id(metadata, layout)
         except Rejected as error:
             if "etcd_cluster_id" in error.details:
                 raise _lost(identity, f"can't be asked for: {error}") from error
@@ -243,10 +243,10 @@ async def watch_identity(
             if happened is not None:
                 raise _lost(identity, happened)
             before = now
-        await asyncio.sleep(LOOK_INTERVAL_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
 
 
-async def _look(metadata: MetadataStore, layout: KeyLayout) -> SeenClusterId:
+async def _read_cluster_id(metadata: MetadataStore, layout: KeyLayout) -> SeenClusterId:
     next_session = await next_number(metadata, layout)  # read before the id, which a restore writes last
     found = await metadata.range(layout.cluster_id, limit=1)
     held = next((item for item in found.items if item.key == layout.cluster_id), None)

@@ -54,7 +54,7 @@ class _Awaited(NamedTuple):
 
 
 class ManifestWatch:
-    """Adopts newer manifests for one session. Its owner runs `run()` as a task, and calls `look` for partitions newly led here
+    """Adopts newer manifests for one session. Its owner runs `run()` as a task, and calls `wake` for partitions newly led here
     whose manifest is older than a notice says."""
 
     def __init__(
@@ -70,7 +70,7 @@ class ManifestWatch:
         self._awaited: dict[TopicPartition, _Awaited] = {}
         self._wake = asyncio.Event()
 
-    def look(self, partitions: Set[TopicPartition]) -> None:
+    def wake(self, partitions: Set[TopicPartition]) -> None:
         self._heard |= partitions
         self._wake.set()
 
@@ -85,14 +85,14 @@ class ManifestWatch:
                     await self._adopt(heard, due)
                 except TidelogError as error:
                     log.info("manifest read failed: %s; retrying", error)
-                    self.look(heard | due)
+                    self.wake(heard | due)
                     await asyncio.sleep(PAUSE_S)
                 await self._wait_until_due()
         finally:
             unsubscribe()
 
     def _on_notices(self, notices: Sequence[ManifestNotice]) -> None:
-        self.look({notice.topic_partition for notice in notices})
+        self.wake({notice.topic_partition for notice in notices})
 
     def _due(self) -> Set[TopicPartition]:
         now_s = asyncio.get_running_loop().time()

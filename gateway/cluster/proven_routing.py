@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ProvenRouting:
-    """The KeyedRouting of one session. Its owner runs `run()` as a task, and calls `look` when partitions were taken over."""
+    """The KeyedRouting of one session. Its owner runs `run()` as a task, and calls `wake` when partitions were taken over."""
 
     def __init__(self, topics: TopicCache) -> None:
         self._topics = topics
@@ -40,7 +40,7 @@ class ProvenRouting:
 
     def check(self, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
         if not self.is_proven(partition, leader_epoch):
-            self.look()
+            self.wake()
             raise NoLeader(f"the leader of {partition} has yet to read from the metadata store whether the topic has grown")
         topic = self._topics.by_id(partition.topic_id)
         if partition_count < topic.partition_count:
@@ -75,8 +75,8 @@ class ProvenRouting:
         await self._topics.catch_up(self._topics.by_id(topic_id).name, timeout_s=CATCH_UP_S)
         self._proven.update(epochs)
 
-    def look(self) -> None:
-        """Makes `run` look for partitions that are not proven."""
+    def wake(self) -> None:
+        """Makes `run` check for partitions that are not proven."""
         self._woken.set()
 
     async def run(self, partitions: LeaderPartitions) -> None:

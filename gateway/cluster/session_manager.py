@@ -4,7 +4,7 @@
 (session_opener.py)   (broker_lease.py)     hand over requested partitions (handover.py),
                                             watch whether the bucket is writable (bucket_isolation.py),
                                             follow compactions (manifest_watch.py),
-                                            stand for controller, look for a seal
+                                            stand for controller, check for a seal
 
 The controller writes to the metadata which session leads; a broker never decides that itself. Invariants: a partition is served
 only
@@ -56,10 +56,10 @@ from segments.wal.session import Session
 # Upper bound for prefetching footers before registration; no client waits yet.
 READ_AHEAD_S = 1.0
 # Interval between checks for the own seal while another session may have been appointed in this one's place.
-SEAL_LOOKS_S = 1.0
+SEAL_CHECK_S = 1.0
 # Interval between checks for the own seal while the lease is sure and no write would meet the seal. A broker on another copy of the
 # metadata may have set it.
-IDLE_SEAL_LOOKS_S = 60.0
+IDLE_SEAL_CHECK_S = 60.0
 
 Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 class _Parts(NamedTuple):
     """Holds the parts of the present session, once it has joined, that must learn of changes."""
 
-    membership: BrokerLease
+    broker_lease: BrokerLease
     takeover: Takeover
     handover: Handover
     reach: BucketIsolationMonitor
@@ -152,7 +152,7 @@ class SessionManager:
     @property
     def lease_is_valid(self) -> bool:
         """True while the broker is registered and its lease cannot have ended."""
-        return self._parts is not None and self._parts.membership.is_valid
+        return self._parts is not None and self._parts.broker_lease.is_valid
 
     @property
     def left_to_hand_over(self) -> int:
@@ -211,7 +211,7 @@ class SessionManager:
         ttl_s = self._cluster.session_timeout_ms / 1000
         before = frozenset(self._own_sessions)
         self._own_sessions.add(session.id)
-        membership = BrokerLease(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
+        broker_lease = BrokerLease(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
         routing = ProvenRouting(self._view.topics)
         session_log = SessionLog(
             self._store,
@@ -221,7 +221,7 @@ class SessionManager:
             now_ms=self._now_ms,
             expires_ms=self._expires_ms,
             new_writer=self._new_writer,
-            guard=SessionGuard(membership, self._view.brokers, session.id),
+            guard=SessionGuard(broker_lease, self._view.brokers, session.id),
             routing=routing,
             on_deletion=self._deletions.notify,
             disk=self._disk,
@@ -232,7 +232,7 @@ class SessionManager:
             async with asyncio.TaskGroup() as tasks:
                 writing = tasks.create_task(session_log.run(), name=f"log of session {session.id}")
                 living = tasks.create_task(
-                    self._live(session_log, membership, routing, writing), name=f"life of session {session.id}"
+                    self._live(session_log, broker_lease, routing, writing), name=f"life of session {session.id}"
                 )
                 await asyncio.wait((writing,))
                 living.cancel()
@@ -240,7 +240,7 @@ class SessionManager:
             self._log = None
             self._parts = None
             self._advance()
-            await membership.leave()
+            await broker_lease.leave()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
         """Returns the result of the work; None if the broker is stopped before there is one."""
@@ -306,14 +306,14 @@ class SessionManager:
     # ── one session ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _live(
-        self, session_log: SessionLog, membership: BrokerLease, routing: ProvenRouting, writing: asyncio.Task[None]
+        self, session_log: SessionLog, broker_lease: BrokerLease, routing: ProvenRouting, writing: asyncio.Task[None]
     ) -> None:
         """Runs a session's work beside the writing. Ends the writing when the session ends or the broker stops."""
         await self._unless_stopped(self._read_footers_ahead(session_log.session.id))
-        if not await self._unless_stopped(membership.join()):
+        if not await self._unless_stopped(broker_lease.join()):
             session_log.close()
             return
-        assert membership.lease is not None, "it has joined"
+        assert broker_lease.lease is not None, "it has joined"
         following = ManifestWatch(
             session_log, self._store, self._view.topics, self._view.compactions, reads_max=self._settings.footer_reads_max
         )
@@ -327,14 +327,14 @@ class SessionManager:
             footers=self._footers,
             now_ms=self._now_ms,
             took_over=self._took_over,
-            fell_behind=following.look,
+            fell_behind=following.wake,
         )
         handover = Handover(session_log, self._metadata, self._view, layout=self._layout)
         reach = BucketIsolationMonitor(
             self._store,
             self._metadata,
             self._view.brokers,
-            membership,
+            broker_lease,
             layout=self._layout,
             session=session_log.session.id,
             timeout_s=self._cluster.bucket_timeout_ms / 1000,
@@ -342,7 +342,7 @@ class SessionManager:
             new_nonce=self._new_writer,
         )
         self._log = session_log
-        self._parts = _Parts(membership, takeover, handover, reach, routing)
+        self._parts = _Parts(broker_lease, takeover, handover, reach, routing)
         async with asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(self._stopping.wait())
             controller = Controller(
@@ -354,14 +354,14 @@ class SessionManager:
                 layout=self._layout,
                 session=session_log.session,
                 broker_id=self.registration.broker_id,
-                lease=membership.lease,
+                lease=broker_lease.lease,
                 release_timeout_s=self._cluster.release_timeout_ms / 1000,
                 snapshot_interval_s=self._cluster.snapshot_interval_ms / 1000,
                 history_s=self._cluster.metadata_history_ms / 1000,
                 now_ms=self._now_ms,
                 new_nonce=self._new_writer,
             )
-            keeping = tasks.create_task(membership.keep(), name="membership")
+            keeping = tasks.create_task(broker_lease.keep(), name="broker lease")
             others = [
                 tasks.create_task(controller.run(), name="controller"),
                 tasks.create_task(takeover.run(), name="take over"),
@@ -369,12 +369,12 @@ class SessionManager:
                 tasks.create_task(reach.run(), name="reach of the bucket"),
                 tasks.create_task(following.run(), name="follow compactions"),
                 tasks.create_task(routing.run(session_log.partitions), name="prove routing of keyed requests"),
-                tasks.create_task(_look_for_seal(session_log, membership), name="look for a seal"),
+                tasks.create_task(_watch_for_seal(session_log, broker_lease), name="seal check"),
             ]
             self._advance()
             await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
-                membership.drain()
+                broker_lease.drain()
                 draining = tasks.create_task(self._drained())
                 cut_off = tasks.create_task(reach.until_in_trouble())
                 await asyncio.wait((draining, cut_off, keeping), return_when=asyncio.FIRST_COMPLETED)
@@ -436,8 +436,8 @@ class SessionManager:
             if state.moving_to is None:
                 self._log.partitions.resume(partition)
         if self._parts is not None:
-            self._parts.takeover.look(changed)
-            self._parts.handover.look()
+            self._parts.takeover.wake(changed)
+            self._parts.handover.wake()
         self._advance()
 
     def _brokers_changed(self) -> None:
@@ -447,9 +447,9 @@ class SessionManager:
         if mine is not None and is_mine and not self._stopping.is_set():
             self.registration = msgspec.structs.replace(self.registration, draining=mine.draining)
         if self._parts is not None:
-            self._parts.reach.look()
+            self._parts.reach.wake()
             if not is_mine:
-                self._parts.membership.look()
+                self._parts.broker_lease.wake()
         self._advance()
 
     def _advance(self) -> None:
@@ -458,7 +458,7 @@ class SessionManager:
 
     def _took_over(self) -> None:
         if self._parts is not None:
-            self._parts.routing.look()
+            self._parts.routing.wake()
         self._advance()
         for took_over in tuple(self._subscribers):
             took_over()
@@ -472,16 +472,16 @@ class SessionGuard:
     """Implements LeadershipGuard for one session: its lease is valid while this broker renews it and the metadata name
     the session."""
 
-    def __init__(self, membership: BrokerLease, brokers: BrokerCache, session: SessionId) -> None:
-        self._membership = membership
+    def __init__(self, broker_lease: BrokerLease, brokers: BrokerCache, session: SessionId) -> None:
+        self._broker_lease = broker_lease
         self._brokers = brokers
         self._session = session
 
     def lease_is_valid(self) -> bool:
-        return self._membership.is_valid and self._brokers.by_session(self._session) is not None
+        return self._broker_lease.is_valid and self._brokers.by_session(self._session) is not None
 
 
-async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> None:
+async def _watch_for_seal(session_log: SessionLog, broker_lease: BrokerLease) -> None:
     """Checks for a seal on the bucket while the lease may have ended, since another session may have been appointed.
 
     If the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. An idle
@@ -489,13 +489,13 @@ async def _look_for_seal(session_log: SessionLog, membership: BrokerLease) -> No
     checks every IDLE_SEAL_LOOKS_S, so that its readers learn of it.
     """
     loop = asyncio.get_running_loop()
-    committed_to, looked_s = session_log.writer.committed_to, loop.time()
+    committed_to, checked_s = session_log.writer.committed_to, loop.time()
     while True:
-        await asyncio.sleep(SEAL_LOOKS_S)
+        await asyncio.sleep(SEAL_CHECK_S)
         if session_log.writer.committed_to != committed_to:
-            committed_to, looked_s = session_log.writer.committed_to, loop.time()
-        if not membership.is_valid or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
-            looked_s = loop.time()
+            committed_to, checked_s = session_log.writer.committed_to, loop.time()
+        if not broker_lease.is_valid or loop.time() - checked_s >= IDLE_SEAL_CHECK_S:
+            checked_s = loop.time()
             try:
                 await session_log.writer.check_seal()
             except TidelogError as error:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """Takes over partitions for one session. Its owner runs `run()` as a task, and calls `look` when partitions have changed."""
+    """Takes over partitions for one session. Its owner runs `run()` as a task, and calls `wake` when partitions have changed."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Takeover:
         """How long partitions have waited for the bucket, in seconds; 0 while none waits."""
         return 0.0 if self._reading_since_s is None else asyncio.get_running_loop().time() - self._reading_since_s
 
-    def look(self, changed: Set[TopicPartition]) -> None:
+    def wake(self, changed: Set[TopicPartition]) -> None:
         appointed = {p for p in changed & self._view.partitions.led_by(self._session.id) if p not in self._log.partitions}
         if appointed:
             self._unserved |= appointed

@@ -29,12 +29,12 @@ class BoundedExecutor:
     """Runs work in threads, at most `threads_max` pieces at a time."""
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
-        self._places = asyncio.Semaphore(threads_max)
+        self._slots = asyncio.Semaphore(threads_max)
 
     async def run(self, work: Callable[[], _Made]) -> _Made:
         """Returns the result of `work` in a thread, or raises its error. A caller cancelled while it waits for a thread gives up at
         once."""
-        async with self._places:
+        async with self._slots:
             working = asyncio.get_running_loop().run_in_executor(None, work)
             cancelled: asyncio.CancelledError | None = None
             while not working.done():
@@ -54,7 +54,7 @@ class LoopYielder:
     def __init__(self) -> None:
         self._turn_s = time.monotonic()  # the loop's own clock stands still between its turns
 
-    async def give(self) -> None:
+    async def step(self) -> None:
         """Yields if TURN_S has passed; call it after each step."""
         if time.monotonic() - self._turn_s > TURN_S:
             await asyncio.sleep(0)
@@ -63,10 +63,10 @@ class LoopYielder:
 
 async def map_yielding(work: Callable[[_Item], _Made], items: Iterable[_Item]) -> list[_Made]:
     """Returns the results of `work` for each item, in order, yielding between them."""
-    turns, made = LoopYielder(), list[_Made]()
+    yielder, made = LoopYielder(), list[_Made]()
     for item in items:
         made.append(work(item))
-        await turns.give()
+        await yielder.step()
     return made
 
 

@@ -58,7 +58,7 @@ from segments.wal.session import Session, seal
 PAUSE_S = 0.2
 PAUSE_S_MAX = 5.0
 # Shortest time between two plans: many changes in quick succession cost one plan.
-LOOK_INTERVAL_S = 0.02
+PLAN_INTERVAL_S = 0.02
 # Largest share of the time that goes into plans: after a long plan, such as for ten thousand new partitions, the next one waits.
 PLANNING_SHARE = 1 / 3
 # Decisions in one batch of appointments. The rest is planned again if a broker has come or gone before the next batch.
@@ -160,7 +160,7 @@ class Controller:
                 pause_s = PAUSE_S
                 while True:
                     self._changed.clear()
-                    looked_s = loop.time()
+                    began_s = loop.time()
                     try:
                         self._elected_by = guard = await self._elected()
                         recovered = guard is not None and self._appointments.was_recovered(guard)
@@ -180,7 +180,7 @@ class Controller:
                         continue
                     pause_s = PAUSE_S
                     await self._wait()
-                    await asyncio.sleep(looked_s + max(LOOK_INTERVAL_S, self._planned_for_s / PLANNING_SHARE) - loop.time())
+                    await asyncio.sleep(began_s + max(PLAN_INTERVAL_S, self._planned_for_s / PLANNING_SHARE) - loop.time())
         finally:
             for unsubscribe in forget:
                 unsubscribe()
@@ -471,10 +471,10 @@ class Controller:
         """Waits for a change, for the next deadline of a handover, or until this broker may stand for election again."""
         now_s = asyncio.get_running_loop().time()
         is_controller = self._ledger is not None
-        look_at_s = [since_s + self._release_timeout_s for _, _, since_s in self._asked_s.values() if is_controller]
-        look_at_s += [at_s for at_s in (self._aside_until_s, self._forget_again_s) if at_s > now_s]
+        due_s = [since_s + self._release_timeout_s for _, _, since_s in self._asked_s.values() if is_controller]
+        due_s += [at_s for at_s in (self._aside_until_s, self._forget_again_s) if at_s > now_s]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(max(min(look_at_s), now_s + PAUSE_S) if look_at_s else None):
+            async with asyncio.timeout_at(max(min(due_s), now_s + PAUSE_S) if due_s else None):
                 await self._changed.wait()
 
     def _brokers_changed(self) -> None:

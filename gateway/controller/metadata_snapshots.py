@@ -30,7 +30,7 @@ from metadata.errors import AlreadyExists, TidelogError, Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore, RevisionCompacted
 from metadata.store.keys import KeyLayout
-from segments.bucket.layout import SNAPSHOTS, SnapshotPlace, parse_snapshot_key, snapshot_key
+from segments.bucket.layout import SNAPSHOTS, SnapshotPosition, parse_snapshot_key, snapshot_key
 from segments.object_store.interface import ObjectStore, list_all
 
 SNAPSHOTS_KEPT = 10
@@ -83,7 +83,7 @@ class MetadataSnapshots:
         try:
             if await self._metadata.get(self._layout.cluster_id) is None:
                 return
-            if await _place_of_next(self._bucket, self._metadata, self._layout) is None:
+            if await _next_position(self._bucket, self._metadata, self._layout) is None:
                 return
             await self._prove()
             await take_snapshot(self._bucket, self._metadata, self._layout, now_ms=self._now_ms)
@@ -93,7 +93,7 @@ class MetadataSnapshots:
 
 async def take_snapshot(
     bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, *, now_ms: Callable[[], int]
-) -> SnapshotPlace | None:
+) -> SnapshotPosition | None:
     """Writes a snapshot of the present metadata, and deletes all but the newest SNAPSHOTS_KEPT. Returns its place.
 
     Returns None if the newest snapshot has this revision or a later one, or if the cluster has no id yet. Raises Unavailable,
@@ -104,54 +104,56 @@ async def take_snapshot(
         return None
     base = await read_revision_base(metadata, layout)
     for _ in range(ATTEMPTS_MAX):
-        place = await _place_of_next(bucket, metadata, layout)
-        if place is None:
+        position = await _next_position(bucket, metadata, layout)
+        if position is None:
             return None
-        header = SnapshotHeader(identity.value.decode(), place.revision, now_ms())
+        header = SnapshotHeader(identity.value.decode(), position.revision, now_ms())
         try:
             body = await _read(metadata, layout, header, base)
         except RevisionCompacted:
             continue
         with contextlib.suppress(AlreadyExists):  # the previous controller wrote it, or an attempt whose answer was lost
-            await bucket.create(snapshot_key(place), body)
-        others = [found for found in await list_snapshots(bucket) if found.place != place]
+            await bucket.create(snapshot_key(position), body)
+        others = [found for found in await list_snapshots(bucket) if found.position != position]
         for old in others[: 1 - SNAPSHOTS_KEPT]:
             await bucket.delete(old.key)
-        log.info("metadata snapshot written revision=%s bytes=%d", place.revision, sum(map(len, body)))
-        return place
+        log.info("metadata snapshot written revision=%s bytes=%d", position.revision, sum(map(len, body)))
+        return position
     raise Unavailable(f"the metadata changed too fast to be read at one revision, {ATTEMPTS_MAX} times")
 
 
 class ListedSnapshot(NamedTuple):
     """A snapshot on the bucket: its place in the order of snapshots, and its key."""
 
-    place: SnapshotPlace
+    position: SnapshotPosition
     key: str
 
 
 async def list_snapshots(bucket: ObjectStore) -> list[ListedSnapshot]:
     """Returns the snapshots on the bucket, the newest last. Raises Unavailable, Denied."""
     found = [
-        ListedSnapshot(place, info.key) async for info in list_all(bucket, SNAPSHOTS) if (place := parse_snapshot_key(info.key))
+        ListedSnapshot(position, info.key)
+        async for info in list_all(bucket, SNAPSHOTS)
+        if (position := parse_snapshot_key(info.key))
     ]
     return sorted(found)
 
 
-async def place_of_now(metadata: MetadataStore, layout: KeyLayout) -> SnapshotPlace:
+async def current_position(metadata: MetadataStore, layout: KeyLayout) -> SnapshotPosition:
     """Returns the place that a snapshot of the present metadata would have. Raises Unavailable, Corrupt."""
     base = await read_revision_base(metadata, layout)
     found = await metadata.range(layout.appointments, limit=1)
     kept = next((item for item in found.items if item.key == layout.appointments), None)
-    return SnapshotPlace(decode_progress(kept, key=layout.appointments).number, Revision(found.revision + base))
+    return SnapshotPosition(decode_progress(kept, key=layout.appointments).number, Revision(found.revision + base))
 
 
-async def _place_of_next(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> SnapshotPlace | None:
+async def _next_position(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> SnapshotPosition | None:
     """Returns the place of the next snapshot; None if that snapshot or a later one exists."""
     listed = await list_snapshots(bucket)  # before the metadata are read, so that no listed snapshot of theirs is newer
-    now = await place_of_now(metadata, layout)
-    if not listed or listed[-1].place < now:
+    now = await current_position(metadata, layout)
+    if not listed or listed[-1].position < now:
         return now
-    if listed[-1].place > now:
+    if listed[-1].position > now:
         log.error(
             "%s is newer than the metadata, at revision %s and appointments %s: etcd was set back to a backup, and should have "
             "been restored from the bucket, or the metadata exist twice",

@@ -21,7 +21,7 @@ from metadata.model import Revision
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 
-LOOKS_PER_TIME_KEPT = 3
+CHECKS_PER_TIME_KEPT = 3
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,16 @@ class RevisionCompaction:
     def __init__(self, metadata: MetadataStore, layout: KeyLayout, *, kept_s: float) -> None:
         self._metadata = metadata
         self._layout = layout
-        self._interval_s = kept_s / LOOKS_PER_TIME_KEPT
+        self._interval_s = kept_s / CHECKS_PER_TIME_KEPT
 
     async def run(self) -> None:
         """Polls and compacts until cancelled."""
-        seen: deque[Revision] = deque(maxlen=LOOKS_PER_TIME_KEPT + 1)
+        seen: deque[Revision] = deque(maxlen=CHECKS_PER_TIME_KEPT + 1)
         compacted = Revision(0)
         while True:
             try:
                 seen.append((await self._metadata.range(self._layout.controller, limit=1)).revision)
-                if len(seen) > LOOKS_PER_TIME_KEPT and seen[0] > compacted:
+                if len(seen) > CHECKS_PER_TIME_KEPT and seen[0] > compacted:
                     await self._metadata.compact(seen[0])
                     log.info("metadata revisions compacted to=%s current=%s", seen[0], seen[-1])
                     compacted = seen[0]

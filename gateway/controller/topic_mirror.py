@@ -23,7 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
-from gateway.controller.metadata_snapshots import list_snapshots, place_of_now
+from gateway.controller.metadata_snapshots import current_position, list_snapshots
 from metadata.backup.restore_state import read_revision_base
 from metadata.errors import TidelogError
 from metadata.model import Revision, TopicId
@@ -190,9 +190,11 @@ class TopicMirror:
     async def _catch_up(self) -> None:
         base = await self._revision_base()
         snapshots = await list_snapshots(self._bucket)
-        now = await place_of_now(self._metadata, self._layout)
+        now = await current_position(self._metadata, self._layout)
         # A later snapshot comes from another copy of the metadata, or from a controller that has taken over.
-        known = [found.place.revision for found in snapshots if found.place <= now and found.place.revision <= now.revision]
+        known = [
+            found.position.revision for found in snapshots if found.position <= now and found.position.revision <= now.revision
+        ]
         snapshot_revision = known[-1] - base if known else 0
         topics = self._topics.topics()
         self._names |= {topic.id: topic.name for topic in topics}

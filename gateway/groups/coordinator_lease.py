@@ -92,7 +92,7 @@ class CoordinatorLease:
         self._proven_s = float("-inf")
         self._wanted = asyncio.Event()
         # Resolved by the check that runs or begins next.
-        self._looked: asyncio.Future[None] | None = None
+        self._checked: asyncio.Future[None] | None = None
         self._is_over = False
         self._subscribers: list[Callable[[float], None]] = []
         # Brokers that were registered before: one that has restarted may know more than the present ones.
@@ -117,11 +117,11 @@ class CoordinatorLease:
                 return
             before_s = self._proven_s
             self._wanted.set()
-            if self._looked is None:
-                self._looked = asyncio.get_running_loop().create_future()
+            if self._checked is None:
+                self._checked = asyncio.get_running_loop().create_future()
             if _now_s() - self._proven_s < PROOF_S:
                 return
-            await asyncio.shield(self._looked)
+            await asyncio.shield(self._checked)
             if _now_s() - self._proven_s < PROOF_S:
                 return
             if self._proven_s == before_s:
@@ -136,7 +136,7 @@ class CoordinatorLease:
         try:
             while True:
                 await self._until_wanted()
-                proven_s = await self._look()
+                proven_s = await self._prove_view()
                 self._wanted.clear()
                 self._wake()
                 if proven_s is None:
@@ -147,9 +147,9 @@ class CoordinatorLease:
 
     def _wake(self) -> None:
         """Wakes all callers that wait for this check."""
-        looked, self._looked = self._looked, None
-        if looked is not None and not looked.done():
-            looked.set_result(None)
+        checked, self._checked = self._checked, None
+        if checked is not None and not checked.done():
+            checked.set_result(None)
 
     async def _until_wanted(self) -> None:
         while not self._wanted.is_set():
@@ -159,7 +159,7 @@ class CoordinatorLease:
             if self._is_needed() and _now_s() - self._proven_s >= REFRESH_S:
                 return
 
-    async def _look(self) -> float | None:
+    async def _prove_view(self) -> float | None:
         """Returns when the view was known to be true; None if it was not proven."""
         for _ in range(CATCH_UPS):
             asked_s = _now_s()

@@ -103,7 +103,7 @@ class GroupExpiry:
         self._deleted: set[TopicId] = set()
         self.counts = ExpiryCounts()
 
-    async def look(self, name: str, group: Group) -> None:
+    async def visit(self, name: str, group: Group) -> None:
         """Examines a group as the store holds it. Raises Unavailable, OutcomeUnknown, Corrupt."""
         if group.members and not self._coordinator.is_loaded(name):
             with suppress(UnknownGroup, NotCoordinator, NoCoordinator, Stopping):  # it is examined again later

@@ -52,8 +52,8 @@ class LandedOffsets:
             return
         self._landed = {key: (committed.generation, committed.offset) for key, committed in stored.items()}
         since, self._since = self._since, None
-        for key, place in since.items():
-            self._put(key, place)
+        for key, entry in since.items():
+            self._put(key, entry)
 
     def forget(self) -> None:
         """Call it where the outcome of a write is not known."""
@@ -76,13 +76,13 @@ class LandedOffsets:
         generation, offset = self._landed.get(write.put.key, (NO_GENERATION, 0))
         return generation == write.committed.generation != NO_GENERATION and write.committed.offset < offset
 
-    def _put(self, key: str, place: tuple[int, int] | None) -> None:
+    def _put(self, key: str, entry: tuple[int, int] | None) -> None:
         if self._since is not None:
-            self._since[key] = place
-        elif self._landed is not None and place is None:
+            self._since[key] = entry
+        elif self._landed is not None and entry is None:
             self._landed.pop(key, None)
-        elif self._landed is not None and place is not None:
-            self._landed[key] = place
+        elif self._landed is not None and entry is not None:
+            self._landed[key] = entry
 
 
 def key_of(write: OffsetWrite | Delete) -> str:

@@ -60,7 +60,7 @@ class GroupMaintenance:
             store,
             layout,
             coordinator.known_offsets,
-            (self.figures.look, self._expiry.look),
+            (self.figures.visit, self._expiry.visit),
             interval_s=settings.group_scan_interval_ms / 1000,
             coordinates=coordinates,
             now_ms=now_ms,

@@ -111,7 +111,7 @@ class GroupMetrics:
         self._timestamps: dict[RecordPosition, int | None] = {}
         self._turn = 0
 
-    async def look(self, name: str, group: Group) -> None:
+    async def visit(self, name: str, group: Group) -> None:
         """Takes in a group as the store holds it."""
         self._seen[name] = _snapshot_of(group)
 
@@ -134,16 +134,16 @@ class GroupMetrics:
         self._keep_only({name for name in {*self._seen, *self._known} if self._coordinates(name)})
         await self._read(loaded)
         groups = {name: snapshot for name, snapshot in self._seen.items() if self._known.is_whole(name)}
-        places = await self._places(groups, loaded)
-        await self._ask_leaders({partition for partitions in places.values() for partition in partitions})
-        unread = await self._unread(places)
+        by_group = await self._committed_partitions(groups, loaded)
+        await self._ask_leaders({partition for partitions in by_group.values() for partition in partitions})
+        unread = await self._unread(by_group)
         await self._read_timestamps(unread.values())
         now_ms = self._now_ms()
         partitions: list[GroupPartitionSnapshot] = []
-        turns = LoopYielder()
-        for name, its in places.items():
+        yielder = LoopYielder()
+        for name, its in by_group.items():
             partitions += [row for at in its if (row := self._row(name, at, unread, now_ms)) is not None]
-            await turns.give()
+            await yielder.step()
         self.snapshot = GroupMetricsSnapshot(groups, partitions, now_ms / 1000)
 
     def _keep_only(self, names: Collection[str]) -> None:
@@ -176,15 +176,15 @@ class GroupMetrics:
         stored = await read_offsets(self._store, self._layout, name)
         self._known.read(name, stored.committed, began_ms=began_ms)
 
-    async def _places(self, groups: Iterable[str], loaded: Mapping[str, Group]) -> dict[str, list[TopicPartition]]:
+    async def _committed_partitions(self, groups: Iterable[str], loaded: Mapping[str, Group]) -> dict[str, list[TopicPartition]]:
         """Returns the partitions that each group has committed or is assigned, except those of deleted topics."""
-        turns = LoopYielder()
-        places: dict[str, list[TopicPartition]] = {}
+        yielder = LoopYielder()
+        by_group: dict[str, list[TopicPartition]] = {}
         for name in groups:
             partitions = {*self._known[name], *self._assigned(name, loaded.get(name))}
-            places[name] = [at for at in partitions if self._lag.topic_of(at) is not None]
-            await turns.give()
-        return places
+            by_group[name] = [at for at in partitions if self._lag.topic_of(at) is not None]
+            await yielder.step()
+        return by_group
 
     def _assigned(self, name: str, group: Group | None) -> frozenset[TopicPartition]:
         if group is None or not group.members:
@@ -204,21 +204,21 @@ class GroupMetrics:
                 if not isinstance(bounds, TidelogError):
                     self._bounds[at] = bounds
 
-    async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], RecordPosition]:
+    async def _unread(self, by_group: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], RecordPosition]:
         """Returns the first unread record of each group and partition that is behind."""
-        turns = LoopYielder()
+        yielder = LoopYielder()
         unread: dict[tuple[str, TopicPartition], RecordPosition] = {}
-        for name, partitions in places.items():
+        for name, partitions in by_group.items():
             for at in partitions:
                 bounds, committed = self._bounds.get(at), self._offset(name, at)
                 if bounds is not None and lag_records(committed, bounds) > 0:
                     unread[name, at] = at, first_unread(committed, bounds)
-            await turns.give()
+            await yielder.step()
         return unread
 
-    async def _read_timestamps(self, places: Iterable[RecordPosition]) -> None:
+    async def _read_timestamps(self, positions: Iterable[RecordPosition]) -> None:
         """Reads the missing timestamps; if they are too many, a different part in each refresh."""
-        wanted = dict.fromkeys(places)
+        wanted = dict.fromkeys(positions)
         self._timestamps = {position: timestamp for position, timestamp in self._timestamps.items() if position in wanted}
         missing = [position for position in wanted if position not in self._timestamps]
         self._turn = self._turn % len(missing) if len(missing) > READS_MAX else 0

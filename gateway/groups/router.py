@@ -26,7 +26,7 @@ from gateway.proto import groups_pb2
 from gateway.proto.consumer_messages import beat_of, heartbeat_request
 from gateway.routing.peer_channels import PeerChannels, Unreachable
 from gateway.telemetry.request_context import remaining_s
-from gateway.topics.names import LOOK_UP_S, partition_of
+from gateway.topics.names import LOOKUP_S, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.groups.model import NO_MEMBER, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
@@ -164,7 +164,7 @@ class GroupRouter:
     ) -> dict[TopicPartition, TidelogError]:
         """Commits offsets. Returns the refused ones, each with its error. Raises what refuses all, and OutcomeUnknown if the
         outcome is unknown. `only_forward`: as in GroupCoordinator.commit."""
-        await self._topics.hear_of(offsets, timeout_s=LOOK_UP_S)
+        await self._topics.hear_of(offsets, timeout_s=LOOKUP_S)
         coordinator = self._coordinators.elsewhere(name)
         refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None}
         sound = {at: offset for at, offset in offsets.items() if at not in refused}
@@ -193,7 +193,7 @@ class GroupRouter:
             )
             answer = await self._asked(coordinator, name, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, ANSWER_S)
             stored = wire.fetched_offsets(answer.offsets)
-        await self._topics.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOK_UP_S)
+        await self._topics.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOKUP_S)
         return StoredOffsets(
             {at: offset for at, offset in stored.committed.items() if self._is_there(at.topic_id)},
             {at: error for at, error in stored.damaged.items() if self._is_there(at.topic_id)},

@@ -32,20 +32,20 @@ PAUSE_S: Final = 0.1
 SETTLES_S: Final = 5.0
 
 # Called with the name of a group and the group; its offsets are known then.
-Look = Callable[[str, Group], Awaitable[None]]
+GroupVisitor = Callable[[str, Group], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
 
 class GroupScanner:
-    """Scans the groups, and calls each of `looks` with every group of this broker. Its owner runs `run()` as a task."""
+    """Scans the groups, and calls each of `visitors` with every group of this broker. Its owner runs `run()` as a task."""
 
     def __init__(
         self,
         store: MetadataStore,
         layout: KeyLayout,
         known: CommittedOffsetCache,
-        looks: Sequence[Look],
+        visitors: Sequence[GroupVisitor],
         *,
         interval_s: float,
         coordinates: Callable[[str], bool],
@@ -54,7 +54,7 @@ class GroupScanner:
         self._store = store
         self._layout = layout
         self._known = known
-        self._looks = looks
+        self._visitors = visitors
         self._interval_s = interval_s
         self._coordinates = coordinates
         self._now_ms = now_ms
@@ -87,20 +87,20 @@ class GroupScanner:
             try:
                 name = self._layout.parse_group(kept.key)
                 if self._coordinates(name):
-                    await self._look_at(name, decode_group(kept, now_ms=0))
+                    await self._visit(name, decode_group(kept, now_ms=0))
             except TidelogError as error:
                 level = logging.ERROR if isinstance(error, Corrupt) else logging.WARNING
                 log.log(level, "group not scanned key=%s: %s; the next scan retries", kept.key, error)
 
-    async def _look_at(self, name: str, group: Group) -> None:
+    async def _visit(self, name: str, group: Group) -> None:
         if not self._known.is_whole(name):
             began_ms = self._now_ms()
             stored = await read_offsets(self._store, self._layout, name)
             self._known.read(name, stored.committed, began_ms=began_ms)
             for error in stored.damaged.values():
                 log.error("committed offset corrupt group=%s: %s; a new commit replaces it", name, error)
-        for look in self._looks:
-            await look(name, group)
+        for visit in self._visitors:
+            await visit(name, group)
 
 
 async def stored_groups(

@@ -76,7 +76,7 @@ class GroupService:
         )
         self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
         here = LocalGroupAdmin(
-            self.coordinated, log, topics, look_up=TopicRegistry(store, layout).get, broker_id=broker_id, now_ms=now_ms
+            self.coordinated, log, topics, read_topic=TopicRegistry(store, layout).get, broker_id=broker_id, now_ms=now_ms
         )
         self.operations = GroupAdmin(store, layout, self.routed, here)
         self._upkeep = GroupMaintenance(

@@ -62,7 +62,7 @@ class AnonymousStreamLimiter:
         return sum(len(calls) for calls in self._of.values())
 
     @asynccontextmanager
-    async def place(self, context: Context) -> AsyncIterator[None]:
+    async def slot(self, context: Context) -> AsyncIterator[None]:
         """Runs the body of a call, and interrupts it with Throttled when another call takes its place. The body writes by
         `write_wholly`.
 
@@ -71,11 +71,11 @@ class AnonymousStreamLimiter:
         address = client_host(context)
         self._check(address)
         self._not_done[address] += 1
-        place = asyncio.timeout(None)
-        call = _Call(address, str(context.peer()), place)
+        slot = asyncio.timeout(None)
+        call = _Call(address, str(context.peer()), slot)
         context.add_done_callback(partial(self._done, call))  # type: ignore[arg-type]  # as in limits.py
         try:
-            async with place:
+            async with slot:
                 self._of.setdefault(address, []).append(call)
                 if len(self) > self._streams_max:
                     self._end_one()
@@ -84,7 +84,7 @@ class AnonymousStreamLimiter:
                 finally:
                     self._leave(call)
         except TimeoutError:
-            if not place.expired():
+            if not slot.expired():
                 raise
             raise Throttled(
                 f"{self._streams_max} streams of health and reflection are open at this broker, which is all that it has: this "
@@ -119,7 +119,7 @@ class AnonymousStreamLimiter:
         _, calls = max(self._of.items(), key=lambda held: len(held[1]))
         oldest = calls[0]
         self._leave(oldest)
-        oldest.place.reschedule(asyncio.get_running_loop().time())
+        oldest.slot.reschedule(asyncio.get_running_loop().time())
 
     def _leave(self, call: _Call) -> None:
         """Gives up the call's place, if it still has one."""
@@ -148,9 +148,9 @@ def _log_ended_streams(cutting: asyncio.Future[int]) -> None:
 
 
 class _Call:
-    __slots__ = ("address", "peer", "place")
+    __slots__ = ("address", "peer", "slot")
 
-    def __init__(self, address: str, peer: str, place: asyncio.Timeout) -> None:
+    def __init__(self, address: str, peer: str, slot: asyncio.Timeout) -> None:
         self.address = address
         self.peer = peer
-        self.place = place
+        self.slot = slot

@@ -41,7 +41,7 @@ class GrpcGuard:
         """
         needs = GRPC_CALLS[path]
         guard = self._guard
-        reads, lives = bool(handler.request_streaming), bool(handler.response_streaming)
+        streams_in, streams_out = bool(handler.request_streaming), bool(handler.response_streaming)
         behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
 
         async def call(request: Any, context: Context) -> Any:
@@ -50,7 +50,7 @@ class GrpcGuard:
         async def admitted(request: Any, context: Context) -> Any:
             checked = await self._begun(path, context)
             meter = guard.meter(checked)
-            flow = guard.flow(checked) if lives or meter is not None else None
+            flow = guard.flow(checked) if streams_out or meter is not None else None
             begun = False
             try:
                 with guard.while_permitted(checked) if needs.lasts else nullcontext():
@@ -58,7 +58,7 @@ class GrpcGuard:
                     begun = True
                     if flow is None:
                         return await behavior(request, context)
-                    if not reads:
+                    if not streams_in:
                         flow.add_bytes_in(len(request))
                     answer = await behavior(request, _Metered(context, flow))
                     if isinstance(answer, bytes):
@@ -73,13 +73,13 @@ class GrpcGuard:
 
         async def taken_up(checked: AuthorizedCall, request: Any, context: Context) -> Any:
             open_calls.take(context)
-            if reads:
+            if streams_in:
                 return request
             message = await only_message(context)
             guard.check_again(checked)
             return message
 
-        guarded: MethodHandler = _HANDLER_OF[lives](call)
+        guarded: MethodHandler = _HANDLER_OF[streams_out](call)
         return guarded
 
     async def _begun(self, path: str, context: Context) -> AuthorizedCall:

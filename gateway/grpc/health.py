@@ -38,7 +38,7 @@ class HealthService:
         return {"Check": unary_deferred_read(self.check), "Watch": stream(self.watch)}
 
     async def check(self, context: Context) -> bytes:
-        async with self._watches.place(context):
+        async with self._watches.slot(context):
             request = parse_message(HealthCheckRequest, await only_message(context))
         if request.service not in self._services:
             raise NotFound(f"there is no service {request.service[:100]!r} here")
@@ -49,7 +49,7 @@ class HealthService:
         watched."""
         sent: object = None
         try:
-            async with self._waits.until_stop(), self._watches.place(context):
+            async with self._waits.until_stop(), self._watches.slot(context):
                 request = parse_message(HealthCheckRequest, await only_message(context))
                 while True:
                     status = self._status(request.service)

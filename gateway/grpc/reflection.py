@@ -32,7 +32,7 @@ class ReflectionService:
 
     async def info(self, context: Context) -> None:
         """Answers each query of the stream until the client ends it."""
-        async with self._waits.until_stop(), self._watches.place(context):
+        async with self._waits.until_stop(), self._watches.slot(context):
             while isinstance(message := await context.read(), bytes):
                 question = parse_message(ServerReflectionRequest, message)
                 for answer in self._library.ServerReflectionInfo(iter((question,)), context):

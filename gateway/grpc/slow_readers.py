@@ -25,7 +25,7 @@ from gateway.records.response_budget import BYTES_PER_SECOND_MIN, ResponseBudget
 
 # Open files of this process, on Linux and macOS; elsewhere nothing is cut off.
 OPEN_FILES: Final = "/dev/fd"
-LOOKS_IN_A_PAUSE: Final = 4
+CHECKS_PER_PAUSE: Final = 4
 # Prefix by which a socket of both families, as gRPC opens them, names a peer that gRPC itself calls ipv4.
 _MAPPED_IPV4: Final = "::ffff:"
 
@@ -58,16 +58,16 @@ class SlowReaderGuard:
         delivery = ResponseProgress(peer, now_s + self._pause_s + size_bytes / BYTES_PER_SECOND_MIN)
         self._under_way.add(delivery)
         if self._timer is None:
-            self._look_later(local_address)
+            self._schedule_check(local_address)
         return delivery
 
     def end(self, delivery: ResponseProgress) -> None:
         self._under_way.discard(delivery)
 
-    def _look_later(self, local_address: str) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._pause_s / LOOKS_IN_A_PAUSE, self._look, local_address)
+    def _schedule_check(self, local_address: str) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._pause_s / CHECKS_PER_PAUSE, self._check, local_address)
 
-    def _look(self, local_address: str) -> None:
+    def _check(self, local_address: str) -> None:
         self._timer = None
         if not self._under_way:
             return
@@ -76,7 +76,7 @@ class SlowReaderGuard:
         if overdue and self._room.readers_waiting:
             cut = cut_off(overdue, local_address)
             log.info("slow readers cut off connections=%d: other answers waited for room", cut)
-        self._look_later(local_address)
+        self._schedule_check(local_address)
 
 
 def cut_off(peers: Collection[str], local_address: str) -> int:

@@ -118,7 +118,7 @@ class KafkaGroupAdmin:
 
     async def _listed(self, *, is_direct: bool) -> Sequence[ListedGroup]:
         found: dict[str, ListedGroup] = {}
-        turns = LoopYielder()
+        yielder = LoopYielder()
         asked = groups_pb2.ListGroupsRequest(page_size=PAGE_SIZE_MAX)
         while True:
             page = await self._broker.group_operations.list_groups(asked)
@@ -128,7 +128,7 @@ class KafkaGroupAdmin:
                     found[each.group] = ListedGroup(
                         group_id=each.group, protocol_type=each.protocol_type, group_state=state, group_type=each.type or CLASSIC
                     )
-                await turns.give()
+                await yielder.step()
             if not page.next_page_token:
                 break
             asked.page_token = page.next_page_token

@@ -235,7 +235,7 @@ class KafkaGroups:
         codes: dict[int, int] = {}
         try:
             self._check_coordinated(call, request.group_id)
-            places = await self._places([(name, partition.partition_index) for name, partition in named])
+            resolved = await self._resolve([(name, partition.partition_index) for name, partition in named])
             offsets = {
                 at: CommittedOffset(
                     offset=partition.committed_offset,
@@ -243,7 +243,7 @@ class KafkaGroups:
                     metadata=partition.committed_metadata or "",
                     committed_at_ms=0,
                 )
-                for at, (_, partition) in zip(places, named, strict=True)
+                for at, (_, partition) in zip(resolved, named, strict=True)
                 if isinstance(at, TopicPartition)
             }
             refused: Mapping[TopicPartition, TidelogError] = {}
@@ -255,7 +255,7 @@ class KafkaGroups:
                     Generation(request.generation_id_or_member_epoch),
                     offsets,
                 )
-            for index, at in enumerate(places):
+            for index, at in enumerate(resolved):
                 error = at if isinstance(at, TidelogError) else refused.get(at)
                 codes[index] = ErrorCode.NONE if error is None else group_topic_code(error, by_id=call.version >= BY_ID)
         except TidelogError as error:
@@ -315,11 +315,11 @@ class KafkaGroups:
                 for topic in asked.topics
                 for number in topic.partition_indexes
             ]
-            found = await self._places(named)
-            for place in found:
-                if isinstance(place, Unavailable):
-                    raise place  # clients repeat the request for an error of the group, and end for one of a partition
-            places = iter(found)
+            found = await self._resolve(named)
+            for partition in found:
+                if isinstance(partition, Unavailable):
+                    raise partition  # clients repeat the request for an error of the group, and end for one of a partition
+            resolved = iter(found)
         except TidelogError as error:
             return OffsetFetchResponseGroup(
                 group_id=asked.group_id, error_code=group_code(error), topics=self._unknown(call, asked, error)
@@ -330,7 +330,9 @@ class KafkaGroups:
                 OffsetFetchResponseTopics(
                     name=topic.name,
                     topic_id=topic.topic_id,
-                    partitions=[_offset_response(number, next(places), stored, by_id=by_id) for number in topic.partition_indexes],
+                    partitions=[
+                        _offset_response(number, next(resolved), stored, by_id=by_id) for number in topic.partition_indexes
+                    ],
                 )
                 for topic in asked.topics
             ],
@@ -376,7 +378,7 @@ class KafkaGroups:
         except TidelogError as error:
             return error.with_traceback(None)
 
-    async def _places(self, named: Sequence[tuple[_Named | TidelogError, int]]) -> list[TopicPartition | TidelogError]:
+    async def _resolve(self, named: Sequence[tuple[_Named | TidelogError, int]]) -> list[TopicPartition | TidelogError]:
         """Returns the partitions of these topics, or why a caller may not name them."""
         refused: dict[int, TidelogError] = {}
         for index, (name, _) in enumerate(named):

@@ -73,13 +73,13 @@ class KafkaMetadata:
             found = await self._topics(asked)
             if request.allow_auto_topic_creation and self._broker.settings.kafka_auto_create_topics:
                 found = await self._created(call, asked, found)
-        turns = LoopYielder()
+        yielder = LoopYielder()
         topics = []
         for (name, topic_id), topic in zip(asked, found, strict=True):
             topics.append(
                 self._topic(call, topic, name, topic_id, nodes, with_operations=request.include_topic_authorized_operations)
             )
-            await turns.give()
+            await yielder.step()
         own = self._leaders.node(self._broker.broker_id, listener)
         answer = MetadataResponse(
             brokers=[

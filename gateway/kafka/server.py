@@ -35,7 +35,7 @@ IDLE_S: Final = 600.0
 # A request must not pause for longer while it is received: it holds memory that others wait for.
 RECEIVE_S: Final = 10.0
 SWEEP_S: Final = 5.0
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class KafkaServer:
         for connection in tuple(self.requests.open):
             connection.drain()
         while (busy := [each for each in self.requests.open if not each.is_closed]) and loop.time() < ends_s:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         if busy:
             log.warning("connections cut at the stop count=%d: their requests are not answered yet", len(busy))
         for connection in tuple(self.requests.open):

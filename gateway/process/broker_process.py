@@ -134,7 +134,7 @@ async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) ->
 
 def kafka_listeners(settings: BrokerSettings) -> tuple[ListenerConfig, ...]:
     """Returns the Kafka listeners of the settings. Raises InvalidArgument, also where other machines could not reach them."""
-    listeners = parse_listeners(settings.kafka, settings.membership.advertise_kafka)
+    listeners = parse_listeners(settings.kafka, settings.registration.advertise_kafka)
     check_advertised(listeners)
     return listeners
 
@@ -144,7 +144,7 @@ def _view_age_s_max(settings: BrokerSettings) -> float | None:
     lag."""
     if not settings.metadata.etcd:
         return None
-    return (settings.access.access_max_age_ms or settings.membership.session_timeout_ms) / 1000
+    return (settings.access.access_max_age_ms or settings.registration.session_timeout_ms) / 1000
 
 
 def tls_files(settings: BrokerSettings) -> TlsReloader | None:

@@ -83,7 +83,7 @@ class CompactorHttp:
         return await self._started(_)
 
     async def _started(self, _: web.Request) -> web.Response:
-        has_started = self._waits_for or self._state.looked_at_ms
+        has_started = self._waits_for or self._state.polled_at_ms
         return _answer(None if has_started else "starting", "it reads the bucket for the first time")
 
     async def _show_metrics(self, request: web.Request) -> web.Response:

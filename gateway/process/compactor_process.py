@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Pause between two checks for a cluster, while there is none.
-CLUSTER_LOOK_S: Final = 1.0
+CLUSTER_POLL_S: Final = 1.0
 
 
 class RunningCompactor(NamedTuple):
@@ -157,7 +157,7 @@ async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMeta
 async def _first_cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMetadataStore, layout: KeyLayout) -> str:
     """Waits until a broker has made a cluster, and returns it. Unreachable stores are asked again."""
     while True:
-        await asyncio.sleep(CLUSTER_LOOK_S)
+        await asyncio.sleep(CLUSTER_POLL_S)
         try:
             cluster = await _cluster(bucket, metadata, layout)
         except Unavailable as error:

@@ -60,7 +60,7 @@ THREAD_BYTES: Final = 8 << 10
 OPENED_AT_ONCE_BYTES: Final = 64 << 10
 
 # Upper bound for reading an unknown topic, or one without the wanted partition, from the metadata store.
-LOOK_UP_S: Final = 1.0
+LOOKUP_S: Final = 1.0
 
 Outcome = Appended | TidelogError
 
@@ -206,7 +206,7 @@ async def target_caught_up(broker: AppendLimits, name: str, deadline: Deadline) 
     """
     check_topic(name)
     check_topic_name(name)
-    await broker.topic_cache.catch_up(name, timeout_s=min(LOOK_UP_S, deadline.left_s()))
+    await broker.topic_cache.catch_up(name, timeout_s=min(LOOKUP_S, deadline.left_s()))
     return target_named(broker, name)
 
 
@@ -369,7 +369,7 @@ async def await_outcomes(
 ) -> list[Outcome]:
     """Returns the offsets of each batch, or its error. Acks.ALL waits for the commit; other acks return at once."""
     found: list[Outcome] = []
-    turns = LoopYielder()
+    yielder = LoopYielder()
     await _resolve_rejections(pending, deadline)
     for each in pending:
         if isinstance(each, UnverifiedRejection):
@@ -383,7 +383,7 @@ async def await_outcomes(
                 await _resolve_rejections([error], deadline)
                 resolved = error.resolved if isinstance(error, UnverifiedRejection) else error
                 found.append(resolved.with_traceback(None))  # thousands of outcomes may share one error
-        await turns.give()
+        await yielder.step()
     return found
 
 

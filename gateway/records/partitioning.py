@@ -130,9 +130,9 @@ def outcome_by_record(
     of_partition: dict[int, list[tuple[Appended | TidelogError, int]]] = {}
     for batch, outcome in zip(plan.batches, outcomes, strict=True):
         of_partition.setdefault(batch.partition.partition, []).extend(
-            (outcome, place) for place in range(batch.header.record_count)
+            (outcome, index) for index in range(batch.header.record_count)
         )
-    coming = {partition: iter(places) for partition, places in of_partition.items()}
+    coming = {partition: iter(indexes) for partition, indexes in of_partition.items()}
     for partition in np.asarray(plan.partitions).tolist():
         yield partition, *next(coming[partition])
 

@@ -101,7 +101,7 @@ class ClusterFetch:
         parts = self._parts(targets, range(len(targets)))
         if len(parts) == 1:
             return await self._fetch_from(parts[0][0], targets, bytes_max, 0, 0)
-        answers: list[Answer] = [_silent(leader) for _, leader in _by_place(parts)]
+        answers: list[Answer] = [_silent(leader) for _, leader in _by_index(parts)]
         share = max(1, bytes_max // max(1, len(parts)))
         async with asyncio.TaskGroup() as probes:
             running = {
@@ -206,8 +206,8 @@ def _bytes_in(answers: Sequence[Answer]) -> int:
     return sum(answer.size_bytes for answer in answers if isinstance(answer, FetchResult))
 
 
-def _by_place(parts: Sequence[tuple[BrokerRegistration | None, Sequence[int]]]) -> list[tuple[int, BrokerRegistration | None]]:
-    return sorted(((at, leader) for leader, ats in parts for at in ats), key=lambda placed: placed[0])
+def _by_index(parts: Sequence[tuple[BrokerRegistration | None, Sequence[int]]]) -> list[tuple[int, BrokerRegistration | None]]:
+    return sorted(((at, leader) for leader, ats in parts for at in ats), key=lambda item: item[0])
 
 
 def _silent(leader: BrokerRegistration | None) -> Unavailable:

@@ -257,15 +257,15 @@ class ClusterLog:
         Items without a leader are asked again for up to `wait_s`.
         """
 
-        async def at(leader: BrokerRegistration | None, places: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
+        async def at(leader: BrokerRegistration | None, indexes: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
             try:
                 async with asyncio.timeout(limit_s if leader is not None else None):
-                    return await ask(leader, [items[place] for place in places])
+                    return await ask(leader, [items[index] for index in indexes])
             except TidelogError as error:
-                return [error.with_traceback(None)] * len(places)
+                return [error.with_traceback(None)] * len(indexes)
             except TimeoutError:
                 assert leader is not None, "local reads have their own time limits"
-                return [Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer")] * len(places)
+                return [Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer")] * len(indexes)
 
         found: dict[int, Found | TidelogError] = {}
         clock = asyncio.get_running_loop().time
@@ -273,14 +273,14 @@ class ClusterLog:
         missing = list(range(len(items)))
         while True:
             limit_s = max(PAUSE_S_MIN, min(SLOW_LEADER_S, ends_s - clock()))
-            parts = self._leaders.group_by_leader(missing, lambda place: partition_of(items[place]))
-            answers = await gather_all(at(leader, places, limit_s) for leader, places in parts)
-            for (_, places), part in zip(parts, answers, strict=True):
-                found.update(zip(places, part, strict=True))
-            missing = [place for place in missing if may_succeed_elsewhere(found[place])]
+            parts = self._leaders.group_by_leader(missing, lambda index: partition_of(items[index]))
+            answers = await gather_all(at(leader, indexes, limit_s) for leader, indexes in parts)
+            for (_, indexes), part in zip(parts, answers, strict=True):
+                found.update(zip(indexes, part, strict=True))
+            missing = [index for index in missing if may_succeed_elsewhere(found[index])]
             left_s = ends_s - clock()
             if not missing or left_s <= 0 or self._forwarding.no_leader_reason():
-                return [found[place] for place in range(len(items))]
+                return [found[index] for index in range(len(items))]
             await self._view.changed(timeout_s=min(pause_s, left_s))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 

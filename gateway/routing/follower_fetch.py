@@ -101,7 +101,7 @@ class FollowerFetch:
         return answers
 
     async def _read_bucket(self, located: Sequence[tuple[Named, Answer]], bytes_max: int) -> list[Answer]:
-        places = [
+        locations = [
             LocatedTarget(
                 topic, target, LeaderSnapshot(answer.located, answer.high_watermark, answer.log_start_offset, answer.leader_epoch)
             )
@@ -110,11 +110,11 @@ class FollowerFetch:
         ]
         try:
             async with asyncio.timeout(READ_S):
-                return await self._log().reads.located.fetch(places, bytes_max=bytes_max)
+                return await self._log().reads.located.fetch(locations, bytes_max=bytes_max)
         except TimeoutError:
-            return [Unavailable(f"the bucket has not been read within {READ_S:g} s")] * len(places)
+            return [Unavailable(f"the bucket has not been read within {READ_S:g} s")] * len(locations)
         except TidelogError as error:
-            return [error.with_traceback(None)] * len(places)
+            return [error.with_traceback(None)] * len(locations)
 
     async def _fetch_missing(
         self, leader: BrokerRegistration, asked: Sequence[Named], answers: list[Answer], located: list[int], bytes_max: int

@@ -171,9 +171,9 @@ def _outcome(result: log_pb2.AppendResult) -> Appended | TidelogError:
         return from_status(result.error)
     if len(result.placements) != 1:
         return OutcomeUnknown("the leader's answer names no offset")
-    placed = result.placements[0]
-    if placed.HasField("error"):
-        return from_status(placed.error)
-    last_offset = Offset(placed.base_offset + placed.count - 1)
-    dated_ms = placed.log_append_time_ms if placed.HasField("log_append_time_ms") else -1
-    return Appended(Offset(placed.base_offset), last_offset, LeaderEpoch(placed.leader_epoch), placed.duplicate, dated_ms)
+    [appended] = result.placements
+    if appended.HasField("error"):
+        return from_status(appended.error)
+    last_offset = Offset(appended.base_offset + appended.count - 1)
+    dated_ms = appended.log_append_time_ms if appended.HasField("log_append_time_ms") else -1
+    return Appended(Offset(appended.base_offset), last_offset, LeaderEpoch(appended.leader_epoch), appended.duplicate, dated_ms)

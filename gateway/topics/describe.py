@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic, may_see_topic
 from gateway.routing.log_service import LogService
-from gateway.topics.names import BOUNDS_WAIT_S, LOOK_UP_S, TopicLookup, named, partition_of
+from gateway.topics.names import BOUNDS_WAIT_S, LOOKUP_S, TopicLookup, named, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
@@ -60,7 +60,7 @@ async def described_topic(broker: TopicLookup, name: str) -> Topic:
     except UnknownTopic:
         pass
     try:
-        async with asyncio.timeout(LOOK_UP_S):
+        async with asyncio.timeout(LOOKUP_S):
             return await broker.topics.get(name)
     except (Unavailable, TimeoutError):
         raise Unavailable(
@@ -73,7 +73,7 @@ async def fresh_topic(broker: DescribedLog, name: str) -> Topic:
     metadata store it returns this broker's view."""
     topic = await described_topic(broker, name)
     with suppress(Unavailable):
-        await broker.topic_cache.catch_up(name, timeout_s=LOOK_UP_S)
+        await broker.topic_cache.catch_up(name, timeout_s=LOOKUP_S)
         return broker.topic_cache.get(name)
     return topic
 

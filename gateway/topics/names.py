@@ -25,10 +25,10 @@ from metadata.topics.topic import Topic
 # Wait for a partition that is being handed over, and for a leader that does not answer.
 BOUNDS_WAIT_S: Final = 1.0
 # Wait for a topic that is not known here: another broker may have created it a moment ago.
-LOOK_UP_S: Final = 1.0
+LOOKUP_S: Final = 1.0
 
 # Topics of one request that are looked up in the metadata store each. For further ones, this broker's view catches up.
-LOOK_UPS_MAX: Final = 16
+LOOKUPS_MAX: Final = 16
 
 
 class TopicLookup(Protocol):
@@ -60,15 +60,15 @@ class NamedTopic(NamedTuple):
 async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
     """Returns each partition, or its error: NotAuthorized, InvalidName, UnknownTopic (also for a mismatched id), UnknownPartition,
     Unavailable, Corrupt."""
-    turns = LoopYielder()
+    yielder = LoopYielder()
     found: list[TopicPartition | TidelogError] = []
     for name in named:
         found.append(_partition(broker, name))
-        await turns.give()
+        await yielder.step()
     missing = [name.topic for name, partition in zip(named, found, strict=True) if isinstance(partition, NotFound)]
     if not missing:
         return found
-    fresh = await _looked_up(broker, missing)
+    fresh = await _read_missing(broker, missing)
     return [
         _partition(broker, name, fresh) if isinstance(partition, NotFound) else partition
         for name, partition in zip(named, found, strict=True)
@@ -81,7 +81,7 @@ async def topics_named(broker: TopicLookup, named: Sequence[NamedTopic]) -> list
     missing = [name.topic for name, topic in zip(named, found, strict=True) if isinstance(topic, NotFound)]
     if not missing:
         return found
-    fresh = await _looked_up(broker, missing)
+    fresh = await _read_missing(broker, missing)
     return [_topic(broker, name, fresh) if isinstance(topic, NotFound) else topic for name, topic in zip(named, found, strict=True)]
 
 
@@ -93,7 +93,7 @@ async def topic_heard_of(broker: TopicLookup, name: str) -> Topic:
     """
     check_topic(name)
     try:
-        async with asyncio.timeout(LOOK_UP_S):
+        async with asyncio.timeout(LOOKUP_S):
             topic = await broker.topics.get(check_topic_name(name))
             await broker.topic_cache.wait_for(topic.revision, timeout_s=None)
     except TimeoutError:
@@ -110,15 +110,15 @@ async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartit
     for name, number in partitions:
         last[name] = max(number, last.get(name, 0))
     unknown = [name for name, number in last.items() if isinstance(_partition(broker, NamedPartition(name, number)), NotFound)]
-    missing = unknown[:LOOK_UPS_MAX]
+    missing = unknown[:LOOKUPS_MAX]
     heard = await asyncio.gather(*(topic_heard_of(broker, name) for name in missing), return_exceptions=True)
     why: dict[str, TidelogError] = {
         name: Unavailable(
-            f"this broker has not heard of topic {name}, and looks up {LOOK_UPS_MAX} others that it has not heard of first",
+            f"this broker has not heard of topic {name}, and looks up {LOOKUPS_MAX} others that it has not heard of first",
             hint="Retry with back-off.",
             topic=name,
         )
-        for name in unknown[LOOK_UPS_MAX:]
+        for name in unknown[LOOKUPS_MAX:]
     }
     for name, topic in zip(missing, heard, strict=True):
         if isinstance(topic, TidelogError):
@@ -155,14 +155,14 @@ def _partition(broker: TopicLookup, named: NamedPartition, fresh: _Fresh | None 
         return error.with_traceback(None)
 
 
-async def _looked_up(broker: TopicLookup, names: Iterable[str]) -> _Fresh:
+async def _read_missing(broker: TopicLookup, names: Iterable[str]) -> _Fresh:
     """Returns topics from the metadata store. Those that are left out are in this broker's view by now, or do not exist."""
     missing = list(dict.fromkeys(names))
-    some, others = missing[:LOOK_UPS_MAX], missing[LOOK_UPS_MAX:]
+    some, others = missing[:LOOKUPS_MAX], missing[LOOKUPS_MAX:]
     fresh: _Fresh = dict(zip(some, await asyncio.gather(*(_fresh(broker, name) for name in some)), strict=True))
     if others:
         try:
-            await broker.topic_cache.catch_up_with_all(timeout_s=LOOK_UP_S)
+            await broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
         except TidelogError as error:
             fresh |= dict.fromkeys(others, error.with_traceback(None))
     return fresh
@@ -170,7 +170,7 @@ async def _looked_up(broker: TopicLookup, names: Iterable[str]) -> _Fresh:
 
 async def _fresh(broker: TopicLookup, name: str) -> Topic | TidelogError:
     try:
-        async with asyncio.timeout(LOOK_UP_S):
+        async with asyncio.timeout(LOOKUP_S):
             return await broker.topics.get(name)
     except TimeoutError:
         return Unavailable(f"whether there is a topic {name} is not known: the metadata store does not answer", topic=name)

@@ -146,10 +146,10 @@ def _quotas(partition_count: int, staying: Iterable[Candidate], loads: Mapping[S
     The remainder stays where most partitions are led, and goes to one broker of each rack before a second one.
     """
     turn_in_rack: Counter[str] = Counter()
-    turns: dict[SessionId, int] = {}
+    turn_of: dict[SessionId, int] = {}
     for candidate in staying:
-        turns[candidate.session] = turn_in_rack[candidate.rack]
+        turn_of[candidate.session] = turn_in_rack[candidate.rack]
         turn_in_rack[candidate.rack] += 1
-    by_load = sorted(turns, key=lambda session: (-loads[session], turns[session], session))
+    by_load = sorted(turn_of, key=lambda session: (-loads[session], turn_of[session], session))
     share, rest = divmod(partition_count, len(by_load))
-    return {session: share + (place < rest) - loads[session] for place, session in enumerate(by_load)}
+    return {session: share + (rank < rest) - loads[session] for rank, session in enumerate(by_load)}

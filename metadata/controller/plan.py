@@ -41,16 +41,16 @@ class Steps(NamedTuple):
 
 def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
     """Plans the next steps. `candidates`: the registered brokers; `sealed`: unregistered sessions that were sealed."""
-    look = _Look(ledger, candidates, sealed)
-    decisions = [_decided(ledger, partition, session) for partition, session in look.inherited]
-    if look.leaderless or not is_balanced(look.loads, candidates):
-        moves_left = max(0, moves_max - look.in_move)
-        placement = place(ledger.led, look.leaderless, candidates, arriving=look.arriving, moves_max=moves_left)
+    survey = _Survey(ledger, candidates, sealed)
+    decisions = [_decided(ledger, partition, session) for partition, session in survey.inherited]
+    if survey.leaderless or not is_balanced(survey.loads, candidates):
+        moves_left = max(0, moves_max - survey.in_move)
+        placement = place(ledger.led, survey.leaderless, candidates, arriving=survey.arriving, moves_max=moves_left)
         decisions += [_decided(ledger, partition, session) for partition, session in placement.given.items()]
         decisions += [
             _asked(ledger, partition, session) for partition, session in placement.moved.items() if partition not in ledger.moving
         ]
-    return Steps(sorted(look.unregistered), decisions, look.closing, look.forgotten)
+    return Steps(sorted(survey.unregistered), decisions, survey.closing, survey.forgotten)
 
 
 def closed_by_leader(state: PartitionState, revision: Revision, partition: TopicPartition) -> LeadershipChange:
@@ -58,7 +58,7 @@ def closed_by_leader(state: PartitionState, revision: Revision, partition: Topic
     return LeadershipChange(partition, revision, moving(state, state.leader_session))
 
 
-class _Look:
+class _Survey:
     """Collects what is to be done, and whether any partition must be placed; most of the time none must."""
 
     def __init__(self, ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId]) -> None:

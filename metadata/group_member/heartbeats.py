@@ -59,10 +59,10 @@ class MemberHeartbeats:
                 error = raised
             heard = self._member_state.answered(beat, error)
             self._heed(heard, error)
-            if heard is Heard.LOOK_AGAIN or (error is not None and error.retryable):
+            if heard is Heard.CHECK_AGAIN or (error is not None and error.retryable):
                 again_s = self._settings.session_timeout_ms / 1000 / BUSY_ATTEMPTS if isinstance(error, Throttled) else RETRY_S_MAX
                 pause_s = min(beat_s, again_s) * (0.5 + self._jitter() / 2)
-            self._look_at_subscription()
+            self._check_subscription()
 
     def _heed(self, heard: Heard, error: TidelogError | None) -> None:
         match heard:
@@ -74,10 +74,10 @@ class MemberHeartbeats:
             case Heard.ENDED:
                 assert error is not None, "only an error ends it"
                 self._end(error)
-            case Heard.NOTHING_NEW | Heard.LOOK_AGAIN:
+            case Heard.NOTHING_NEW | Heard.CHECK_AGAIN:
                 pass
 
-    def _look_at_subscription(self) -> None:
+    def _check_subscription(self) -> None:
         if self._member_state.phase is not MemberPhase.STAYING:
             return
         try:

@@ -235,7 +235,7 @@ class GroupMember:
         while True:
             await asyncio.sleep(self._settings.topics_interval_ms / 1000)
             try:
-                await self._rebalance.look_for_partitions()
+                await self._rebalance.refresh_partitions()
             except Exception as error:  # noqa: BLE001  # as if it had been raised in the member's own call
                 self._end(error)
 

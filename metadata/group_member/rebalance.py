@@ -171,7 +171,7 @@ class MemberRebalance:
         """Returns whether the topics that it assigned have more partitions than it assigned."""
         return self._assigned_counts is not None and has_grown(self._assigned_counts, counts)
 
-    async def look_for_partitions(self) -> None:
+    async def refresh_partitions(self) -> None:
         """Joins again where topics of other members have new partitions. Raises what the reader raises."""
         if (assigned := self._assigned_counts) is None:
             return

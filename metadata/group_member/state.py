@@ -86,7 +86,7 @@ class Heard(Enum):
 
     NOTHING_NEW = auto()
     # The call that it waits for was answered, perhaps to no avail: the next heartbeat, soon, shows whether the answer is lost.
-    LOOK_AGAIN = auto()
+    CHECK_AGAIN = auto()
     JOIN_AGAIN = auto()
     # The coordinator does not know the call that waits: it is to be repeated.
     ASK_AGAIN = auto()
@@ -249,7 +249,7 @@ class MemberState:
             if not self._join_should_be_known(beat):
                 return Heard.NOTHING_NEW
             was_answered, self._is_answered = self._is_answered, True
-            return Heard.ASK_AGAIN if was_answered else Heard.LOOK_AGAIN
+            return Heard.ASK_AGAIN if was_answered else Heard.CHECK_AGAIN
         return Heard.ENDED if isinstance(error, Fenced | Rejected) and not error.retryable else Heard.NOTHING_NEW
 
     def _join_should_be_known(self, beat: Beat) -> bool:

@@ -48,8 +48,8 @@ def range_assignor(partition_counts: Mapping[str, int], subscribers: Sequence[Su
             continue
         share, longer = divmod(count, len(members))
         start = 0
-        for place, member in enumerate(members):
-            end = start + share + (place < longer)
+        for index, member in enumerate(members):
+            end = start + share + (index < longer)
             assignment[member.member_id] += [(topic, partition) for partition in range(start, end)]
             start = end
     return assignment
@@ -71,13 +71,13 @@ def sticky_assignor(partition_counts: Mapping[str, int], subscribers: Sequence[S
     wanted = _all_partitions(partition_counts, subscribers)
     members = sorted(subscribers, key=lambda each: each.order)
     held = _present_owners(members, set(wanted))
-    by_place: list[list[TopicPartitionName]] = [[] for _ in members]
+    by_index: list[list[TopicPartitionName]] = [[] for _ in members]
     for partition in wanted:
         if (owner := held.get(partition)) is not None:
-            by_place[owner].append(partition)
-    _give_unowned([partition for partition in wanted if partition not in held], members, by_place)
-    _balance(members, by_place)
-    return {member.member_id: sorted(by_place[place]) for place, member in enumerate(members)}
+            by_index[owner].append(partition)
+    _give_unowned([partition for partition in wanted if partition not in held], members, by_index)
+    _balance(members, by_index)
+    return {member.member_id: sorted(by_index[index]) for index, member in enumerate(members)}
 
 
 def cooperative_sticky_assignor(partition_counts: Mapping[str, int], subscribers: Sequence[Subscriber]) -> Assignment:
@@ -110,67 +110,67 @@ def _all_partitions(partition_counts: Mapping[str, int], subscribers: Sequence[S
 def _present_owners(members: Sequence[Subscriber], wanted: set[TopicPartitionName]) -> dict[TopicPartitionName, int]:
     """Returns owners by place in `members`. The claim of the latest generation counts; two claims in the same one cancel out."""
     claims: dict[TopicPartitionName, tuple[int, int | None]] = {}
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         for partition in member.owned:
             if partition not in wanted or partition[0] not in member.topics:
                 continue
             generation, _ = claims.get(partition, (-2, None))
             if member.generation > generation:
-                claims[partition] = (member.generation, place)
+                claims[partition] = (member.generation, index)
             elif member.generation == generation:
                 claims[partition] = (generation, None)
-    return {partition: place for partition, (_, place) in claims.items() if place is not None}
+    return {partition: index for partition, (_, index) in claims.items() if index is not None}
 
 
 def _give_unowned(
-    partitions: Sequence[TopicPartitionName], members: Sequence[Subscriber], by_place: list[list[TopicPartitionName]]
+    partitions: Sequence[TopicPartitionName], members: Sequence[Subscriber], by_index: list[list[TopicPartitionName]]
 ) -> None:
     """Gives each partition to the subscriber that has least."""
     heaps: dict[str, list[tuple[int, int]]] = {}
     for partition in partitions:
         topic = partition[0]
         if topic not in heaps:
-            heaps[topic] = [(len(by_place[place]), place) for place, member in enumerate(members) if topic in member.topics]
+            heaps[topic] = [(len(by_index[index]), index) for index, member in enumerate(members) if topic in member.topics]
             heapq.heapify(heaps[topic])
         heap = heaps[topic]
-        while heap[0][0] != len(by_place[heap[0][1]]):  # it was given a partition of another topic meanwhile
-            heapq.heapreplace(heap, (len(by_place[heap[0][1]]), heap[0][1]))
-        size, place = heap[0]
-        by_place[place].append(partition)
-        heapq.heapreplace(heap, (size + 1, place))
+        while heap[0][0] != len(by_index[heap[0][1]]):  # it was given a partition of another topic meanwhile
+            heapq.heapreplace(heap, (len(by_index[heap[0][1]]), heap[0][1]))
+        size, index = heap[0]
+        by_index[index].append(partition)
+        heapq.heapreplace(heap, (size + 1, index))
 
 
-def _balance(members: Sequence[Subscriber], by_place: list[list[TopicPartitionName]]) -> None:
+def _balance(members: Sequence[Subscriber], by_index: list[list[TopicPartitionName]]) -> None:
     """Moves single partitions, from the largest owner to the smallest that may have them, until no two differ by two or more.
 
     The largest gives first: so no member receives what it gave away, and the fewest partitions move.
     """
-    places_of: dict[str, list[int]] = defaultdict(list)
-    for place, member in enumerate(members):
+    subscribers_of: dict[str, list[int]] = defaultdict(list)
+    for index, member in enumerate(members):
         for topic in member.topics:
-            places_of[topic].append(place)
-    for partitions in by_place:
+            subscribers_of[topic].append(index)
+    for partitions in by_index:
         partitions.sort()
-    while any(_give_one_away(giver, places_of, by_place) for giver in _by_size(by_place)):
+    while any(_give_one_away(giver, subscribers_of, by_index) for giver in _by_size(by_index)):
         pass
 
 
-def _by_size(by_place: Sequence[Sequence[TopicPartitionName]]) -> list[int]:
+def _by_size(by_index: Sequence[Sequence[TopicPartitionName]]) -> list[int]:
     """Returns the places of members that own partitions, the largest first."""
-    return sorted((place for place, held in enumerate(by_place) if held), key=lambda place: -len(by_place[place]))
+    return sorted((index for index, held in enumerate(by_index) if held), key=lambda index: -len(by_index[index]))
 
 
-def _give_one_away(giver: int, places_of: Mapping[str, Sequence[int]], by_place: list[list[TopicPartitionName]]) -> bool:
+def _give_one_away(giver: int, subscribers_of: Mapping[str, Sequence[int]], by_index: list[list[TopicPartitionName]]) -> bool:
     """Moves the last partition for which a member has room. Returns whether there was one."""
-    held = by_place[giver]
+    held = by_index[giver]
     full: set[str] = set()
     for at in reversed(range(len(held))):
         topic = held[at][0]
         if topic in full:
             continue
-        taker = min(places_of[topic], key=lambda place: (len(by_place[place]), place))
-        if len(held) >= len(by_place[taker]) + 2:
-            insort(by_place[taker], held.pop(at))
+        taker = min(subscribers_of[topic], key=lambda index: (len(by_index[index]), index))
+        if len(held) >= len(by_index[taker]) + 2:
+            insort(by_index[taker], held.pop(at))
             return True
         full.add(topic)
     return False

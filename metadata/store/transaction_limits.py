@@ -79,9 +79,9 @@ def _written_twice(operations: Sequence[Operation]) -> bytes | None:
     for operation in operations:
         if not isinstance(operation, Put):
             start, end = _deleted(operation)
-            place = bisect_left(puts, start)
-            if place < len(puts) and puts[place] < end:
-                return puts[place]
+            index = bisect_left(puts, start)
+            if index < len(puts) and puts[index] < end:
+                return puts[index]
     return None
 
 

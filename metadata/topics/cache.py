@@ -64,7 +64,7 @@ class TopicCache:
         self._may_suggest = may_suggest
         self._store = store
         self._catching_up: dict[str, _CatchingUp] = {}
-        self._turns = itertools.count()
+        self._order = itertools.count()
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._watched = RangeWatch(store, self._layout.topics, replace=self._replace, apply=self._apply)
         self.run = self._watched.run
@@ -102,7 +102,7 @@ class TopicCache:
         Concurrent callers share a read that begins after all of them have called. Raises Unavailable where the store, or the
         watch, does not answer in time.
         """
-        came = next(self._turns)
+        came = next(self._order)
         reading = self._catching_up.setdefault(name, _CatchingUp())
         reading.waiting += 1
         try:
@@ -110,7 +110,7 @@ class TopicCache:
                 async with reading.lock:
                     if reading.begun < came:
                         async with self._reads:
-                            begun = next(self._turns)
+                            begun = next(self._order)
                             kept = await self._store.get(self._layout.topic(name))
                         reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
                     revision = reading.revision

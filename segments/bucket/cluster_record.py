@@ -30,7 +30,7 @@ import msgspec
 from metadata.errors import AlreadyExists, Corrupt, NotFound, Rejected
 from segments.bucket.layout import CLUSTER
 from segments.object_store.interface import ObjectStore
-from segments.object_store.open import S3Place, parse_store_url
+from segments.object_store.open import S3Location, parse_store_url
 from segments.object_store.s3_settings import S3Settings
 
 FORMAT_VERSION = 1
@@ -98,17 +98,17 @@ async def check_no_prefix_overlap(bucket: ObjectStore, url: str, s3: S3Settings 
     Raises Rejected where a cluster lies around it or within it, Unavailable where the bucket can't be asked.
     """
     if (around := await _around(url, s3)) is not None:
-        place, record = around
+        outer, record = around
         raise Rejected(
-            f"{bucket.url} lies within {place}, which belongs to cluster {record.cluster_id}",
+            f"{bucket.url} lies within {outer}, which belongs to cluster {record.cluster_id}",
             hint=NAME_ANOTHER,
             cluster_id=record.cluster_id,
         )
     if (found := await _within(bucket)) is not None:
         key, record = found
-        place = f"{bucket.url}/{key.removesuffix(f'/{CLUSTER}')}"
+        inner = f"{bucket.url}/{key.removesuffix(f'/{CLUSTER}')}"
         raise Rejected(
-            f"{place} belongs to cluster {record.cluster_id}, and lies within {bucket.url}, which was to be the prefix of this one",
+            f"{inner} belongs to cluster {record.cluster_id}, and lies within {bucket.url}, which was to be the prefix of this one",
             hint=NAME_ANOTHER,
             cluster_id=record.cluster_id,
         )
@@ -122,7 +122,7 @@ async def _around(url: str, s3: S3Settings | None) -> tuple[str, ClusterRecord] 
             for parent in resolved.parents:
                 if (record := await asyncio.to_thread(_read_file, parent / CLUSTER)) is not None:
                     return parent.as_uri(), record
-        case S3Place(bucket, prefix, settings) if prefix:
+        case S3Location(bucket, prefix, settings) if prefix:
             from segments.object_store.s3 import S3ObjectStore  # as in object_store/open.py
 
             store = await S3ObjectStore.open(bucket, "", settings)

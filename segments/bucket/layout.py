@@ -141,7 +141,7 @@ def topic_prefix(name: str, topic_id: TopicId) -> str:
     return f"{TOPICS}{name}/{topic_id}/"
 
 
-class SnapshotPlace(NamedTuple):
+class SnapshotPosition(NamedTuple):
     """The order of a snapshot of the metadata among all: by its last batch of appointments, then by its revision.
 
     Revisions of two copies of the metadata cannot be compared. A copy that has lost never has the later batch.
@@ -152,17 +152,17 @@ class SnapshotPlace(NamedTuple):
     revision: Revision
 
 
-def snapshot_key(place: SnapshotPlace) -> str:
-    return f"{SNAPSHOTS}{place.number:020d}-{place.revision:020d}"
+def snapshot_key(position: SnapshotPosition) -> str:
+    return f"{SNAPSHOTS}{position.number:020d}-{position.revision:020d}"
 
 
-def parse_snapshot_key(key: str) -> SnapshotPlace | None:
+def parse_snapshot_key(key: str) -> SnapshotPosition | None:
     """Returns where the snapshot stands, or None for a name that Tidelog did not write.
 
     Older names, `metadata/snapshot-{revision:020d}`, hold no number: theirs is 0.
     """
     match = _SNAPSHOT.fullmatch(key)
-    return SnapshotPlace(int(match[1] or 0), Revision(int(match[2]))) if match else None
+    return SnapshotPosition(int(match[1] or 0), Revision(int(match[2]))) if match else None
 
 
 def restoration_key(number: int) -> str:

@@ -203,10 +203,10 @@ def contradiction(manifest: Manifest) -> str:
 
 
 def _strayed(manifest: Manifest, key: str) -> str:
-    place = parse_topic_key(key)
-    if place is None or place.manifest is None:
+    parsed = parse_topic_key(key)
+    if parsed is None or parsed.manifest is None:
         return "its key is not that of a manifest"
-    if (place.topic_id, *place.manifest) != (manifest.topic_id, manifest.partition, manifest.version):
+    if (parsed.topic_id, *parsed.manifest) != (manifest.topic_id, manifest.partition, manifest.version):
         return f"it is version {manifest.version} of {manifest.topic_partition}"
     return ""
 

@@ -66,17 +66,17 @@ async def newest_manifests(
     A damaged manifest stands as Corrupt in the place of its partition; one that is `known` is not read again while it is the
     newest. Raises what the store raises.
     """
-    turns = asyncio.Semaphore(reads_max)
+    read_slots = asyncio.Semaphore(reads_max)
 
     async def versions_of(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        async with turns:
+        async with read_slots:
             return await _newest_versions(store, topics[partitions[0]], partitions)
 
     async def read(partition: TopicPartition, version: int) -> Manifest | Corrupt | None:
         held = known.get(partition) if known else None
         if held is not None and held.version == version:
             return held
-        async with turns:
+        async with read_slots:
             try:
                 return await read_manifest(store, topics[partition], partition, version)
             except NotFound:  # superseded, and deleted since the listing

@@ -148,10 +148,10 @@ class HistoryWriter:
         body = self._sink.getvalue()
         view = memoryview(body)
         metadata = pq.read_metadata(pa.BufferReader(body))
-        places = [_byte_range(metadata, index) for index in range(metadata.num_row_groups)]
+        byte_ranges = [_byte_range(metadata, index) for index in range(metadata.num_row_groups)]
         groups = tuple(
             RowGroup(rows.base_offset, rows.last_offset, rows.record_count, start, end, rows.max_timestamp, crc32c(view[start:end]))
-            for rows, (start, end) in zip(self._groups, places, strict=True)
+            for rows, (start, end) in zip(self._groups, byte_ranges, strict=True)
         )
         footer_start = body.size - _TAIL_BYTES - int.from_bytes(view[-_TAIL_BYTES:-4], "little")
         file = HistoryFile(
@@ -260,9 +260,9 @@ class ParquetFooter(NamedTuple):
 
 def parse_parquet_footer(tail: Buffer, file: HistoryFile, key: str) -> ParquetFooter:
     """`tail`: the bytes of the object `key` from `file.footer_start` on. Corrupt where it is not the footer that was written."""
-    place = range(file.footer_start, file.size_bytes)
-    if len(tail) != len(place):
-        raise _corrupt_footer(file, key, f"{len(tail)} of {len(place)} bytes are there")
+    footer_range = range(file.footer_start, file.size_bytes)
+    if len(tail) != len(footer_range):
+        raise _corrupt_footer(file, key, f"{len(tail)} of {len(footer_range)} bytes are there")
     if bytes(memoryview(tail)[-4:]) != _MAGIC:
         raise _corrupt_footer(file, key, "it does not end as a Parquet file does")
     if crc32c(tail) != file.footer_crc32c:
@@ -270,7 +270,7 @@ def parse_parquet_footer(tail: Buffer, file: HistoryFile, key: str) -> ParquetFo
     try:
         metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail)))
         schema = metadata.schema.to_arrow_schema()
-        places = [_byte_range(metadata, index) for index in range(metadata.num_row_groups)]
+        byte_ranges = [_byte_range(metadata, index) for index in range(metadata.num_row_groups)]
         counts = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     except (pa.ArrowException, OSError) as error:
         raise _corrupt_footer(file, key, f"it is no Parquet footer: {error}") from None
@@ -279,7 +279,7 @@ def parse_parquet_footer(tail: Buffer, file: HistoryFile, key: str) -> ParquetFo
     if counts != [group.record_count for group in file.row_groups]:
         held = f"{sum(counts)} records in {len(counts)} row groups"
         raise _corrupt_footer(file, key, f"it has {held}, the manifest {file.record_count} in {len(file.row_groups)}, or others")
-    if places != [(group.start, group.end) for group in file.row_groups]:
+    if byte_ranges != [(group.start, group.end) for group in file.row_groups]:
         raise _corrupt_footer(file, key, "its row groups lie elsewhere than the manifest says")
     return ParquetFooter(key, file, metadata, {group.start: index for index, group in enumerate(file.row_groups)})
 

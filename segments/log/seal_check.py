@@ -30,7 +30,7 @@ class SealCheck:
         timeout_s: float,
     ) -> None:
         """`check_seal` asks the bucket, and ends the session where it finds a seal; `spawn` owns the tasks."""
-        self._look_for_seal = check_seal
+        self._read_seal = check_seal
         self._spawn = spawn
         self._timeout_s = timeout_s
         self._last: asyncio.Task[Outcome] | None = None
@@ -53,7 +53,7 @@ class SealCheck:
         why: TidelogError | str
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._look_for_seal()
+                await self._read_seal()
             return None
         except TidelogError as error:
             why = error

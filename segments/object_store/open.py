@@ -34,7 +34,7 @@ DISK_TIMEOUT_S = 60.0
 _PATH_STYLE = {"true": True, "false": False}
 
 
-class S3Place(NamedTuple):
+class S3Location(NamedTuple):
     """Locates a prefix of an S3 bucket."""
 
     bucket: str
@@ -57,7 +57,7 @@ async def open_store(
         case Path() as root:
             directory = await DirectoryObjectStore.open(root, make_root=make_directory, clock=clock)
             return TimeoutObjectStore(directory, timeout_s=DISK_TIMEOUT_S)
-        case S3Place(bucket, prefix, settings):
+        case S3Location(bucket, prefix, settings):
             from segments.object_store.s3 import (
                 S3ObjectStore,
             )  # here, since it takes half a second and 40 MB that a directory can save
@@ -65,7 +65,7 @@ async def open_store(
             return await S3ObjectStore.open(bucket, prefix, settings, clock=clock)
 
 
-def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Place | None:
+def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Location | None:
     """A directory, a place on S3, or None for memory. InvalidArgument for a URL that names no store."""
     if not url or not url.isprintable():
         raise InvalidArgument(f"{shown_url(url)[:120]!r} names no bucket", hint=_FORMS)
@@ -102,7 +102,7 @@ def _check_memory(url: str) -> None:
         raise InvalidArgument(f"{shown_url(url)!r} names something in memory", hint="memory:// has no name: one process has it.")
 
 
-def _s3(url: str, settings: S3Settings | None) -> S3Place:
+def _s3(url: str, settings: S3Settings | None) -> S3Location:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise InvalidArgument("the bucket URL holds credentials", hint="Pass them in the environment or a profile.")
@@ -122,4 +122,4 @@ def _s3(url: str, settings: S3Settings | None) -> S3Place:
                 raise InvalidArgument(
                     f"{shown} in the bucket URL means nothing", hint="Known: endpoint, region, path_style=true|false"
                 )
-    return S3Place(parts.netloc, parts.path.removeprefix("/").removesuffix("/"), settings)
+    return S3Location(parts.netloc, parts.path.removeprefix("/").removesuffix("/"), settings)

@@ -220,12 +220,12 @@ class S3ObjectStore:
         doing: str,
         key: str,
         send: Callable[[], Awaitable[_Answer]],
-        places: asyncio.Semaphore,
+        slots: asyncio.Semaphore,
         *,
         writes: bool,
         timeout_s: float | None = None,
     ) -> _Answer:
-        async with self._place(places, doing, key):
+        async with self._slot(slots, doing, key):
             try:
                 async with asyncio.timeout(timeout_s or self._settings.s3_request_timeout_ms / 1000):
                     return await send()
@@ -233,18 +233,18 @@ class S3ObjectStore:
                 raise translate(error, doing=doing, url=self.url, key=key, writes=writes) from error
 
     @asynccontextmanager
-    async def _place(self, places: asyncio.Semaphore, doing: str, key: str) -> AsyncIterator[None]:
+    async def _slot(self, slots: asyncio.Semaphore, doing: str, key: str) -> AsyncIterator[None]:
         """Takes one of the connections, or raises Throttled when none is free in time."""
         try:
             async with asyncio.timeout(self._settings.s3_request_timeout_ms / 1000):
-                await places.acquire()
+                await slots.acquire()
         except TimeoutError:
             message = f"can't {doing} {key} in {self.url}: no connection fell free; nothing was sent"
             raise Throttled(message, hint="Retry later, or add brokers.", key=key) from None
         try:
             yield
         finally:
-            places.release()
+            slots.release()
 
     async def _body_of(self, response: dict[str, Any], key: str) -> bytes:
         async with response["Body"] as stream:  # drops the connection where it is left early

@@ -34,7 +34,7 @@ from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.recovery.footer_cache import FooterCache, KeptSession, SessionRuns
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
-from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, RecoveredRuns, place_of
+from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, RecoveredRuns, session_and_epoch
 from segments.settings import SegmentSettings
 from segments.wal.footer_index import index_of_the_tail
 from segments.wal.segment_file import FooterBytes
@@ -141,7 +141,7 @@ def _sessions(
         for span in held:
             first, released = SegmentSeq(0), span.released_at_seq
             if ahead is not None:
-                if place_of(span) != place_of(ahead.spans[-1]):
+                if session_and_epoch(span) != session_and_epoch(ahead.spans[-1]):
                     continue
                 first = ahead.read_to
             first_before, before = sessions.get(span.session, (first, SegmentSeq(0)))
@@ -189,8 +189,8 @@ async def _read_on(
 
 def _vouched_for(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> SessionListing:
     """Returns what a listing would show of the segments [first, end), which are committed."""
-    places = (segment_key(session, SegmentSeq(seq)) for seq in range(first, end))
-    return SessionListing(session, first, tuple(ObjectInfo(key, size=0) for key in places), sealed=False)
+    keys = (segment_key(session, SegmentSeq(seq)) for seq in range(first, end))
+    return SessionListing(session, first, tuple(ObjectInfo(key, size=0) for key in keys), sealed=False)
 
 
 async def read_listed(

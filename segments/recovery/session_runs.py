@@ -50,18 +50,18 @@ class PrefetchedPartition:
 
     def continues_in(self, spans: Sequence[LeadershipSpan]) -> bool:
         """Returns whether these spans hold what was read, and at most add to the last one beyond `read_to`."""
-        released = {place_of(span): span.released_at_seq for span in self.spans}
-        last = place_of(self.spans[-1])
+        released = {session_and_epoch(span): span.released_at_seq for span in self.spans}
+        last = session_and_epoch(self.spans[-1])
         for span in spans:
-            if place_of(span) == last:
+            if session_and_epoch(span) == last:
                 if not _is_in(self.last_seq, span):
                     return False
-            elif released.get(place_of(span), -1) != span.released_at_seq:
+            elif released.get(session_and_epoch(span), -1) != span.released_at_seq:
                 return False
-        return self.holding <= {place_of(span) for span in spans}
+        return self.holding <= {session_and_epoch(span) for span in spans}
 
 
-def place_of(span: LeadershipSpan) -> tuple[SessionId, LeaderEpoch]:
+def session_and_epoch(span: LeadershipSpan) -> tuple[SessionId, LeaderEpoch]:
     return span.session, span.leader_epoch
 
 
@@ -129,7 +129,7 @@ def _rebuild(
     for span in spans:
         first = SegmentSeq(0)
         if begun is not None:
-            if place_of(span) != place_of(begun.spans[-1]):
+            if session_and_epoch(span) != session_and_epoch(begun.spans[-1]):
                 continue
             first = begun.read_to
         unread = found_runs.damaged(span, first_seq=first)

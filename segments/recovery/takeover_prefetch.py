@@ -80,10 +80,10 @@ class TakeoverPrefetch:
         self, spans: Mapping[TopicPartition, Sequence[LeadershipSpan]], topics: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, PrefetchedPartition]:
         found_runs = RecoveredRuns()
-        places = asyncio.Semaphore(SESSIONS_AT_ONCE)
+        slots = asyncio.Semaphore(SESSIONS_AT_ONCE)
 
         async def read_one(session: SessionId) -> None:
-            found_runs.take_in(await _read_so_far(self._store, session, self._cache, places, self._settings.footer_reads_max))
+            found_runs.take_in(await _read_so_far(self._store, session, self._cache, slots, self._settings.footer_reads_max))
 
         await gather_all(map(read_one, sorted({span.session for held in spans.values() for span in held})))
         named = {partition: name for partition, name in topics.items() if partition in spans}
@@ -121,11 +121,11 @@ async def read_footers_ahead(
 
     Then what is written from now on is all that is left to read while producers wait. What fails, or takes longer, is read then.
     """
-    places = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    slots = asyncio.Semaphore(SESSIONS_AT_ONCE)
 
     async def read_one(session: SessionId) -> None:
         try:
-            await _read_so_far(store, session, cache, places, reads_max)
+            await _read_so_far(store, session, cache, slots, reads_max)
         except TidelogError as error:
             log.info("session %s was not read ahead: %s", session, error)
 
@@ -138,9 +138,9 @@ async def read_footers_ahead(
 
 
 async def _read_so_far(
-    store: ObjectStore, session: SessionId, cache: FooterCache, places: asyncio.Semaphore, reads_max: int
+    store: ObjectStore, session: SessionId, cache: FooterCache, slots: asyncio.Semaphore, reads_max: int
 ) -> SessionRuns:
-    async with places, cache.session(session) as kept:
+    async with slots, cache.session(session) as kept:
         if not kept.runs.sealed:
             await read_listed(store, kept, await list_session(store, session), cache, reads_max=reads_max)
         return kept.runs

@@ -61,6 +61,6 @@ class CommitOrder(Generic[Segment]):
     def sealed(self, seq: SegmentSeq) -> list[Segment]:
         """Notes a seal at `seq`. Returns the segments that will never be visible, in order; earlier ones stay undecided."""
         self.sealed_at = seq if self.sealed_at is None else min(seq, self.sealed_at)
-        refused = [place for place in self._in_flight if place >= self.sealed_at]
+        refused = [seq for seq in self._in_flight if seq >= self.sealed_at]
         self._landed.difference_update(refused)
-        return [self._in_flight.pop(place) for place in refused]
+        return [self._in_flight.pop(seq) for seq in refused]

@@ -148,10 +148,10 @@ def cover(start: SegmentSeq, end: SegmentSeq, indexes: Iterable[IndexRange]) -> 
     """
     indexes = tuple(indexes)
     parts: list[FooterRead] = []
-    place = start
-    while place < end:
-        holding = [index for index in indexes if index.first <= place and index.end > place + 1]
+    seq = start
+    while seq < end:
+        holding = [index for index in indexes if index.first <= seq and index.end > seq + 1]
         longest = max(holding, key=lambda index: index.end, default=None)
-        parts.append(FooterRead(place, longest))
-        place = SegmentSeq(place + 1) if longest is None else longest.end
+        parts.append(FooterRead(seq, longest))
+        seq = SegmentSeq(seq + 1) if longest is None else longest.end
     return parts

@@ -1,7 +1,7 @@
 """Tracks what a scan of the WAL knows of each session, and what it has to list and read next. Pure: the caller brings the time.
 
     wal/ behind the newest session     at each poll: sessions that are new; the unclaimed numbers between them are holes
-    a hole                             at each poll for HOLES_LOOKED_MS, then once in HOLES_LATER_MS: its broker may be slow
+    a hole                             at each poll for HOLES_POLLED_MS, then once in HOLES_LATER_MS: its broker may be slow
     a session without a seal           at each poll: from `known_to` on
     a session with a seal              never again once it is read
 
@@ -26,7 +26,7 @@ from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import end_of_session, parse_wal_key
 from segments.object_store.interface import ObjectInfo
 from segments.wal.segment_file import SegmentFooter
-from segments.wal.session_listing import SessionListing, SessionLook
+from segments.wal.session_listing import ListedSession, SessionListing
 
 # Segments of a session whose footers are read in one go.
 SEGMENTS_AT_ONCE: Final = 1024
@@ -36,7 +36,7 @@ SEGMENTS_LISTED_MAX: Final = 4 * SEGMENTS_AT_ONCE
 HOLES_BEHIND: Final = 64
 HOLES_MAX: Final = 256
 # Each poll lists an unclaimed number for this time.
-HOLES_LOOKED_MS: Final = 600_000
+HOLES_POLLED_MS: Final = 600_000
 # Pause between two listings of such a number afterwards: a broker that stood still may claim its own an hour later.
 HOLES_LATER_MS: Final = 3_600_000
 
@@ -51,7 +51,7 @@ class _Hole:
     listed_ms: int
 
     def is_due(self, now_ms: int) -> bool:
-        return now_ms - self.since_ms <= HOLES_LOOKED_MS or now_ms - self.listed_ms >= HOLES_LATER_MS
+        return now_ms - self.since_ms <= HOLES_POLLED_MS or now_ms - self.listed_ms >= HOLES_LATER_MS
 
 
 @dataclass(slots=True, eq=False)
@@ -82,17 +82,17 @@ class KnownSession:
     def is_read(self) -> bool:
         return self.listed is None and not self.is_cut
 
-    def next_look(self) -> SessionLook:
-        return SessionLook(self.session, since=self.known_to, places_max=SEGMENTS_LISTED_MAX)
+    def next_listing(self) -> ListedSession:
+        return ListedSession(self.session, since=self.known_to, objects_max=SEGMENTS_LISTED_MAX)
 
-    def has_doubtful_gap(self, look: SessionLook, listing: SessionListing) -> bool:
+    def has_doubtful_gap(self, listed: ListedSession, listing: SessionListing) -> bool:
         """Returns whether the gap that a look shows behind the listing is to be asked about."""
-        return has_gap(look, listing) and (self.is_cut or self.gap_at == listing.end_seq)
+        return has_gap(listed, listing) and (self.is_cut or self.gap_at == listing.end_seq)
 
-    def take_listing(self, look: SessionLook, listing: SessionListing) -> None:
+    def take_listing(self, listed: ListedSession, listing: SessionListing) -> None:
         """Takes in what the look means: its committed segments from `known_to` on."""
         listing = listing.since(self.known_to)
-        self.gap_at = listing.end_seq if has_gap(look, listing) else None
+        self.gap_at = listing.end_seq if has_gap(listed, listing) else None
         self.is_cut, self.sealed, self.is_due = listing.is_cut, listing.sealed, False
         self.listed = listing if listing.segments else None
 
@@ -124,15 +124,15 @@ class KnownSession:
             self.listed = None
 
 
-def sort_in(looks: dict[SessionId, SessionLook], found: ObjectInfo, *, places_max: int | None = None) -> SessionLook | None:
+def sort_in(sessions: dict[SessionId, ListedSession], found: ObjectInfo, *, objects_max: int | None = None) -> ListedSession | None:
     """Takes the next object of a listing of `wal/` into the look at its session. Returns None where Tidelog did not write it."""
     parsed = parse_wal_key(found.key)
     if parsed is None:
         return None
-    if (look := looks.get(parsed.session)) is None:
-        look = looks[parsed.session] = SessionLook(parsed.session, places_max=places_max)
-    look.take_in(found)
-    return look
+    if (listed := sessions.get(parsed.session)) is None:
+        listed = sessions[parsed.session] = ListedSession(parsed.session, objects_max=objects_max)
+    listed.take_in(found)
+    return listed
 
 
 class KnownSessions:
@@ -184,6 +184,6 @@ class KnownSessions:
             self.open.pop(session.session, None)
 
 
-def has_gap(look: SessionLook, listing: SessionListing) -> bool:
+def has_gap(listed: ListedSession, listing: SessionListing) -> bool:
     """Returns whether the look has shown something behind the end of what is committed, where no seal stands."""
-    return not listing.sealed and any(seq > listing.end_seq for seq in look.places)
+    return not listing.sealed and any(seq > listing.end_seq for seq in listed.objects)

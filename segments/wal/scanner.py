@@ -22,8 +22,8 @@ from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.wal import known_sessions
 from segments.wal.known_sessions import KnownSession, KnownSessions, sort_in
 from segments.wal.segment_file import SegmentFooter
-from segments.wal.session import committed_in, looked_at
-from segments.wal.session_listing import SessionLook
+from segments.wal.session import committed_in, list_objects
+from segments.wal.session_listing import ListedSession
 from segments.wal.session_reader import GONE_TRIES, read_footers
 
 # Runs that are handed on before others get their turn on the loop.
@@ -33,7 +33,7 @@ RUNS_IN_A_ROW: Final = 2_000
 class SegmentConsumer(Protocol):
     """Receives what a scanner finds."""
 
-    def listed(self, session: KnownSession, look: SessionLook) -> None:
+    def listed(self, session: KnownSession, listed: ListedSession) -> None:
         """Takes in what a listing of the session shows; the first of them tells that there is such a session."""
         ...
 
@@ -83,16 +83,16 @@ class WalScanner:
 
     async def _find(self, prefix: str, *, start_after: str = "", now_ms: int) -> None:
         """Takes in sessions that were not known."""
-        looks: dict[SessionId, SessionLook] = {}
-        last: SessionLook | None = None
+        sessions: dict[SessionId, ListedSession] = {}
+        last: ListedSession | None = None
         while True:
             page = await self._store.list(prefix, start_after=start_after)
             for found in page.objects:
-                last = sort_in(looks, found, places_max=known_sessions.SEGMENTS_LISTED_MAX) or last
+                last = sort_in(sessions, found, objects_max=known_sessions.SEGMENTS_LISTED_MAX) or last
             if not page.more:
                 break
             start_after = max(page.objects[-1].key, last.skip_to if last is not None else "")
-        new = {number: look for number, look in looks.items() if number not in self._known.open}
+        new = {number: listed for number, listed in sessions.items() if number not in self._known.open}
         for session in self._known.found(new.keys(), now_ms):
             await self._settle(session, new[session.session])
 
@@ -101,23 +101,23 @@ class WalScanner:
             session.is_busy = True
             try:
                 if session.is_due or session.listed is None:
-                    await self._settle(session, await looked_at(self._store, session.next_look()))
+                    await self._settle(session, await list_objects(self._store, session.next_listing()))
                 else:
                     await self._read(session)
             finally:
                 session.is_busy = False
 
-    async def _settle(self, session: KnownSession, look: SessionLook) -> None:
-        self._consumer.listed(session, look)
-        self.trimmed(session, look.trimmed_to)
-        listing = look.committed()
-        if session.has_doubtful_gap(look, listing):
-            listing = await committed_in(self._store, look)
+    async def _settle(self, session: KnownSession, listed: ListedSession) -> None:
+        self._consumer.listed(session, listed)
+        self.trimmed(session, listed.trimmed_to)
+        listing = listed.committed()
+        if session.has_doubtful_gap(listed, listing):
+            listing = await committed_in(self._store, listed)
             if listing.trimmed_to > session.known_to:  # else it is only from where on it was listed
                 self.trimmed(session, listing.trimmed_to)
-        if listing.sealed and look.cut_at is not None:  # late segments filled it up: no other listing shows the indexes
-            self._consumer.listed(session, await looked_at(self._store, SessionLook(session.session, since=session.known_to)))
-        session.take_listing(look, listing)
+        if listing.sealed and listed.cut_at is not None:  # late segments filled it up: no other listing shows the indexes
+            self._consumer.listed(session, await list_objects(self._store, ListedSession(session.session, since=session.known_to)))
+        session.take_listing(listed, listing)
         self._known.drop_if_over(session)
 
     async def _read(self, session: KnownSession) -> None:

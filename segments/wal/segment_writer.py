@@ -375,8 +375,8 @@ class SegmentWriter:
             self._decide(segment, sent)
         for segment in self._take_unsent():
             self._decide(segment, unsent)
-        for place, upload in self._uploads.items():
-            if place > seq:
+        for other, upload in self._uploads.items():
+            if other > seq:
                 upload.cancel()
 
     async def _seal_at_the_end(self) -> None:

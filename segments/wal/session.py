@@ -29,7 +29,7 @@ from segments.bucket.layout import parse_wal_key
 from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, list_all
 from segments.wal.footer_reader import read_footer
 from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
-from segments.wal.session_listing import SessionListing, SessionLook
+from segments.wal.session_listing import ListedSession, SessionListing
 
 FORMAT_VERSION = 1
 _FIRST = SegmentSeq(0)
@@ -117,45 +117,45 @@ async def list_session(
 
     `committed_to` and `evidence`: how far the caller knows the session to be committed, and from which object.
     """
-    look = await looked_at(store, SessionLook(session))
-    return await committed_in(store, look, committed_to=committed_to, evidence=evidence)
+    listed = await list_objects(store, ListedSession(session))
+    return await committed_in(store, listed, committed_to=committed_to, evidence=evidence)
 
 
 async def committed_in(
-    store: ObjectStore, look: SessionLook, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
+    store: ObjectStore, listed: ListedSession, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
 ) -> SessionListing:
     """Returns what a look that was just taken shows to be committed, and lists again where it shows a gap that may be none."""
     while True:
-        listing = look.committed(committed_to, evidence)
-        behind = [seq for seq in look.places if seq > listing.end_seq]
+        listing = listed.committed(committed_to, evidence)
+        behind = [seq for seq in listed.objects if seq > listing.end_seq]
         if listing.sealed or not behind:
             return listing
         try:
-            proven_to, evidence_there = await _committed_by_evidence(store, look.session, look.places, behind)
+            proven_to, evidence_there = await _committed_by_evidence(store, listed.session, listed.objects, behind)
         except NotFound:  # trimmed since the look
-            look = await looked_at(store, look.again())
+            listed = await list_objects(store, listed.again())
             continue
         if proven_to <= listing.end_seq:
             return listing
         # a listing of several pages may miss what landed behind its back, so look again: what is vouched for was there by now
-        return (await looked_at(store, look.again())).committed(proven_to, evidence_there)
+        return (await list_objects(store, listed.again())).committed(proven_to, evidence_there)
 
 
-async def looked_at(store: ObjectStore, look: SessionLook) -> SessionLook:
+async def list_objects(store: ObjectStore, listed: ListedSession) -> ListedSession:
     """Lists the session, from `look.since` on."""
-    prefix = bucket_layout.session_prefix(look.session)
-    start_after = bucket_layout.segment_key(look.session, SegmentSeq(look.since - 1)) if look.since else ""
+    prefix = bucket_layout.session_prefix(listed.session)
+    start_after = bucket_layout.segment_key(listed.session, SegmentSeq(listed.since - 1)) if listed.since else ""
     while True:
         page = await store.list(prefix, start_after=start_after)
         for found in page.objects:
-            look.take_in(found)
+            listed.take_in(found)
         if not page.more:
-            return look
-        start_after = max(page.objects[-1].key, look.skip_to)
+            return listed
+        start_after = max(page.objects[-1].key, listed.skip_to)
 
 
 async def _committed_by_evidence(
-    store: ObjectStore, session: SessionId, places: Mapping[SegmentSeq, ObjectInfo], behind: Iterable[SegmentSeq]
+    store: ObjectStore, session: SessionId, objects: Mapping[SegmentSeq, ObjectInfo], behind: Iterable[SegmentSeq]
 ) -> tuple[SegmentSeq, str]:
     """Returns how far the objects behind a gap prove the session to be committed, and which one proves it.
 
@@ -163,7 +163,7 @@ async def _committed_by_evidence(
     """
     best, evidence, segment_heard = _FIRST, "", False
     for seq in sorted(behind, reverse=True):
-        info = places[seq]
+        info = objects[seq]
         is_seal = info.size == SEAL_BYTES
         if segment_heard and not is_seal:
             continue

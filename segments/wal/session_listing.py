@@ -15,17 +15,17 @@ from segments.wal.footer_index import IndexRange
 from segments.wal.segment_file import SEAL_BYTES
 
 _FIRST = SegmentSeq(0)
-# An index that begins so many segments before what is looked at may tell of it.
+# An index that begins so many segments before the listed range may describe segments in it.
 _INDEX_REACH = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SessionListing:
-    """Holds the places of a session from the trim point on, up to the first gap or seal."""
+    """Holds the committed segments of a session, from the trim point up to the first gap or seal."""
 
     session: SessionId
     trimmed_to: SegmentSeq
-    # The committed segments, place by place from `trimmed_to` on; None where one is missing.
+    # One entry for each sequence number from `trimmed_to` on; None where one is missing.
     segments: tuple[ObjectInfo | None, ...]
     # Whether a seal stands at `end_seq`.
     sealed: bool
@@ -61,20 +61,20 @@ class SessionListing:
 
 
 @dataclass(slots=True)
-class SessionLook:
-    """Collects a listing of a session, or of its places from `since` on.
+class ListedSession:
+    """Collects the objects that a listing of a session shows, or those from `since` on.
 
-    Where it has more than `places_max` of these, it is cut off: those behind are skipped, and the indexes that tell of them.
+    Where it has more than `objects_max` of these, it is cut off: those behind are skipped, and the indexes that tell of them.
     """
 
     session: SessionId
-    places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
+    objects: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
     # Trim markers.
     markers: list[SegmentSeq] = field(default_factory=list)
     indexes: list[IndexRange] = field(default_factory=list)
     since: SegmentSeq = _FIRST
-    places_max: int | None = None
-    # The first place of which nothing is known. None: all was listed.
+    objects_max: int | None = None
+    # The first sequence number of which nothing is known. None: all was listed.
     cut_at: SegmentSeq | None = None
     # The listing may go on behind this key: nothing up to there is of use.
     skip_to: str = ""
@@ -92,11 +92,11 @@ class SessionLook:
             return None
         self.is_claimed |= found.key == bucket_layout.claim_key(self.session)
         if parsed.seq is not None:
-            if self.places_max is not None and len(self.places) >= self.places_max:
-                self.cut_at = SegmentSeq(next(reversed(self.places)) + 1)
+            if self.objects_max is not None and len(self.objects) >= self.objects_max:
+                self.cut_at = SegmentSeq(next(reversed(self.objects)) + 1)
                 self.skip_to = bucket_layout.claim_key(self.session)
                 return None
-            self.places[parsed.seq] = found
+            self.objects[parsed.seq] = found
         elif parsed.trimmed_to is not None:
             self.markers.append(parsed.trimmed_to)
         elif parsed.indexed is not None:
@@ -113,9 +113,9 @@ class SessionLook:
         near = SegmentSeq(max(0, self.since - _INDEX_REACH))
         return max(self.skip_to, bucket_layout.index_key(self.session, near, _FIRST)) if index.end < near else self.skip_to
 
-    def again(self) -> SessionLook:
-        """Returns an empty look at the same places."""
-        return SessionLook(self.session, since=self.since, places_max=self.places_max)
+    def again(self) -> ListedSession:
+        """Returns an empty collection for another listing of the same range."""
+        return ListedSession(self.session, since=self.since, objects_max=self.objects_max)
 
     def committed(self, committed_to: SegmentSeq = _FIRST, evidence: str = "") -> SessionListing:
         """Returns what is committed from `since` on: up to the first gap at or after `committed_to`, to the seal, or as far as was
@@ -123,7 +123,7 @@ class SessionLook:
         first = max(self.trimmed_to, self.since)
         segments: list[ObjectInfo | None] = []
         sealed = False
-        while (found := self.places.get(seq := SegmentSeq(first + len(segments)))) is not None or seq < committed_to:
+        while (found := self.objects.get(seq := SegmentSeq(first + len(segments)))) is not None or seq < committed_to:
             if self.cut_at is not None and seq >= self.cut_at:
                 break
             if found is not None and found.size == SEAL_BYTES:

@@ -30,13 +30,13 @@ async def read_footers(
     Reads indexes of footers if there are any; adds the bytes of footers that were read one by one to `singly`. Raises NotFound if a
     segment was trimmed since the listing, Unavailable or Denied if the bucket cannot be read.
     """
-    turns = asyncio.Semaphore(reads_max)
+    read_slots = asyncio.Semaphore(reads_max)
 
     async def read(first: SegmentSeq, index: IndexRange | None) -> list[SegmentFooter | Corrupt]:
         if index is None:
             return [await read_one(first)]
         end = min(index.end, listing.end_seq)
-        async with turns:
+        async with read_slots:
             footers = await read_index(store, listing.session, index)
         if footers is None:
             return [await read_one(SegmentSeq(seq)) for seq in range(first, end)]
@@ -51,7 +51,7 @@ async def read_footers(
                 hint="Restore it from a version or a backup of the bucket, then restart the broker.",
                 key=key,
             )
-        async with turns:
+        async with read_slots:
             try:
                 read = await read_footer_bytes(store, info)
                 footer = parse_footer(read.body, object_size=read.object_size, session=listing.session, seq=seq, key=info.key)

@@ -160,14 +160,14 @@ class _Driver:
         known = MirroredTopics(wanted)
         view = WalBacklog(store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
         driver = cls(_context(store, known, settings, clock), known, view, wanted)
-        await driver._look()
+        await driver._poll_wal()
         return driver
 
-    async def _look(self) -> None:
+    async def _poll_wal(self) -> None:
         """Reads footers for as long as there is room for their runs; what is not wanted, or is history already, takes none."""
         state, room = self._view.state, self.context.settings.pending_runs_max
         while True:
-            await self._view.look(now_ms=_now_ms())
+            await self._view.poll(now_ms=_now_ms())
             for where in state.pending.keys() - self._wanted.keys():
                 state.put_runs_aside(where)
             await self._read_manifests(set(state.without_floor()))
@@ -203,12 +203,12 @@ class _Driver:
         """Commits manifests and returns the partitions that advanced. A lost manifest is planned again from the newest one."""
         self._topics.replace(await find_partitions(self.context.store, topics, absent_ok=True))
         committed, lost = set[TopicPartition](), set[TopicPartition]()
-        turns = asyncio.Semaphore(COMMITS_MAX)
+        commit_slots = asyncio.Semaphore(COMMITS_MAX)
 
         async def commit(history: MadeHistory) -> None:
             where = history.partition
             topic = Topic(id=where.topic_id, name=self._wanted[where], partition_count=0, settings={}, created_at_ms=0)
-            async with turns:
+            async with commit_slots:
                 won = await commit_history(self.context, self._view.state, topic, self._manifests[where], history)
                 if won:
                     newest = await self.context.manifests.newest(topic.name, where)
@@ -227,7 +227,7 @@ class _Driver:
             self.damaged |= stuck
         await self._read_manifests(lost)
         if not self.has_read_all:
-            await self._look()
+            await self._poll_wal()
         return committed
 
     async def _read_manifests(self, partitions: Collection[TopicPartition]) -> None:

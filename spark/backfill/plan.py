@@ -33,7 +33,7 @@ def plan_wave(
 ) -> list[CompactionUnit]:
     """Plans about `units` units of the `wanted` partitions, the largest first; none if nothing waits."""
     waiting = {
-        where: (runs.first_place[0], runs.bytes_pending)
+        where: (runs.first_segment[0], runs.bytes_pending)
         for where, runs in state.pending.items()
         if where in wanted and where not in blocked and where in state.floors and where not in state.damaged
     }

@@ -19,7 +19,7 @@ import msgspec
 from metadata.errors import TidelogError
 from spark.parquet.files import read_files
 from spark.parquet.plan import plan_native
-from spark.parquet.s3a import place_for
+from spark.parquet.s3a import location_for
 from spark.runtime.bucket_thread import BucketThread
 from spark.source.batch_query import resolve
 from spark.source.options import parse_source_options
@@ -53,13 +53,13 @@ def read(spark: SparkSession, *, bucket: str, **options: object) -> DataFrame:
 def _read(spark: SparkSession, bucket: str, options: Mapping[str, object]) -> DataFrame:
     given = {"bucket": bucket} | {name: as_option(value) for name, value in options.items() if value is not None}
     parsed = parse_source_options(given)
-    place = place_for(spark, bucket)
+    location = location_for(spark, bucket)
     with BucketThread(bucket) as opened:
         plan = plan_native(*opened.run(lambda store: resolve(store, parsed)))
     ddl = DDL + (HEADERS_DDL if parsed.include_headers else "")
-    frames = [read_files(spark, plan.whole, root=place.root, ddl=ddl, options=place.options)]
+    frames = [read_files(spark, plan.whole, root=location.root, ddl=ddl, options=location.options)]
     for cut in plan.cut:
-        files = read_files(spark, cut.files, root=place.root, ddl=ddl, options=place.options)
+        files = read_files(spark, cut.files, root=location.root, ddl=ddl, options=location.options)
         frames.append(files.where(cut.condition))
     if plan.tail:
         kept = {name: value for name, value in given.items() if name.lower() in _OF_THE_TAIL}

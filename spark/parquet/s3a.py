@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from metadata.errors import InvalidArgument, Rejected
-from segments.object_store.open import S3Place, parse_store_url
+from segments.object_store.open import S3Location, parse_store_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class HadoopPlace(NamedTuple):
+class HadoopLocation(NamedTuple):
     """A bucket's prefix as a Hadoop URL, with the Hadoop options to reach it."""
 
     # URL of the prefix, without "/" at its end.
@@ -30,18 +30,18 @@ class HadoopPlace(NamedTuple):
     options: Mapping[str, str]
 
 
-def hadoop_place(url: str, environment: Mapping[str, str], is_set: Callable[[str], bool]) -> HadoopPlace:
+def hadoop_location(url: str, environment: Mapping[str, str], is_set: Callable[[str], bool]) -> HadoopLocation:
     """Translates a bucket's URL. Pure. `is_set`: whether the session sets a key of Hadoop's options. Raises InvalidArgument."""
-    place = parse_store_url(url)
-    if place is None:
+    location = parse_store_url(url)
+    if location is None:
         raise InvalidArgument(f"{url} belongs to one process", hint="Spark reads a directory or a bucket of S3.")
-    if isinstance(place, Path):
-        return HadoopPlace(place.absolute().as_uri(), {})
-    return HadoopPlace(f"s3a://{place.bucket}/{place.prefix}".rstrip("/"), _settings(place, environment, is_set))
+    if isinstance(location, Path):
+        return HadoopLocation(location.absolute().as_uri(), {})
+    return HadoopLocation(f"s3a://{location.bucket}/{location.prefix}".rstrip("/"), _settings(location, environment, is_set))
 
 
-def _settings(place: S3Place, environment: Mapping[str, str], is_set: Callable[[str], bool]) -> dict[str, str]:
-    settings = place.settings
+def _settings(location: S3Location, environment: Mapping[str, str], is_set: Callable[[str], bool]) -> dict[str, str]:
+    settings = location.settings
     endpoint = settings.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     path_style = settings.path_style if settings.path_style is not None else bool(settings.endpoint_url)
     wanted = {
@@ -51,13 +51,13 @@ def _settings(place: S3Place, environment: Mapping[str, str], is_set: Callable[[
         "connection.ssl.enabled": "false" if endpoint and endpoint.startswith("http://") else None,
     }
     return {
-        f"fs.s3a.bucket.{place.bucket}.{name}": value
+        f"fs.s3a.bucket.{location.bucket}.{name}": value
         for name, value in wanted.items()
-        if value and not is_set(f"fs.s3a.bucket.{place.bucket}.{name}") and not is_set(f"fs.s3a.{name}")
+        if value and not is_set(f"fs.s3a.bucket.{location.bucket}.{name}") and not is_set(f"fs.s3a.{name}")
     }
 
 
-def place_for(spark: SparkSession, url: str) -> HadoopPlace:
+def location_for(spark: SparkSession, url: str) -> HadoopLocation:
     """Raises InvalidArgument, and Rejected where this Spark can't read from there, with what to do."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -71,10 +71,10 @@ def place_for(spark: SparkSession, url: str) -> HadoopPlace:
         sources = configuration.getPropertySources(key)
         return sources is not None and "core-default.xml" not in list(sources)
 
-    place = hadoop_place(url, os.environ, is_set)
-    if place.root.startswith("s3a:"):
+    location = hadoop_location(url, os.environ, is_set)
+    if location.root.startswith("s3a:"):
         _check_s3a(jvm, configuration)
-    return place
+    return location
 
 
 def _check_s3a(jvm: object, configuration: object) -> None:

@@ -164,8 +164,8 @@ def _run(
                 nonlocal total
                 total = plan.offset_count
                 goes_on = f"goes on at {100 * done // max(1, total)} %: " if done else ""
-                placed = {True: ", each in its partition", False: ", partitioned by key"}[plan.keeps_partitions] if is_topic else ""
-                say(f"{goes_on}{total:,} offsets of {', '.join(plan.ranges)} into {asked.into}{placed}")
+                how = {True: ", each in its partition", False: ", partitioned by key"}[plan.keeps_partitions] if is_topic else ""
+                say(f"{goes_on}{total:,} offsets of {', '.join(plan.ranges)} into {asked.into}{how}")
                 show(done, total, 0)
 
             verdict = replays.replay(

@@ -65,7 +65,7 @@ STARTS_MAX: Final = 5
 SLOW_WORKER: Final = "Python worker failed to connect back"
 # Kinds of tables that a stream of Spark writes as it writes folders.
 FILE_TABLES: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
-LOOK_S: Final = 1
+POLL_S: Final = 1
 RUN_AGAIN: Final = "Run the same command line again: it goes on from its checkpoint, and writes nothing twice."
 LOST: Final = (
     "Where that is restored, the same command line goes on from its checkpoint. Else begin a new replay of what is still there:"
@@ -210,7 +210,7 @@ async def resolve_range(
     options = _options(asked, names, now_ms=now_ms)
     check_order(asked, options.start, options.end)
     snapshots = await take_snapshot(store, names)
-    first_at = await time_lookup.look_up(store, snapshots, times_asked(options, snapshots))
+    first_at = await time_lookup.offsets_at_times(store, snapshots, times_asked(options, snapshots))
     try:
         ranges = offset_ranges(options, snapshots, first_at, lambda warning: None)
         starts, ends = start_offsets(options, snapshots, first_at, lambda warning: None), end_offsets(options, snapshots, first_at)
@@ -395,7 +395,7 @@ def _follow(query: StreamingQuery, plan: ReplayPlan, report: Callable[[ReplayPro
     seen, records, is_over = -1, 0, False
     try:
         while not is_over:
-            is_over = bool(query.awaitTermination(LOOK_S))
+            is_over = bool(query.awaitTermination(POLL_S))
             for progress in query.recentProgress:
                 end = progress.sources[0].endOffset
                 if progress.batchId > seen and end:

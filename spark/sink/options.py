@@ -104,7 +104,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         credentials=tuple((name, value) for option, name in CREDENTIALS.items() if (value := options.text(option))),
         producer_expiry_ms=options.parsed("producerExpiryMs", _positive, PRODUCER_EXPIRY_MS, "milliseconds, from 1 on"),
     )
-    options.refuse_others(PASSED_OVER, of="sink", in_place_of_kafkas="Tidelog's brokers are reached by `brokers`.")
+    options.refuse_others(PASSED_OVER, of="sink", instead="Tidelog's brokers are reached by `brokers`.")
     return found
 
 

@@ -95,7 +95,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def write_of_query(query_id: str) -> str:
-    """Returns the name of a streaming query on the bucket, from Spark's id of it: see sink_commit.newest_done."""
+    """Returns the name of a streaming query on the bucket, from Spark's id of it: see sink/commit.py."""
     return hashed_write_id(query_id)
 
 

@@ -12,7 +12,7 @@ from spark.source.log_snapshot import PartitionSnapshot, take_snapshot
 from spark.source.offset_ranges import offset_ranges, times_asked
 from spark.source.options import SourceOptions
 from spark.source.scan_plan import ALL_ROWS, TASK_BYTES, OffsetRange, RowFilter, Task, plan_tasks
-from spark.source.time_lookup import look_up
+from spark.source.time_lookup import offsets_at_times
 from spark.source.topic_catalog import find_partitions
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ async def resolve(
 ) -> tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]:
     """Takes a snapshot of the partitions and resolves the offsets that the options ask for."""
     snapshots = await take_snapshot(store, await find_asked(store, options))
-    first_at = await look_up(store, snapshots, times_asked(options, snapshots))
+    first_at = await offsets_at_times(store, snapshots, times_asked(options, snapshots))
     return snapshots, offset_ranges(options, snapshots, first_at, log.warning)
 
 

@@ -28,17 +28,17 @@ from segments.wal.known_sessions import KnownSession
 from segments.wal.run_index import RunIndex
 from segments.wal.scanner import WalScanner
 from segments.wal.segment_file import Run, SegmentFooter
-from segments.wal.session_listing import SessionLook
+from segments.wal.session_listing import ListedSession
 from segments.wal.session_reader import read_segment
 
 # Reads at the same time: of manifests, and of the footers of a session.
 READS_MAX: Final = 32
 SESSIONS_AT_ONCE: Final = 8
-LOOKS_MAX: Final = 3
+LISTINGS_MAX: Final = 3
 PAUSE_S: Final = 0.2
 
 
-class PlacedRun(NamedTuple):
+class SegmentRun(NamedTuple):
     """A run of a partition, with the segment that holds it."""
 
     run: Run
@@ -75,7 +75,7 @@ class PartitionSnapshot(NamedTuple):
 
 async def take_snapshot(store: ObjectStore, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, PartitionSnapshot]:
     """Takes a snapshot of each partition; the mapping gives their topics' names. Raises what the store raises."""
-    return await LogFollower(store).look(partitions)
+    return await LogFollower(store).poll(partitions)
 
 
 class LogFollower:
@@ -92,14 +92,14 @@ class LogFollower:
         self._damaged: dict[tuple[SessionId, SegmentSeq], Corrupt] = {}
         # Whether a segment was trimmed before it was read: a newer manifest tells what it held.
         self._missed = False
-        self._placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
+        self._segment_runs: dict[TopicPartition, list[SegmentRun]] = defaultdict(list)
         self._manifests: dict[TopicPartition, Manifest | Corrupt] = {}
         # Those that are still as the bucket was at the last look, but for damage that was found since.
         self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
         # Damage that was looked at often enough.
         self._logged: set[str] = set()
 
-    async def look(
+    async def poll(
         self, partitions: Mapping[TopicPartition, str], *, manifests: bool = True
     ) -> dict[TopicPartition, PartitionSnapshot]:
         """Returns a current snapshot of each partition; the mapping gives their topics' names.
@@ -108,10 +108,10 @@ class LogFollower:
         """
         if not partitions.keys() <= self._followed:  # of others nothing was kept
             self._begin(frozenset(partitions))
-        for look in range(LOOKS_MAX):
+        for attempt in range(LISTINGS_MAX):
             await self._read_damaged_again()
-            await self._scanner.poll(now_ms=time.monotonic_ns() // 1_000_000, late=manifests or look > 0)
-            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or look or self._missed) else set())
+            await self._scanner.poll(now_ms=time.monotonic_ns() // 1_000_000, late=manifests or attempt > 0)
+            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or attempt or self._missed) else set())
             if wanted:
                 await self._read_manifests({partition: partitions[partition] for partition in wanted})
                 self._missed = False
@@ -119,11 +119,11 @@ class LogFollower:
             damage = {str(snapshot.damage) for snapshot in found.values() if snapshot.damage}
             if damage <= self._logged:
                 break
-            await asyncio.sleep(PAUSE_S if look + 1 < LOOKS_MAX else 0)
+            await asyncio.sleep(PAUSE_S if attempt + 1 < LISTINGS_MAX else 0)
         self._logged = damage
         return found
 
-    def listed(self, session: KnownSession, look: SessionLook) -> None:
+    def listed(self, session: KnownSession, listed: ListedSession) -> None:
         """Does nothing: manifests tell what became of trimmed segments."""
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
@@ -154,7 +154,7 @@ class LogFollower:
     def _add_runs(self, footer: SegmentFooter) -> None:
         for run in footer.runs:
             if run.partition in self._followed:
-                self._placed[run.partition].append(PlacedRun(run, footer.session, footer.seq))
+                self._segment_runs[run.partition].append(SegmentRun(run, footer.session, footer.seq))
                 self._snapshots.pop(run.partition, None)
 
     async def _read_manifests(self, partitions: Mapping[TopicPartition, str]) -> None:
@@ -166,30 +166,34 @@ class LogFollower:
             self._manifests[partition] = manifest
             self._snapshots.pop(partition, None)
             if isinstance(manifest, Manifest):
-                kept = [placed for placed in self._placed[partition] if placed.run.last_offset >= manifest.compacted_to]
-                self._placed[partition] = kept
+                kept = [each for each in self._segment_runs[partition] if each.run.last_offset >= manifest.compacted_to]
+                self._segment_runs[partition] = kept
 
     def _snapshot(self, topic: str, partition: TopicPartition) -> PartitionSnapshot:
         held = self._snapshots.get(partition)
         if held is not None and not self._damaged:
             return held
-        damaged = [self._damaged[place] for place in sorted(self._damaged)]
-        found = snapshot_of(topic, partition, self._manifests[partition], self._placed[partition], damaged)
+        damaged = [self._damaged[key] for key in sorted(self._damaged)]
+        found = snapshot_of(topic, partition, self._manifests[partition], self._segment_runs[partition], damaged)
         if not damaged:
             self._snapshots[partition] = found
         return found
 
 
 def snapshot_of(
-    topic: str, partition: TopicPartition, manifest: Manifest | Corrupt, placed: Iterable[PlacedRun], damaged: Sequence[Corrupt]
+    topic: str,
+    partition: TopicPartition,
+    manifest: Manifest | Corrupt,
+    segment_runs: Iterable[SegmentRun],
+    damaged: Sequence[Corrupt],
 ) -> PartitionSnapshot:
     """Builds the snapshot of a partition from what was read, up to the first gap. Pure."""
     if isinstance(manifest, Corrupt):
         return PartitionSnapshot(topic, partition, no_manifest(partition), RunIndex(start_offset=Offset(0)), manifest)
     epoch = manifest.epochs[-1].leader_epoch if manifest.epochs else -1
     runs = RunIndex(start_offset=manifest.compacted_to, leader_epoch=epoch)
-    last: PlacedRun | None = None
-    for found in sorted(placed, key=lambda found: (found.run.leader_epoch, found.session, found.seq)):
+    last: SegmentRun | None = None
+    for found in sorted(segment_runs, key=lambda found: (found.run.leader_epoch, found.session, found.seq)):
         run = found.run
         if run.last_offset < manifest.compacted_to:
             continue
@@ -211,11 +215,11 @@ def _gap(topic: str, error: Corrupt, damaged: Sequence[Corrupt]) -> Corrupt:
     return Corrupt(what, hint=first.hint, **first.details)
 
 
-def _behind(topic: str, partition: TopicPartition, last: PlacedRun | None, damaged: Sequence[Corrupt]) -> Corrupt | None:
+def _behind(topic: str, partition: TopicPartition, last: SegmentRun | None, damaged: Sequence[Corrupt]) -> Corrupt | None:
     """Returns the first damaged segment that may hold records behind the last run; None if a later run follows each."""
     for error in damaged:
-        place = parse_wal_key(str(error.details.get("key", "")))
-        if place is None or place.seq is None or last is None or (place.session, place.seq) > (last.session, last.seq):
+        parsed = parse_wal_key(str(error.details.get("key", "")))
+        if parsed is None or parsed.seq is None or last is None or (parsed.session, parsed.seq) > (last.session, last.seq):
             return Corrupt(
                 f"{topic}/{partition.partition}: {error.message}; it may hold records of this partition",
                 hint=error.hint,

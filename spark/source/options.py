@@ -161,7 +161,7 @@ class GivenOptions:
         passed_over: frozenset[str] = frozenset({"path"}),
         *,
         of: str = "source",
-        in_place_of_kafkas: str = "Tidelog is read from its bucket: give `bucket`.",
+        instead: str = "Tidelog is read from its bucket: give `bucket`.",
     ) -> None:
         for name, value in self._given.items():
             if name in self._known or name in passed_over:
@@ -170,7 +170,7 @@ class GivenOptions:
             if shown == name:
                 shown = _recased(name, (*self._known.values(), *_KAFKAS))
             if name.startswith("kafka."):
-                raise _refused(shown, value, "is an option of Kafka's brokers", in_place_of_kafkas)
+                raise _refused(shown, value, "is an option of Kafka's brokers", instead)
             near = difflib.get_close_matches(name, self._known, n=1)
             meant = f"Did you mean {self._known[near[0]]}?" if near else f"There are: {', '.join(sorted(self._known.values()))}."
             raise _refused(shown, value, f"is no option of this {of}", meant)

@@ -28,10 +28,10 @@ from spark.source.offset_ranges import end_offsets, start_offsets, times_asked
 from spark.source.options import LATEST, AtOffset, SourceOptions
 from spark.source.scan_plan import ALL_ROWS, Task
 from spark.source.stream_offsets import StreamOffsets, StreamRules, admitted, batch_ranges, offsets_of
-from spark.source.time_lookup import look_up
+from spark.source.time_lookup import offsets_at_times
 
 # Spark asks a hundred times a second where nothing comes; a bucket takes money for each answer.
-LOOK_PAUSE_S: Final = 0.5
+POLL_PAUSE_S: Final = 0.5
 TOPICS_S: Final = 10.0
 # How long the bucket may be unavailable before the query fails.
 PATIENCE_S: Final = 60.0
@@ -54,7 +54,7 @@ class StreamLog:
         self._follower: LogFollower | None = None
         self._names: dict[TopicPartition, str] = {}
         self._snapshots: Snapshots = {}
-        self._looked_s = self._topics_looked_s = float("-inf")
+        self._polled_s = self._topics_polled_s = float("-inf")
         # Where a bounded stream ends, as it was found when the query started.
         self._bound: dict[TopicPartition, int] | None = None
         # Where a query ends that reads what is available when it starts.
@@ -88,20 +88,20 @@ class StreamLog:
     # ── as the bucket answers ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _initial(self, store: ObjectStore) -> StreamOffsets:
-        snapshots = await self._look(store, absent_ok=False, topics=True)  # `_end_here` comes before it, and lets topics be absent
-        first_at = await look_up(store, snapshots, times_asked(replace(self._options, end=AtOffset(LATEST)), snapshots))
+        snapshots = await self._poll(store, absent_ok=False, topics=True)  # `_end_here` comes before it, and lets topics be absent
+        first_at = await offsets_at_times(store, snapshots, times_asked(replace(self._options, end=AtOffset(LATEST)), snapshots))
         return offsets_of(snapshots, start_offsets(self._options, snapshots, first_at, log.warning))
 
     async def _end_here(self, store: ObjectStore) -> None:
-        await self._look(store)
+        await self._poll(store)
         self._available = self._ends()
 
     async def _batch_end(self, store: ObjectStore, start: StreamOffsets, offsets_max: int) -> StreamOffsets:
         if self._available is not None:
-            await self._look_if_older(store, TOPICS_S)
-        elif not self._more_than(start) or self._age_s() > LOOK_PAUSE_S:
-            await asyncio.sleep(max(0.0, LOOK_PAUSE_S - self._age_s()))
-            await self._look(store)
+            await self._poll_if_older(store, TOPICS_S)
+        elif not self._more_than(start) or self._age_s() > POLL_PAUSE_S:
+            await asyncio.sleep(max(0.0, POLL_PAUSE_S - self._age_s()))
+            await self._poll(store)
         snapshots, ends = self._snapshots, self._ends()
         begins = self._rules.reachable(start, snapshots)
         for partition, begin in begins.items():
@@ -113,7 +113,7 @@ class StreamLog:
         return offsets_of(snapshots, entering | upto)
 
     async def _tasks(self, store: ObjectStore, start: StreamOffsets, end: StreamOffsets) -> list[Task]:
-        await self._look_if_older(store, TOPICS_S if self._reaches(end) else 0.0)
+        await self._poll_if_older(store, TOPICS_S if self._reaches(end) else 0.0)
         snapshots = self._snapshots
         ranges = batch_ranges(start, self._rules.reachable(start, snapshots), end)
         beyond = {where: end.next_offsets[where] for where in ranges if end.next_offsets[where] > snapshots[where].end_offset}
@@ -152,33 +152,33 @@ class StreamLog:
             self._logged = {*self._logged, what} if len(self._logged) < LOGGED_MAX else {what}
             log.warning("%s", what)
 
-    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── polling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _age_s(self) -> float:
-        return time.monotonic() - self._looked_s
+        return time.monotonic() - self._polled_s
 
-    async def _look_if_older(self, store: ObjectStore, age_s: float) -> None:
+    async def _poll_if_older(self, store: ObjectStore, age_s: float) -> None:
         if self._age_s() >= age_s:
-            await self._look(store, topics=self._age_s() == float("inf") or age_s == 0.0)
+            await self._poll(store, topics=self._age_s() == float("inf") or age_s == 0.0)
 
-    async def _look(self, store: ObjectStore, *, absent_ok: bool = True, topics: bool = False) -> Snapshots:
+    async def _poll(self, store: ObjectStore, *, absent_ok: bool = True, topics: bool = False) -> Snapshots:
         """Brings all up to date; tries again while the bucket is away, and raises then what it says."""
-        look = partial(self._look_once, store, absent_ok=absent_ok, topics=topics)
-        await retry_unavailable(look, for_s=PATIENCE_S, pauses=RetryPauses(RETRY_PAUSE_S, RETRY_PAUSE_S))
+        poll = partial(self._poll_once, store, absent_ok=absent_ok, topics=topics)
+        await retry_unavailable(poll, for_s=PATIENCE_S, pauses=RetryPauses(RETRY_PAUSE_S, RETRY_PAUSE_S))
         return self._snapshots
 
-    async def _look_once(self, store: ObjectStore, *, absent_ok: bool, topics: bool) -> None:
+    async def _poll_once(self, store: ObjectStore, *, absent_ok: bool, topics: bool) -> None:
         if self._follower is None:
             self._follower = LogFollower(store)
         now_s = time.monotonic()
-        due = topics or now_s - self._topics_looked_s >= TOPICS_S
+        due = topics or now_s - self._topics_polled_s >= TOPICS_S
         if due:
             self._names = await find_asked(store, self._options, absent_ok=absent_ok)
-        self._snapshots = await self._follower.look(self._names, manifests=due)
-        self._looked_s = now_s
+        self._snapshots = await self._follower.poll(self._names, manifests=due)
+        self._polled_s = now_s
         if due:
-            self._topics_looked_s = now_s
+            self._topics_polled_s = now_s
         if self._options.bounded and self._bound is None:
             only_ends = replace(self._options, start=None)
-            first_at = await look_up(store, self._snapshots, times_asked(only_ends, self._snapshots))
+            first_at = await offsets_at_times(store, self._snapshots, times_asked(only_ends, self._snapshots))
             self._bound = end_offsets(self._options, self._snapshots, first_at)

@@ -86,10 +86,10 @@ class _Runs(NamedTuple):
         return sum(location.size_bytes for location in self.locations)
 
     async def get(self, store: ObjectStore) -> list[bytes]:
-        turns = asyncio.Semaphore(GETS_MAX)
+        get_slots = asyncio.Semaphore(GETS_MAX)
 
         async def one(location: RunLocation) -> bytes:
-            async with turns:
+            async with get_slots:
                 return await store.get(location.key, start=location.start, end=location.end)
 
         return await asyncio.gather(*map(one, self.locations))

@@ -24,14 +24,14 @@ from spark.source.task_reader import decoded_in_parts
 LOOKUPS_MAX: Final = 16
 
 
-async def look_up(
+async def offsets_at_times(
     store: ObjectStore, snapshots: Mapping[TopicPartition, PartitionSnapshot], asked: Collection[TimeAsked]
 ) -> FirstAt:
     """Tells each of the times that are asked. Raises as `first_at`."""
-    turns = asyncio.Semaphore(LOOKUPS_MAX)
+    lookup_slots = asyncio.Semaphore(LOOKUPS_MAX)
 
     async def one(time: TimeAsked) -> int | None:
-        async with turns:
+        async with lookup_slots:
             return await first_at(store, snapshots[time.partition], time.timestamp_ms)
 
     found = dict(zip(asked, await asyncio.gather(*map(one, asked)), strict=True))

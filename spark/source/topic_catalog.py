@@ -66,18 +66,18 @@ async def _named(store: ObjectStore, names: tuple[str, ...], *, absent_ok: bool)
 
 async def _topics_under(store: ObjectStore, prefix: str, pattern: re.Pattern[str] | None = None) -> list[Topic]:
     """Lists the live topics, one for each name. Reads nothing of topics whose names do not match the pattern."""
-    turns = asyncio.Semaphore(READS_MAX)
+    read_slots = asyncio.Semaphore(READS_MAX)
     found = [topic async for topic in incarnations(store, prefix) if pattern is None or pattern.fullmatch(topic.name)]
-    topics = await gather_all(_topic(store, topic, turns) for topic in found)
+    topics = await gather_all(_topic(store, topic, read_slots) for topic in found)
     newest: dict[str, Topic] = {}
     for topic in sorted((topic for topic in topics if topic), key=lambda topic: topic.created_at_ms):
         newest[topic.name] = topic
     return list(newest.values())
 
 
-async def _topic(store: ObjectStore, named: TopicIncarnation, turns: asyncio.Semaphore) -> Topic | None:
+async def _topic(store: ObjectStore, named: TopicIncarnation, read_slots: asyncio.Semaphore) -> Topic | None:
     """Reads a topic; None if it is deleted or not mirrored yet: then it has no records."""
-    async with turns:
+    async with read_slots:
         records = await read_records(store, named)
         if records.deleted or not records.registered:
             return None

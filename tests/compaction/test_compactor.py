@@ -239,7 +239,7 @@ def test_a_segment_that_is_gone_or_unreadable_holds_up_those_that_have_records_i
         keys = [scene.store.segment(7, {ORDERS: [batch_of(b"v")]}) for _ in range(3)]
         keys += [scene.store.segment(7, {PAYMENTS: [batch_of(b"p")]}) for _ in range(3)]
         compactor = scene.compactor()
-        await compactor.view.look(now_ms=scene.now_ms())
+        await compactor.view.poll(now_ms=scene.now_ms())
         scene.store.remove(keys[1])
         scene.store.damage_footer(keys[4])
         report = await compactor.tick()
@@ -604,15 +604,15 @@ def test_the_loop_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytes
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(*values(0, 10))]})
         compactor = scene.compactor()
-        look = compactor.view.look
+        poll = compactor.view.poll
         failing = [RuntimeError("a mistake of ours")]
 
         async def fails_once(*, now_ms: int) -> None:
             if failing:
                 raise failing.pop()
-            await look(now_ms=now_ms)
+            await poll(now_ms=now_ms)
 
-        monkeypatch.setattr(compactor.view, "look", fails_once)
+        monkeypatch.setattr(compactor.view, "poll", fails_once)
         running = asyncio.create_task(compactor.run())
         await asyncio.sleep(AT_ONCE.compaction_interval_ms / 1000 + 1)
         running.cancel()

@@ -186,7 +186,7 @@ def _stop_s(made: Rendered) -> float:
     assert given_s < timeout_s
     names = ("TIDELOG_DRAIN_TIMEOUT_MS", "TIDELOG_PUT_DEADLINE_MS", "TIDELOG_SHUTDOWN_GRACE_MS")
     settings = load_settings({"data_dir": "."}, {name: value for name, value in made.variables().items() if name in names})
-    at_most_ms = settings.membership.drain_timeout_ms + settings.segments.put_deadline_ms + settings.gateway.shutdown_grace_ms
+    at_most_ms = settings.registration.drain_timeout_ms + settings.segments.put_deadline_ms + settings.gateway.shutdown_grace_ms
     return max(sleep_s, timeout_s) + at_most_ms / 1000 + 2
 
 

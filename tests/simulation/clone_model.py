@@ -64,7 +64,7 @@ class Do(IntEnum):
     CLAIM = 2
     LOOK_PASSED = 3
     SEAL_PASSED = 4
-    LOOK_AGAIN = 5
+    CHECK_AGAIN = 5
     LIST_AHEAD = 6
     COMPARE_NOTES = 7
     LOOK_FOREIGN = 8
@@ -182,7 +182,7 @@ def _step(state: State, index: int, bounds: Bounds) -> State | None:
             claimed = Session(nonce, held.first)
             after = Do.WRITE if broken is Break.LOOKED_BEFORE_THE_CLAIM else Do.LIST_AHEAD
             return _with_session(now(after), broker.number, claimed)
-        case Do.LOOK_PASSED | Do.LOOK_AGAIN:
+        case Do.LOOK_PASSED | Do.CHECK_AGAIN:
             if state.sessions[broker.number].first is First.SEGMENT:
                 return now(Do.GONE)
             if broker.do is Do.LOOK_PASSED:
@@ -191,7 +191,7 @@ def _step(state: State, index: int, bounds: Bounds) -> State | None:
         case Do.SEAL_PASSED:
             if broken is Break.SEALED_UNLOOKED:
                 return _sealed(_with_copy(now(Do.CHECK), copy_of, _without(copy, (broker.number,))), broker.number)
-            return _sealed(now(Do.LOOK_AGAIN), broker.number)
+            return _sealed(now(Do.CHECK_AGAIN), broker.number)
         case Do.LIST_AHEAD:
             there = (number for number in range(copy.next_number, bounds.numbers) if state.sessions[number].claimed_by >= 0)
             return now(Do.COMPARE_NOTES, ahead=() if broken is Break.NOT_LOOKED_AHEAD else tuple(there))

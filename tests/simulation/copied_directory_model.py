@@ -56,7 +56,7 @@ class Do(IntEnum):
     # Whether the next session to be ended has written what it must not have.
     LOOK = 5
     SEAL = 6
-    LOOK_AGAIN = 7
+    CHECK_AGAIN = 7
     FORGET = 8
     APPOINT = 9
     # Seals the sessions that led before, one at a step.
@@ -178,7 +178,7 @@ def _step(state: State, index: int, bounds: Bounds) -> State | None:
                 ending = [(number, is_foreign) for number, is_foreign in ending if is_foreign]
             settled = [*foreign, *earlier, *([broker.number] if broken is Break.NOTES_FORGOTTEN else [])]
             return now(Do.LOOK if ending else Do.FORGET, ahead=(), ending=tuple(ending), settled=tuple(settled))
-        case Do.LOOK | Do.LOOK_AGAIN:
+        case Do.LOOK | Do.CHECK_AGAIN:
             number, is_foreign = broker.ending[0]
             is_unknown = is_foreign or (number not in copy.led and broken is not Break.EARLIER_UNREAD)
             if state.sessions[number].wrote and is_unknown:
@@ -188,7 +188,7 @@ def _step(state: State, index: int, bounds: Bounds) -> State | None:
             rest = broker.ending[1:]
             return now(Do.LOOK if rest else Do.FORGET, ending=rest)
         case Do.SEAL:
-            return _sealed(now(Do.LOOK_AGAIN), broker.ending[0][0])
+            return _sealed(now(Do.CHECK_AGAIN), broker.ending[0][0])
         case Do.FORGET:
             left = copy._replace(notes=tuple(note for note in copy.notes if note[0] not in broker.settled))
             return _with_copy(now(Do.CHECK if broker.claims else Do.APPOINT, settled=()), index, left)

@@ -107,12 +107,14 @@ class GroupBroker(CalledProcess):
             number = SessionId(next(self._site.sessions))
             node_id, listeners = kafka_address(self.broker_id)
             registration = BrokerRegistration(broker_id=self.broker_id, session=number, node_id=node_id, kafka_listeners=listeners)
-            membership = BrokerLease(self.metadata, LAYOUT, registration, ttl_s=self._site.session_timeout_s, own_sessions=sessions)
+            broker_lease = BrokerLease(
+                self.metadata, LAYOUT, registration, ttl_s=self._site.session_timeout_s, own_sessions=sessions
+            )
             try:
-                if await membership.join():
+                if await broker_lease.join():
                     sessions.add(number)
                     self._session = number
-                    await membership.keep()
+                    await broker_lease.keep()
             except Rejected:  # what a process of before had sent has landed: this one would end, and be started again
                 sessions.clear()
             self._session = None

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from gateway.cluster.bucket_isolation import LOOKS_S, PROOFS
+from gateway.cluster.bucket_isolation import CHECK_INTERVAL_S, PROOFS
 from gateway.cluster.settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicId, TopicPartition
@@ -233,7 +233,7 @@ class World:
                 self._failures += [f"it does not come to rest: {what}" for what in unrest]
                 return
             await asyncio.sleep(0.5)
-        proofs_s = PROOFS * LOOKS_S + 1.0  # a broker that proves to itself that it can write comes to an end with it
+        proofs_s = PROOFS * CHECK_INTERVAL_S + 1.0  # a broker that proves to itself that it can write comes to an end with it
         await asyncio.sleep(max(proofs_s, began_s + REQUEST_TIMEOUT_S + 1.0 - virtual_loop().time()))
         self._note("rest")
         before = self._cluster.work_done()

@@ -65,7 +65,7 @@ class Groups:
                 raise from_status(offset.error, address=f"{offset.topic}/{offset.partition}")
             if offset.HasField("offset"):
                 found.append(committed_offset(offset))
-        return sorted(found, key=_place)
+        return sorted(found, key=_sort_key)
 
     async def seek(
         self,
@@ -89,7 +89,7 @@ class Groups:
         request = groups_pb2.SeekGroupRequest(group=name, topics=_parts(topics), validate_only=validate_only)
         _say_where(request, to, shift)
         answer = await self._call(lambda to, timeout_s: to.groups.SeekGroup(request, timeout=timeout_s), writes=not validate_only)
-        return sorted(map(moved_offset, answer.moved), key=_place)
+        return sorted(map(moved_offset, answer.moved), key=_sort_key)
 
     async def delete(self, name: str, *, validate_only: bool = False) -> None:
         """Deletes a group without members, and its offsets. Raises UnknownGroup, GroupNotEmpty."""
@@ -105,7 +105,7 @@ class Groups:
         answer = await self._call(
             lambda to, timeout_s: to.groups.DeleteOffsets(request, timeout=timeout_s), writes=not validate_only
         )
-        return sorted(map(committed_offset, answer.deleted), key=_place)
+        return sorted(map(committed_offset, answer.deleted), key=_sort_key)
 
     async def list(self, *, states: Iterable[str] = ()) -> list[ListedGroup]:
         """Lists all groups by name, or those in these states (Empty, CompletingRebalance, Stable), as last stored."""
@@ -122,7 +122,7 @@ class Groups:
         return await self._connection.call(attempt, writes=writes)
 
 
-def _place(offset: CommittedOffset | MovedOffset) -> tuple[str, int]:
+def _sort_key(offset: CommittedOffset | MovedOffset) -> tuple[str, int]:
     return offset.topic, offset.partition
 
 

@@ -15,17 +15,17 @@ from typing import Any, Final, Generic, Self, overload
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.blocking.thread import ClientThread, blocking, in_loop
-from tidelog.consumer.consumer import Consumer, Place, Reader, TopicsConsumer
+from tidelog.consumer.consumer import Consumer, PartitionKey, Reader, TopicsConsumer
 from tidelog.group.consumer import GroupConsumer
 from tidelog.records import Record
 
 CALLBACKS: Final = ("on_assigned", "on_revoked", "on_lost")
 
 
-class BlockingReader(Generic[Place]):
+class BlockingReader(Generic[PartitionKey]):
     """Iterate it. Leaving the loop, or its own `with`, ends the reading."""
 
-    def __init__(self, thread: ClientThread, original: Reader[Place]) -> None:
+    def __init__(self, thread: ClientThread, original: Reader[PartitionKey]) -> None:
         self._thread = thread
         self._original = original
         self.positions = original.positions
@@ -33,16 +33,16 @@ class BlockingReader(Generic[Place]):
     chunk = blocking(Reader.chunk)
 
     @property
-    def errors(self) -> dict[Place, TidelogError]:
+    def errors(self) -> dict[PartitionKey, TidelogError]:
         """Returns, by partition, the error that stopped its reading while others go on. It was logged as well."""
         return self._original.errors
 
     def __iter__(self) -> Iterator[Record]:
         try:
             while records := self.chunk():
-                place = self._original.place((records[0].topic, records[0].partition))
+                key = self._original.key_of((records[0].topic, records[0].partition))
                 for record in records:
-                    self.positions[place] = record.offset + 1
+                    self.positions[key] = record.offset + 1
                     yield record
                 del records  # a chunk may be large: no two of them at once
         finally:
@@ -95,10 +95,10 @@ class BlockingGroupConsumer:
     def positions(self) -> dict[TopicPartitionName, int]:
         """Returns, by partition that is read, the offset of the next record to be handed out."""
 
-        async def look() -> dict[TopicPartitionName, int]:
+        async def read() -> dict[TopicPartitionName, int]:
             return self._original.positions
 
-        return self._thread.wait_for(look)
+        return self._thread.wait_for(read)
 
     @property
     def member_id(self) -> str:

@@ -27,7 +27,7 @@ from segments.records.batch import check_stored
 from segments.wal.known_sessions import SEGMENTS_AT_ONCE, sort_in
 from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_footer, parse_head, parse_seal
 from segments.wal.session import ClaimRecord, committed_in
-from segments.wal.session_listing import SessionListing, SessionLook
+from segments.wal.session_listing import ListedSession, SessionListing
 from segments.wal.session_reader import GONE_TRIES, read_committed
 from tidelog.bucket.findings import Audit, Finding
 from tidelog.bucket.history_audit import History, HistoryEnd, audit_history
@@ -41,7 +41,7 @@ DEEP_READS_MAX = 2
 Advance = Callable[[str, int, int], None]
 
 
-class PlacedRun(msgspec.Struct, frozen=True):
+class SegmentRun(msgspec.Struct, frozen=True):
     """A run with where it was found."""
 
     leader_epoch: LeaderEpoch
@@ -68,12 +68,12 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tupl
     """Returns what was found, without the notes' sums, and apart from it what is wrong with offsets in segments."""
     audit = Audit(store.url)
     sessions = await _list_sessions(store, audit)
-    committed = {session: await committed_in(store, look) for session, look in sessions.items()}
+    committed = {session: await committed_in(store, listed) for session, listed in sessions.items()}
     audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
-    runs: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
+    runs: dict[TopicPartition, list[SegmentRun]] = defaultdict(list)
     done = 0
-    for session, look in sorted(sessions.items()):
-        writer = await _check_session(store, look, committed[session], audit)
+    for session, listed in sorted(sessions.items()):
+        writer = await _check_session(store, listed, committed[session], audit)
         try:
             async for part, footers in read_committed(
                 store, committed[session], reads_max=READS_MAX, segments_max=SEGMENTS_AT_ONCE
@@ -102,7 +102,7 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tupl
 def _check_footers(
     part: SessionListing,
     footers: Iterable[SegmentFooter | Corrupt],
-    runs: dict[TopicPartition, list[PlacedRun]],
+    runs: dict[TopicPartition, list[SegmentRun]],
     audit: Audit,
 ) -> None:
     for seq, (info, footer) in enumerate(zip(part.segments, footers, strict=True), start=part.trimmed_to):
@@ -111,29 +111,29 @@ def _check_footers(
             audit.damage(key, footer.message)
             continue
         for run in footer.runs:
-            runs[run.partition].append(PlacedRun(run.leader_epoch, part.session, footer.seq, run))
+            runs[run.partition].append(SegmentRun(run.leader_epoch, part.session, footer.seq, run))
         if what := of_other_size(info, footer, part):
             audit.damage(key, what)
         _count(audit, footer, info.size if info is not None else 0)
 
 
-def _check_partitions(runs: dict[TopicPartition, list[PlacedRun]], history: History, audit: Audit) -> Iterator[Finding]:
-    for partition, placed in sorted(runs.items()):
+def _check_partitions(runs: dict[TopicPartition, list[SegmentRun]], history: History, audit: Audit) -> Iterator[Finding]:
+    for partition, segment_runs in sorted(runs.items()):
         end = history.ends.get(partition)
         usage = audit.topic(partition.topic_id)
-        pending = [found for found in placed if end is None or found.run.last_offset >= end.compacted_to]
+        pending = [found for found in segment_runs if end is None or found.run.last_offset >= end.compacted_to]
         usage.records += sum(found.run.record_count for found in pending)
         if partition not in history.damaged and partition.topic_id not in history.deleted:
             yield from check_offsets(partition, pending, end)
 
 
-def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], history: HistoryEnd | None) -> list[Finding]:
+def check_offsets(partition: TopicPartition, segment_runs: Iterable[SegmentRun], history: HistoryEnd | None) -> list[Finding]:
     """Checks that a partition's runs outside Parquet continue each other, by epoch, from the end of Parquet or from 0."""
     findings: list[Finding] = []
     end: int = history.compacted_to if history is not None else 0
     begun = False
     for epoch, session, seq, run in sorted(
-        ((found.leader_epoch, found.session, found.seq, found.run) for found in placed), key=lambda found: found[:3]
+        ((found.leader_epoch, found.session, found.seq, found.run) for found in segment_runs), key=lambda found: found[:3]
     ):
         where = f"{partition} in {segment_key(session, seq)}"
         if history is not None and not begun and epoch < history.leader_epoch:
@@ -206,38 +206,38 @@ async def _check_cluster(store: ObjectStore, audit: Audit, *, is_used: bool) -> 
         audit.cluster_id = record.cluster_id
 
 
-async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId, SessionLook]:
-    looks: dict[SessionId, SessionLook] = {}
+async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId, ListedSession]:
+    sessions: dict[SessionId, ListedSession] = {}
     async for info in list_all(store, WAL):
         audit.objects += 1
-        if sort_in(looks, info) is None:
+        if sort_in(sessions, info) is None:
             audit.note(info.key, "it is none of Tidelog's objects")
-    audit.sessions = len(looks)
-    audit.segment_bytes = sum(info.size for look in looks.values() for info in look.places.values())
-    return looks
+    audit.sessions = len(sessions)
+    audit.segment_bytes = sum(info.size for listed in sessions.values() for info in listed.objects.values())
+    return sessions
 
 
-async def _check_session(store: ObjectStore, look: SessionLook, listing: SessionListing, audit: Audit) -> str:
+async def _check_session(store: ObjectStore, listed: ListedSession, listing: SessionListing, audit: Audit) -> str:
     """Checks a session's claim, its seal, and objects behind its end. Returns the writer in the claim; empty if unknown."""
-    places = sorted(look.places.items())
-    trimmed = [info for seq, info in places if seq < listing.trimmed_to and info.size != SEAL_BYTES]
+    objects = sorted(listed.objects.items())
+    trimmed = [info for seq, info in objects if seq < listing.trimmed_to and info.size != SEAL_BYTES]
     audit.collectable(len(trimmed), sum(info.size for info in trimmed))
-    if invisible := [info for seq, info in places if seq >= listing.end_seq + listing.sealed]:
+    if invisible := [info for seq, info in objects if seq >= listing.end_seq + listing.sealed]:
         audit.invisible_objects += len(invisible)
         audit.invisible_bytes += sum(info.size for info in invisible)
         end = "the seal" if listing.sealed else f"the gap at {listing.end_seq}"
         audit.note(invisible[0].key, f"{_objects(len(invisible))} behind {end}: not committed, and never visible")
     if listing.sealed:
         audit.sealed_sessions += 1
-        key = segment_key(look.session, listing.end_seq)
+        key = segment_key(listed.session, listing.end_seq)
         try:
             seal = parse_seal(await store.get(key), key=key)
-            if (seal.session, seal.seq) != (look.session, listing.end_seq):
+            if (seal.session, seal.seq) != (listed.session, listing.end_seq):
                 audit.damage(key, f"it is the seal of session {seal.session} at {seal.seq}")
         except (Corrupt, NotFound) as error:
             audit.damage(key, error.message)
-    key = claim_key(look.session)
-    if not look.is_claimed:
+    key = claim_key(listed.session)
+    if not listed.is_claimed:
         audit.damage(key, "the session has objects and no claim")
         return ""
     try:
@@ -245,7 +245,7 @@ async def _check_session(store: ObjectStore, look: SessionLook, listing: Session
     except (msgspec.MsgspecError, UnicodeDecodeError, NotFound) as error:
         audit.damage(key, f"the claim can't be read: {error}")
         return ""
-    if claim.session != look.session:
+    if claim.session != listed.session:
         audit.damage(key, f"it is the claim of session {claim.session}")
     return claim.writer
 

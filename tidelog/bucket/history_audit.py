@@ -125,18 +125,18 @@ class _Reading:
         self._audit = audit
         self._deep = deep
         self._advance = advance
-        self._turns = asyncio.Semaphore(READS_MAX)
-        self._deep_turns = asyncio.Semaphore(DEEP_READS_MAX)
+        self._read_slots = asyncio.Semaphore(READS_MAX)
+        self._deep_read_slots = asyncio.Semaphore(DEEP_READS_MAX)
         self._files_done = 0
         self._files_known = 0
 
     async def judge(self, listed: ListedPartition) -> Manifest | Corrupt | None:
         """Reports findings of a partition. Returns its newest manifest; Corrupt if it can't be read; None if there is none."""
         self._files_known += len(listed.files)
-        manifest, findings = await self._look(listed)
+        manifest, findings = await self._check_partition(listed)
         if findings:  # others may have been at work while we read
             again = await self._list_again(listed)
-            manifest, findings = await self._look(again)
+            manifest, findings = await self._check_partition(again)
             listed = again
         self._audit.findings += findings
         self._files_done += len(listed.files)
@@ -147,12 +147,12 @@ class _Reading:
             self._count_orphans(listed, None)
         return manifest
 
-    async def _look(self, listed: ListedPartition) -> tuple[Manifest | Corrupt | None, list[Finding]]:
+    async def _check_partition(self, listed: ListedPartition) -> tuple[Manifest | Corrupt | None, list[Finding]]:
         if not listed.versions:
             return None, list(check_files(listed, None))
         key = manifest_key(listed.topic, listed.partition, listed.versions[-1])
         try:
-            async with self._turns:
+            async with self._read_slots:
                 manifest = decode_manifest(await self._store.get(key), key=key)
         except Corrupt as error:
             return error, [Finding("damage", key, f"{error.message}; what is in Parquet of {listed.partition} can't be checked")]
@@ -170,10 +170,10 @@ class _Reading:
     async def _check_file(self, listed: ListedPartition, file: HistoryFile) -> list[Finding]:
         key = history_file_key(listed.topic, listed.partition, file.name)
         try:
-            async with self._turns:
+            async with self._read_slots:
                 footer = parse_parquet_footer(await self._store.get(key, start=file.footer_start), file, key)
             if self._deep:
-                async with self._deep_turns:
+                async with self._deep_read_slots:
                     await self._read_all(file, footer)
                 self._audit.files_read += 1
         except Corrupt as error:
@@ -219,7 +219,7 @@ class _Reading:
         for version in reversed([one for one in listed.versions[:-1] if not is_leftover_version(one, newest)]):
             key = manifest_key(listed.topic, listed.partition, version)
             try:
-                async with self._turns:
+                async with self._read_slots:
                     earlier = decode_manifest(await self._store.get(key), key=key)
             except NotFound:
                 continue  # its grace is over

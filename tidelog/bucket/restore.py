@@ -105,8 +105,11 @@ async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], i
 async def _take_number(bucket: ObjectStore) -> int:
     """Creates the next batch of appointments, an empty one, so that controllers of the old metadata appoint no more leaders."""
     numbers = [parse_appointments_key(found.key) async for found in list_all(bucket, APPOINTMENTS)]
-    places = [parse_snapshot_key(found.key) async for found in list_all(bucket, SNAPSHOTS)]
-    used = [*(number for number in numbers if number is not None), *(place.number for place in places if place is not None)]
+    positions = [parse_snapshot_key(found.key) async for found in list_all(bucket, SNAPSHOTS)]
+    used = [
+        *(number for number in numbers if number is not None),
+        *(position.number for position in positions if position is not None),
+    ]
     number = max(used, default=0) + 1  # later snapshots are then ordered behind all existing ones
     for _ in range(ATTEMPTS_MAX):
         try:

@@ -24,7 +24,7 @@ from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
-    SnapshotPlace,
+    SnapshotPosition,
     TopicIncarnation,
     end_of_topic,
     parse_snapshot_key,
@@ -80,12 +80,12 @@ async def read_evidence(
     found = Found(Evidence(cluster_id, sessions))
     await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
     named = [(parse_snapshot_key(found.key), found.key) async for found in list_all(bucket, SNAPSHOTS)]
-    snapshots = [(place, key) for place, key in named if place is not None]
+    snapshots = [(position, key) for position, key in named if position is not None]
     found.evidence.snapshot = await _newest_snapshot(bucket, snapshots, cluster_id, found.evidence.findings)
     topics = await _topics(bucket)
     found.evidence.mirrors = await _read_mirrors(bucket, topics, layout, found.evidence, advance)
     found.evidence.manifests = await _read_manifests(bucket, topics, found.evidence.findings)
-    revisions = [place.revision for place, _ in snapshots]
+    revisions = [position.revision for position, _ in snapshots]
     revisions += (revision for records in topics.values() for revision in (*records.registered, *records.deleted))
     found.evidence.revision_max = max(revisions, default=0)
     return found
@@ -112,12 +112,12 @@ async def _read_sessions(
     dry_run: bool,
     advance: Advance,
 ) -> None:
-    turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    read_slots = asyncio.Semaphore(SESSIONS_AT_ONCE)
     done = 0
 
     async def read(session: SessionId) -> None:
         nonlocal done
-        async with turns:
+        async with read_slots:
             sealed_before, tally, damaged = await _patiently(lambda: _read_session(bucket, session, now_ms=now_ms, dry_run=dry_run))
         found.sealed_now += not sealed_before
         found.evidence.footers.merge(tally)
@@ -155,7 +155,7 @@ async def _read_session(
 
 
 async def _newest_snapshot(
-    bucket: ObjectStore, listed: Iterable[tuple[SnapshotPlace, str]], cluster_id: str, findings: list[RestoreFinding]
+    bucket: ObjectStore, listed: Iterable[tuple[SnapshotPosition, str]], cluster_id: str, findings: list[RestoreFinding]
 ) -> Snapshot | None:
     """Returns the newest intact snapshot of this cluster, by its last batch of appointments, then by revision; None without one."""
     for _, key in sorted(listed, reverse=True):
@@ -218,7 +218,7 @@ async def _read_mirrors(
     """Reads the newest registration of each topic, except of deleted topics and of those that the snapshot contains."""
     snapshot = evidence.snapshot
     snapshot_revision = snapshot.header.revision if snapshot is not None else 0
-    turns = asyncio.Semaphore(MIRROR_READS_MAX)
+    read_slots = asyncio.Semaphore(MIRROR_READS_MAX)
     mirrors: list[MirroredTopic] = []
 
     async def read(named: TopicIncarnation, records: TopicRecords) -> None:
@@ -226,7 +226,7 @@ async def _read_mirrors(
         for revision in sorted(records.registered, reverse=True):
             if records.deleted or revision <= snapshot_revision:
                 break
-            async with turns:
+            async with read_slots:
                 topic = await _read_mirror(bucket, named, revision, layout, evidence.findings)
             if topic is not None:
                 break

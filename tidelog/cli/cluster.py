@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidelog.transport.descriptions import BrokerDrain
 
 # Between looks at what a broker that drains still leads.
-DRAIN_LOOK_S = 0.5
+DRAIN_POLL_S = 0.5
 _STYLES = {"serving": "green", "draining": "bold yellow", "not serving": "bold red", "unreachable": "bold red"}
 
 app = typer.Typer(cls=GroupPage, help="Look after the brokers of a cluster.")
@@ -135,7 +135,7 @@ async def _until_drained(log: Client, state: BrokerDrain, timeout_s: float) -> B
         if state.partitions_led != led_before:
             led_before = state.partitions_led
             say(f"{state.broker_id} hands over {_partitions(state)}")
-        await asyncio.sleep(min(DRAIN_LOOK_S, max(0.0, deadline_s - clock())))
+        await asyncio.sleep(min(DRAIN_POLL_S, max(0.0, deadline_s - clock())))
         try:
             state = await log.drain_broker(state.broker_id)
         except Unavailable as error:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tidelog.consumer.consumer import Consumer, TopicsConsumer
     from tidelog.group.consumer import GroupConsumer
 
-READER_LOOKED_FOR_S = 0.25
+READER_CHECK_S = 0.25
 # The exit code that a shell tells of a process which SIGTERM has ended.
 TERMINATED = 128 + signal.SIGTERM
 WAIT_SHOWN_S = 2.0
@@ -318,7 +318,7 @@ async def _until_reader_leaves() -> None:
     while True:
         if pipe.poll(0):
             raise BrokenPipeError
-        await asyncio.sleep(READER_LOOKED_FOR_S)
+        await asyncio.sleep(READER_CHECK_S)
 
 
 async def _show_waiting(what: str, writer: RecordWriter, consumer: Consumer | TopicsConsumer | GroupConsumer) -> None:

@@ -40,7 +40,7 @@ def explain(
     tidelog explain orders 0 4711
     tidelog explain orders --partition 0 --offset 4711
     """
-    at, of = chosen_place([partition, offset], named_partition, named_offset)
+    at, of = chosen_record([partition, offset], named_partition, named_offset)
 
     async def command(log: Client) -> dict[str, Any]:
         import msgspec
@@ -55,11 +55,11 @@ def explain(
     show_one(with_client(url, command), output)
 
 
-def chosen_place(given: Sequence[int | None], partition: int | None, offset: int | None) -> tuple[int, int]:
+def chosen_record(given: Sequence[int | None], partition: int | None, offset: int | None) -> tuple[int, int]:
     """Returns partition and offset; arguments stand in this order. Raises InvalidArgument for a missing or repeated one."""
     rest = [number for number in given if number is not None]
-    place = [number if number is not None else rest.pop(0) if rest else None for number in (partition, offset)]
-    at, of = place
+    found = [number if number is not None else rest.pop(0) if rest else None for number in (partition, offset)]
+    at, of = found
     if at is None or of is None or rest:
         raise InvalidArgument(
             "a place is one partition and one offset in it",

@@ -158,14 +158,14 @@ def seek(
 
     if (to is None) == (shift is None):
         raise InvalidArgument("a seek takes a place or a shift", hint="Give one of them: --to PLACE or --shift RECORDS.")
-    place, parts = None if to is None else parse_place(to), parse_parts(topic)
+    target, parts = None if to is None else parse_target(to), parse_parts(topic)
 
-    async def looked_up(log: Client) -> tuple[list[MovedOffset], str]:
-        seeking = log.groups.seek(name, place, shift=shift, topics=parts, validate_only=True)
+    async def fetch(log: Client) -> tuple[list[MovedOffset], str]:
+        seeking = log.groups.seek(name, target, shift=shift, topics=parts, validate_only=True)
         plan = await _of(name, log, seeking)
         return plan, await _note_for_new(name, log) if all(row.before is None for row in plan) else ""
 
-    plan, new = with_client(url, looked_up)
+    plan, new = with_client(url, fetch)
     if _show_errors(plan, output, "nothing was moved: a seek moves all partitions or none"):
         return FAILED
     if new:
@@ -185,7 +185,7 @@ def seek(
         if not typer.confirm(f"{name} will {effect(plan)}. Move it?", err=True):
             say("nothing was moved")
             return FAILED
-    seeking = _changing(lambda log: log.groups.seek(name, place, shift=shift, topics=parts), name)
+    seeking = _changing(lambda log: log.groups.seek(name, target, shift=shift, topics=parts), name)
     moved = with_client(url, seeking, writes=True)
     if _show_errors(moved, output, "some partitions were moved, and some were not; seek again"):
         return FAILED
@@ -244,12 +244,12 @@ def delete(
     if not yes and not dry_run:
         require_confirmation(f"deleting {name}")
 
-    async def looked_up(log: Client) -> list[CommittedOffset]:
+    async def fetch(log: Client) -> list[CommittedOffset]:
         await _of(name, log, log.groups.delete(name, validate_only=True))
         return await log.groups.offsets(name)
 
     if dry_run or not yes:
-        offsets = _offsets(with_client(url, looked_up))
+        offsets = _offsets(with_client(url, fetch))
         if dry_run:
             talk = f"{name} could be deleted with {offsets}; nothing was changed (--dry-run)"
             show_done({"group": name, "deleted": False}, output, talk)
@@ -265,7 +265,7 @@ def delete(
 # ── what is asked ──
 
 
-def parse_place(text: str) -> str:
+def parse_target(text: str) -> str:
     """Parses a place for `log.groups.seek`. A time ago becomes an absolute time, so that it does not move until confirmed."""
     import time
 

@@ -21,15 +21,15 @@ from tidelog.records import Record
 from tidelog.tasks import ClientTasks
 
 # How partitions are named: by number where one topic is read, else by topic and number.
-Place = TypeVar("Place")
+PartitionKey = TypeVar("PartitionKey")
 
 
-class Reader(Generic[Place]):
+class Reader(Generic[PartitionKey]):
     """Reads records; `log.consume` returns it. Iterate it, or call `chunk`. Leaving the loop, or its `async with`, ends it."""
 
     def __init__(self, reading: TopicReader, tasks: ClientTasks) -> None:
         # Offset behind the last record handed out, by partition.
-        self.positions: dict[Place, int] = {}
+        self.positions: dict[PartitionKey, int] = {}
         self._what = str(reading.subscription)
         self._reading = reading
         self._fetching = reading.fetching
@@ -38,7 +38,7 @@ class Reader(Generic[Place]):
         self._is_over = False
         self._is_closed = False
 
-    def place(self, partition: TopicPartitionName) -> Place:
+    def key_of(self, partition: TopicPartitionName) -> PartitionKey:
         raise NotImplementedError
 
     def __aiter__(self) -> AsyncIterator[Record]:
@@ -47,9 +47,9 @@ class Reader(Generic[Place]):
     async def _records(self) -> AsyncGenerator[Record, None]:
         try:
             while records := await self.chunk():
-                place = self.place((records[0].topic, records[0].partition))
+                key = self.key_of((records[0].topic, records[0].partition))
                 for record in records:
-                    self.positions[place] = record.offset + 1
+                    self.positions[key] = record.offset + 1
                     yield record
                 del records  # a chunk may be large: no two of them at once
         finally:
@@ -72,16 +72,16 @@ class Reader(Generic[Place]):
         if chunk is None:
             self._is_over = True
             return []
-        self.positions[self.place(chunk.partition)] = chunk.records[-1].offset + 1
+        self.positions[self.key_of(chunk.partition)] = chunk.records[-1].offset + 1
         return chunk.records
 
     @property
-    def errors(self) -> dict[Place, TidelogError]:
+    def errors(self) -> dict[PartitionKey, TidelogError]:
         """Returns, by partition, the error that stopped its reading while others go on. It was logged as well.
 
         Corrupt (its `details` may name `next_offset`, where a reader may go on), OutOfRange, …
         """
-        return {self.place(partition): error for partition, error in self._fetching.errors.items()}
+        return {self.key_of(partition): error for partition, error in self._fetching.errors.items()}
 
     async def aclose(self) -> None:
         """Stops reading ahead. No harm in calling it twice."""
@@ -125,12 +125,12 @@ class Consumer(Reader[int]):
         super().__init__(reading, tasks)
         self.topic = reading.subscription.names[0]
 
-    def place(self, partition: TopicPartitionName) -> int:
+    def key_of(self, partition: TopicPartitionName) -> int:
         return partition[1]
 
 
 class TopicsConsumer(Reader[TopicPartitionName]):
     """A reader of several topics or of a pattern. Its partitions are keyed by (topic, number)."""
 
-    def place(self, partition: TopicPartitionName) -> TopicPartitionName:
+    def key_of(self, partition: TopicPartitionName) -> TopicPartitionName:
         return partition

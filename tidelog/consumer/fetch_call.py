@@ -60,13 +60,13 @@ async def fetch(
 
 def errors_in(answer: log_pb2.FetchResponse, leader: str) -> dict[TopicPartitionName, TidelogError]:
     return {
-        place(found): named(from_status(found.error, address=leader), place(found))
+        partition_of(found): named(from_status(found.error, address=leader), partition_of(found))
         for found in answer.partitions
         if found.HasField("error")
     }
 
 
-def place(found: log_pb2.FetchedPartition) -> TopicPartitionName:
+def partition_of(found: log_pb2.FetchedPartition) -> TopicPartitionName:
     return found.topic, found.partition
 
 

@@ -265,10 +265,10 @@ def shown(partition: TopicPartitionName) -> str:
 
 def named(error: TidelogError, partition: TopicPartitionName) -> TidelogError:
     """Copies the error and adds the partition, unless the error names it."""
-    place = shown(partition)
+    name = shown(partition)
     renamed = copy(error)
-    if place not in error.message:
-        renamed.message = f"{error.message} ({place})"
+    if name not in error.message:
+        renamed.message = f"{error.message} ({name})"
         renamed.args = (renamed.message,)
     renamed.details = {**error.details, "topic": partition[0], "partition": partition[1]}
     return renamed

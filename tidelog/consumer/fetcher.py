@@ -42,7 +42,7 @@ from metadata.errors import (
 from metadata.groups.assignors import TopicPartitionName
 from segments.records.batch import parse_header
 from tidelog.consumer.decoding import decode
-from tidelog.consumer.fetch_call import PartitionRequest, errors_in, fetch, offset_behind, place
+from tidelog.consumer.fetch_call import PartitionRequest, errors_in, fetch, offset_behind, partition_of
 from tidelog.consumer.fetch_state import NAMED_MAX, FetchState, Patience, shown
 from tidelog.consumer.preferred_replicas import FetchSource, PreferredReplicas
 from tidelog.consumer.prefetch_buffer import FetchedBatches, PrefetchBuffer
@@ -106,8 +106,8 @@ class Fetcher:
         self._progress = FetchState(follow=follow, reset=reset, patience=patience)
         self._ahead = PrefetchBuffer(settings.read_ahead_bytes_max)
         self._routes = RouteWatcher(connection, settings, self)
-        self._places = PreferredReplicas(settings.client_rack, age_s=settings.topic_age_ms_max / 1000)
-        self._places_count = 1
+        self._replicas = PreferredReplicas(settings.client_rack, age_s=settings.topic_age_ms_max / 1000)
+        self._sources_count = 1
         self._ends_when_read = False
         # A place has got partitions, or has none left to fetch.
         self._changed = asyncio.Event()
@@ -156,7 +156,7 @@ class Fetcher:
         for partition in held:
             self._ahead.drop(partition)
             self._progress.drop(partition)
-            self._places.forget(partition)
+            self._replicas.forget(partition)
         for topic in {topic for topic, _ in held}:
             if not self._progress.of_topic(topic):
                 self._routes.forget(topic)
@@ -272,9 +272,9 @@ class Fetcher:
                 unfinished = self._progress.unfinished()
                 if not unfinished and (self._ends_when_read or self._progress.errors()):
                     break
-                places = dict.fromkeys(map(self._place_of, unfinished))
-                self._places_count = max(1, len(places))
-                for at in places:
+                sources = dict.fromkeys(map(self._source_of, unfinished))
+                self._sources_count = max(1, len(sources))
+                for at in sources:
                     if at not in fetching or fetching[at].done():
                         fetching[at] = tasks.create_task(self._fetch_from(at), name=f"fetch {self._what} from {at.address}")
                 await self._changed.wait()
@@ -288,7 +288,7 @@ class Fetcher:
         altered = self._altered[at] = asyncio.Event()
         try:
             while self._fetched_from(at):
-                share_bytes = self._settings.read_ahead_bytes_max // (2 * self._places_count)
+                share_bytes = self._settings.read_ahead_bytes_max // (2 * self._sources_count)
                 bytes_max = max(1, min(self._settings.fetch_bytes_max, share_bytes))
                 async with self._ahead.room(bytes_max):
                     altered.clear()
@@ -305,15 +305,15 @@ class Fetcher:
             self._changed.set()
 
     def _fetched_from(self, at: FetchSource) -> list[TopicPartitionName]:
-        now_s, place_of, leader_of = time.monotonic(), self._places.of, self._routes.leader
-        return [each for each in self._progress.unfinished() if place_of(each, leader_of(each), now_s) == at]
+        now_s, source_of, leader_of = time.monotonic(), self._replicas.of, self._routes.leader
+        return [each for each in self._progress.unfinished() if source_of(each, leader_of(each), now_s) == at]
 
-    def _place_of(self, partition: TopicPartitionName) -> FetchSource:
-        return self._places.of(partition, self._routes.leader(partition), time.monotonic())
+    def _source_of(self, partition: TopicPartitionName) -> FetchSource:
+        return self._replicas.of(partition, self._routes.leader(partition), time.monotonic())
 
     def _alter(self, partitions: Collection[TopicPartitionName]) -> None:
         """Signals the running fetches that their partitions have changed."""
-        for at in {self._place_of(partition) for partition in partitions if partition[0] in self._routes}:
+        for at in {self._source_of(partition) for partition in partitions if partition[0] in self._routes}:
             if at in self._altered:
                 self._altered[at].set()
         self._changed.set()
@@ -345,13 +345,13 @@ class Fetcher:
             self._met(self._not_of_a_preferred_broker(dict.fromkeys(partitions, error)))
             return
         for found in answer.partitions:
-            if self._is_wanted(asked[place(found)]):
-                if self._connection.epochs.note(asked[place(found)].topic_id, found.partition, found.leader_epoch):
+            if self._is_wanted(asked[partition_of(found)]):
+                if self._connection.epochs.note(asked[partition_of(found)].topic_id, found.partition, found.leader_epoch):
                     self._routes.doubt([found.topic])  # another broker led it at that time, and this one has forwarded
                 if found.HasField("preferred_broker"):
-                    self._go_on_at(found.preferred_broker, place(found))
-                elif place(found) not in errors and not found.HasField("error"):
-                    errors |= self._take_in(found, asked[place(found)].offset, leader)
+                    self._go_on_at(found.preferred_broker, partition_of(found))
+                elif partition_of(found) not in errors and not found.HasField("error"):
+                    errors |= self._take_in(found, asked[partition_of(found)].offset, leader)
         errors = {partition: error for partition, error in errors.items() if self._is_wanted(asked[partition])}
         for partition, out_of_range in gone.items():
             if partition not in errors:
@@ -369,7 +369,7 @@ class Fetcher:
 
     def _go_on_at(self, preferred: log_pb2.PreferredBroker, partition: TopicPartitionName) -> None:
         address = self._connection.address_of(preferred.broker_id, preferred.grpc_address)
-        self._places.prefer(partition, address, time.monotonic())
+        self._replicas.prefer(partition, address, time.monotonic())
         self._alter([partition])
 
     def _not_of_a_preferred_broker(
@@ -380,7 +380,7 @@ class Fetcher:
         The other partitions go back to their leaders, which decide what their errors mean.
         """
         failed = [p for p, error in errors.items() if not isinstance(error, FencedLeaderEpoch | Throttled)]
-        moved = set(self._places.avoid(failed, time.monotonic()))
+        moved = set(self._replicas.avoid(failed, time.monotonic()))
         if moved:
             first = next(iter(moved))
             log.info("%s; going on at the leader (%d partitions of %s)", errors[first], len(moved), self._what)
@@ -400,7 +400,7 @@ class Fetcher:
         leader = at.address
         if await _wait(altered, wait_s):
             return None
-        led = [partition for partition in partitions if not self._places.is_elsewhere(partition)]
+        led = [partition for partition in partitions if not self._replicas.is_elsewhere(partition)]
         gives_up_s = time.monotonic() + (PREFERRED_SILENCE_S if len(led) < len(partitions) else math.inf)
         while not await _wait(altered, SILENCE_S):
             if gives_up_s <= time.monotonic():
@@ -418,7 +418,7 @@ class Fetcher:
 
     def _take_in(self, found: log_pb2.FetchedPartition, asked_offset: int, leader: str) -> dict[TopicPartitionName, TidelogError]:
         """Takes one partition's records; answers what is wrong with them, by partition."""
-        partition, batches = place(found), found.record_batches
+        partition, batches = partition_of(found), found.record_batches
         try:
             behind = offset_behind(batches)
         except InvalidRecord as error:

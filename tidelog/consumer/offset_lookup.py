@@ -32,8 +32,8 @@ async def ranges_or_errors(
 ) -> dict[int, OffsetRange | TidelogError]:
     """Returns the ends of each partition, or its permanent error."""
     wanted = list(partitions)
-    earliest = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, earliest=True) for p in wanted])
-    latest = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, latest=True) for p in wanted])
+    earliest = await _offsets(connection, route, [log_pb2.OffsetQuery(partition=p, earliest=True) for p in wanted])
+    latest = await _offsets(connection, route, [log_pb2.OffsetQuery(partition=p, latest=True) for p in wanted])
     return {partition: _range(first, end) for partition, first, end in zip(wanted, earliest, latest, strict=True)}
 
 
@@ -158,15 +158,15 @@ async def _since(
 
     The ends are asked for first: a record that comes between the two questions is found by the second one, or lies behind the end.
     """
-    ends = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, latest=True) for p in partitions])
-    first = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, timestamp_ms=timestamp_ms) for p in partitions])
+    ends = await _offsets(connection, route, [log_pb2.OffsetQuery(partition=p, latest=True) for p in partitions])
+    first = await _offsets(connection, route, [log_pb2.OffsetQuery(partition=p, timestamp_ms=timestamp_ms) for p in partitions])
     return {
         partition: end if isinstance(offset, int) and offset < 0 else offset
         for partition, end, offset in zip(partitions, ends, first, strict=True)
     }
 
 
-async def _look_up(connection: Connection, route: TopicRoute, queries: Sequence[log_pb2.OffsetQuery]) -> list[int | TidelogError]:
+async def _offsets(connection: Connection, route: TopicRoute, queries: Sequence[log_pb2.OffsetQuery]) -> list[int | TidelogError]:
     """Answers in the order of the queries; an error that will not pass stands in its place."""
     for query in queries:
         query.topic, query.topic_id = route.name, route.topic_id

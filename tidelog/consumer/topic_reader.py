@@ -78,12 +78,12 @@ class TopicReader:
             self._begin([begin for begin in begins if begin is not None])
             if not self._follow:
                 self.fetching.end_when_read()
-            looking = None
+            refreshing = None
             if self._follow and self.subscription.pattern is not None:
-                looking = tasks.create_task(self._look_for_topics(), name=f"looking for {self.subscription}")
+                refreshing = tasks.create_task(self._refresh_topics(), name=f"looking for {self.subscription}")
             await self.fetching.until_read()
-            if looking is not None:
-                looking.cancel()
+            if refreshing is not None:
+                refreshing.cancel()
 
     # ── where it begins ──
 
@@ -118,7 +118,7 @@ class TopicReader:
 
     # ── what becomes of the topics ──
 
-    async def _look_for_topics(self) -> None:
+    async def _refresh_topics(self) -> None:
         while True:
             await asyncio.sleep(self._settings.topic_age_ms_max / 1000)
             try:

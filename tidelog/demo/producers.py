@@ -50,14 +50,14 @@ class Half:
         self.sent = 0
         self.acknowledged = 0
         # By partition and offset, as the acknowledgement has them: the value that is to be there.
-        self.places: dict[tuple[int, int], bytes] = {}
+        self.values: dict[tuple[int, int], bytes] = {}
         # When each row was sent and acknowledged, by the clock of time.perf_counter.
         self.times: list[tuple[float, float]] = []
         self.begun = asyncio.Event()
         self.half_way = half_way or asyncio.Event()
 
-    def take_in(self, place: tuple[int, int], value: bytes, sent_s: float = 0.0) -> None:
-        self.places[place] = value
+    def take_in(self, position: tuple[int, int], value: bytes, sent_s: float = 0.0) -> None:
+        self.values[position] = value
         self.times.append((sent_s, time.perf_counter()))
         self.acknowledged += 1
         self.begun.set()
@@ -85,9 +85,9 @@ async def _http_worker(half: Half, rows: Rows, session: aiohttp.ClientSession, u
         sent_s = time.perf_counter()
         # Values are JSON as they are, and carriers are two letters or digits.
         records = b",".join(b'{"key":"%b","value":%b}' % (key.encode(), value) for key, value in batch)
-        places = await _post_until_taken(session, url, b'{"records":[%b]}' % records)
-        for place, (_, value) in zip(places, batch, strict=True):
-            half.take_in(place, value, sent_s)
+        values = await _post_until_taken(session, url, b'{"records":[%b]}' % records)
+        for position, (_, value) in zip(values, batch, strict=True):
+            half.take_in(position, value, sent_s)
 
 
 async def _post_until_taken(session: aiohttp.ClientSession, url: str, body: bytes) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ async def _post_until_taken(session: aiohttp.ClientSession, url: str, body: byte
     while True:
         try:
             async with session.post(url, data=body, headers=headers) as response:
-                return _places(response.status, await response.read())
+                return _positions(response.status, await response.read())
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             trouble: TidelogError = Unavailable(f"{url}: {error or type(error).__name__}")
         except Unavailable as error:
@@ -107,7 +107,7 @@ async def _post_until_taken(session: aiohttp.ClientSession, url: str, body: byte
         await asyncio.sleep(RETRY_PAUSE_S)
 
 
-def _places(status: int, body: bytes) -> list[tuple[int, int]]:
+def _positions(status: int, body: bytes) -> list[tuple[int, int]]:
     """Raises Unavailable if a retry may mend what the broker refused."""
     try:
         answer: dict[str, Any] = msgspec.json.decode(body)

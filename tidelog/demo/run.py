@@ -156,7 +156,7 @@ async def _kill_in_the_middle(sent: Sequence[Half], broker: BrokerProcess, bucke
     await asyncio.to_thread(broker.kill)
     killed_s = time.perf_counter()
     ends = await committed_ends(bucket)
-    if lost := [place for half in sent for place in half.places if place[1] >= ends.get(place[0], 0)]:
+    if lost := [position for half in sent for position in half.values if position[1] >= ends.get(position[0], 0)]:
         partition, offset = lost[0]
         raise DemoFailed(
             f"{len(lost):,} acknowledged records are not on the bucket, the first at partition {partition}, offset {offset}"
@@ -217,9 +217,9 @@ def check(flights: Flights, sent: Sequence[Half], records: Sequence[Record]) -> 
             hint="Look into the directory, which is kept, with `tidelog bucket verify`.",
         )
     found = {(record.partition, record.offset): record.value for record in records}
-    if misplaced := [place for half in sent for place, value in half.places.items() if found.get(place) != value]:
+    if misplaced := [position for half in sent for position, value in half.values.items() if found.get(position) != value]:
         raise DemoFailed(f"{len(misplaced):,} acknowledgements named another offset than that of their record")
-    if sum(len(half.places) for half in sent) != len(records):
+    if sum(len(half.values) for half in sent) != len(records):
         raise DemoFailed("two acknowledgements named the same offset")
 
 

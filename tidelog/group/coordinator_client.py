@@ -43,7 +43,7 @@ ATTEMPT_S: Final = 5.0
 # Than the member's own rebalance timeout: the coordinator decides when there is nothing to wait for any more.
 WAIT_LONGER_S: Final = 10.0
 # How often a call that waits for other members checks that the coordinator is still the same.
-LOOK_EVERY_S: Final = 5.0
+COORDINATOR_CHECK_S: Final = 5.0
 # How long calls go through another broker after the coordinator gave no answer.
 DETOUR_S: Final = 10.0
 # In one call.
@@ -154,7 +154,7 @@ class GrpcCoordinatorClient:
         """Raises NotCoordinator."""
         now = address
         while now == address:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(COORDINATOR_CHECK_S)
             with suppress(TidelogError):
                 now = await self._connection.coordinator(name)
         self._coordinators[name] = now

@@ -34,7 +34,7 @@ from tidelog.transport.connection import Connection
 from tidelog.transport.routes import TopicRoute
 
 # Longest pause between checks whether the caller goes on.
-LOOKED_AT_S_MAX: Final = 1.0
+CALLER_CHECK_S_MAX: Final = 1.0
 # Pause before a partition is read again that another member may own by the clock.
 PAUSE_S: Final = 0.05
 
@@ -76,8 +76,8 @@ class GroupReader:
         # Of the topics that the subscription matches, as they were last seen.
         self._counts: dict[str, int] = {}
         # What is owned, each with a number that no other assignment of it has.
-        self._lives: dict[TopicPartitionName, int] = {}
-        self._lives_count = 0
+        self._assignment_ids: dict[TopicPartitionName, int] = {}
+        self._last_assignment_id = 0
         # Where the caller wants those to begin of which it is not known yet.
         self._sought: dict[TopicPartitionName, int] = {}
         # Of the same.
@@ -101,11 +101,11 @@ class GroupReader:
             await self._member.leave()  # where it was ended by an error of another part
 
     async def _take_part(self) -> None:
-        self._start(self._look_at_caller(), f"caller of a member of group {self.group}")
+        self._start(self._check_caller(), f"caller of a member of group {self.group}")
         if self.options.auto_commit:
             interval_s = self.options.auto_commit_interval_ms / 1000
             self._start(self.commits.now_and_then(interval_s), f"commits of group {self.group}")
-        self._start(self._look_for_topics(), f"topics of group {self.group}")
+        self._start(self._refresh_topics(), f"topics of group {self.group}")
         self._start(self._stop_member(), f"end of a member of group {self.group}")
         try:
             await self._member.run()
@@ -123,7 +123,7 @@ class GroupReader:
         if hand_is_processed:
             self.positions.hand_is_processed()
         self.positions.let_go()
-        self.fetching.drop(list(self._lives))
+        self.fetching.drop(list(self._assignment_ids))
         self.fetching.end_with(Rejected(f"reading by group {self.group} was ended before its end", hint="Call consume again."))
         self._released.set()
         self._stopping.set()
@@ -196,19 +196,19 @@ class GroupReader:
             lag[partition] = None if end is None else max(0, end - next_offset)
         return lag
 
-    async def _look_at_caller(self) -> None:
+    async def _check_caller(self) -> None:
         """Keeps the member active while the caller iterates over a chunk, and ends a bounded reading of a member without
         partitions."""
         loop, member = asyncio.get_running_loop(), self.options.member
         seen: tuple[int, int] | None = None
         owns_nothing_s: float | None = None
         while True:
-            await asyncio.sleep(min(LOOKED_AT_S_MAX, member.max_poll_interval_ms / 4000))
+            await asyncio.sleep(min(CALLER_CHECK_S_MAX, member.max_poll_interval_ms / 4000))
             hand = self.positions.hand
             if hand is not None and (id(hand), hand.next_offset) != seen:
                 seen = id(hand), hand.next_offset
                 self._member.polled()
-            if self._lives or self._member.generation == NO_GENERATION:
+            if self._assignment_ids or self._member.generation == NO_GENERATION:
                 owns_nothing_s = None
             elif owns_nothing_s is None:
                 owns_nothing_s = loop.time()
@@ -224,9 +224,9 @@ class GroupReader:
         return await partition_counts(self._connection, topics)
 
     async def assigned(self, partitions: frozenset[TopicPartitionName]) -> None:
-        lives = self._begin_lives(partitions)
+        ids = self._number_assignments(partitions)
         await self._call_back(self.options.on_assigned, partitions)
-        self._start(self._begin(lives), f"beginning of partitions of group {self.group}")
+        self._start(self._begin(ids), f"beginning of partitions of group {self.group}")
 
     async def revoked(self, partitions: frozenset[TopicPartitionName]) -> None:
         self._stop_reading(partitions)
@@ -248,7 +248,7 @@ class GroupReader:
     def _stop_reading(self, partitions: Collection[TopicPartitionName]) -> None:
         self.fetching.drop(partitions)
         for partition in partitions:
-            self._lives.pop(partition, None)
+            self._assignment_ids.pop(partition, None)
             self._sought.pop(partition, None)
             self._paused.discard(partition)
 
@@ -273,19 +273,21 @@ class GroupReader:
 
     # ── where partitions begin ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin_lives(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, int]:
+    def _number_assignments(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, int]:
         for partition in partitions:
-            self._lives_count += 1
-            self._lives[partition] = self._lives_count
-        return {partition: self._lives[partition] for partition in partitions}
+            self._last_assignment_id += 1
+            self._assignment_ids[partition] = self._last_assignment_id
+        return {partition: self._assignment_ids[partition] for partition in partitions}
 
-    async def _begin(self, lives: Mapping[TopicPartitionName, int]) -> None:
+    async def _begin(self, ids: Mapping[TopicPartitionName, int]) -> None:
         """Looks up the start of each partition that is still owned, and retries until it is known.
 
         Waits for the commit in flight: an earlier one may still count if the member comes back in its generation.
         """
         await self.commits.under_way()
-        while wanted := [partition for partition, life in lives.items() if self._lives.get(partition) == life]:
+        while wanted := [
+            partition for partition, assignment_id in ids.items() if self._assignment_ids.get(partition) == assignment_id
+        ]:
             try:
                 starts = await self._starts.of(wanted)
             except Unavailable as error:
@@ -297,7 +299,7 @@ class GroupReader:
                     self.topic_gone(route.name, made_again(self.fetching.route(route.name), route))
             failed: dict[TopicPartitionName, TidelogError] = {}
             for partition, start in starts.items():
-                if self._lives.get(partition) == lives[partition] and (wrong := self._read(partition, start)) is not None:
+                if self._assignment_ids.get(partition) == ids[partition] and (wrong := self._read(partition, start)) is not None:
                     failed[partition] = named(wrong, partition)
             self.fetching.end(failed)
             if not self._follow:
@@ -327,7 +329,7 @@ class GroupReader:
         return self._member.generation
 
     def assignment(self) -> list[TopicPartitionName]:
-        return sorted(self._lives)
+        return sorted(self._assignment_ids)
 
     def paused(self) -> list[TopicPartitionName]:
         return sorted({*self._paused, *self.fetching.paused()})
@@ -362,7 +364,7 @@ class GroupReader:
             self.fetching.resume(partition)
 
     def _check_owned(self, partition: TopicPartitionName) -> None:
-        if partition not in self._lives:
+        if partition not in self._assignment_ids:
             raise StaleMember(
                 f"{shown(partition)} is not this member's now", hint="assignment() and on_assigned name what it owns."
             )
@@ -382,7 +384,7 @@ class GroupReader:
                 raise UnknownTopic(f"there is no topic {missing[0]}", topic=missing[0])
             return counts
 
-    async def _look_for_topics(self) -> None:
+    async def _refresh_topics(self) -> None:
         while True:
             await asyncio.sleep(self._settings.topic_age_ms_max / 1000)
             try:
@@ -405,12 +407,12 @@ class GroupReader:
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
         """Drops the topic's offsets. The present owner reads a recreated topic from its start."""
         log.warning("group %s: %s", self.group, error)
-        partitions = [partition for partition in self._lives if partition[0] == topic]
+        partitions = [partition for partition in self._assignment_ids if partition[0] == topic]
         self.fetching.drop(partitions)
         self.positions.drop(partitions)
         self._released.set()
         if "new_topic_id" in error.details:
-            self._start(self._begin(self._begin_lives(partitions)), f"beginning of {topic} in group {self.group}")
+            self._start(self._begin(self._number_assignments(partitions)), f"beginning of {topic} in group {self.group}")
         else:
             self._counts = {name: count for name, count in self._counts.items() if name != topic}
             self._member.subscription_changed()

@@ -35,7 +35,7 @@ class Drawn:
         return self.topic == DEMO_TOPIC and {day.year for day in (self.first, self.last) if day} == {DEMO_YEAR}
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         return " from New York" if self.of_demo else ""
 
     @property
@@ -91,7 +91,7 @@ def draw_delays(hours: Sequence[Mapping[str, int | None]], path: Path, drawn: Dr
     figure.text(left, 0.925, "How late flights leave, by the hour of the day", fontsize=17, fontweight="bold", color=INK)
     cancelled = flights - departed
     caption = (
-        f"Mean delay of departures{drawn.place} in minutes, {drawn.days}. {flights:,} flights, {cancelled:,} of them cancelled."
+        f"Mean delay of departures{drawn.origin} in minutes, {drawn.days}. {flights:,} flights, {cancelled:,} of them cancelled."
     )
     figure.text(left, 0.865, caption, fontsize=11, color=QUIET)
     figure.text(left, 0.03, drawn.source, fontsize=8.5, color=QUIET, parse_math=False)

@@ -23,7 +23,7 @@ from tidelog.pipelines.flights import flights
 
 # How long a stream waits for what comes late: an hour is done, and written, when a flight two hours behind its end was seen.
 LATE: Final = "2 hours"
-PLACE: Final = "America/New_York"
+TIME_ZONE: Final = "America/New_York"
 SUMS: Final = ("flights", "departed", "delay_minutes", "late")
 
 
@@ -45,11 +45,11 @@ def hourly_delays(flights: DataFrame) -> DataFrame:
 def by_hour_of_day(hourly: DataFrame, *more: Column) -> DataFrame:
     """Sums up by the hour of the day in New York's time. `more`: further columns."""
     sums = [F.sum(name).alias(name) for name in SUMS]
-    return hourly.groupBy(F.hour(F.from_utc_timestamp("hour", PLACE)).alias("hour")).agg(*sums, *more).orderBy("hour")
+    return hourly.groupBy(F.hour(F.from_utc_timestamp("hour", TIME_ZONE)).alias("hour")).agg(*sums, *more).orderBy("hour")
 
 
 def show(hourly: DataFrame, arguments: argparse.Namespace) -> None:
-    day = F.to_date(F.from_utc_timestamp("hour", PLACE))
+    day = F.to_date(F.from_utc_timestamp("hour", TIME_ZONE))
     found = [row.asDict() for row in by_hour_of_day(hourly, F.min(day).alias("first"), F.max(day).alias("last")).collect()]
     rows = [{name: row[name] for name in ("hour", *SUMS)} for row in found]
     sys.stdout.writelines(json.dumps(row) + "\n" if arguments.json else _line(row) for row in rows)

@@ -75,7 +75,7 @@ class RecordAccumulator:
             way = RoutePath(way.address, TAKEOVER)
         queue.leader_epoch = leader_epoch
         self._head(queue, way)
-        self._place(queue)
+        self._enqueue(queue)
 
     def topic_recreated(self, queue: PartitionQueue, topic_id: str, now_s: float) -> None:
         """Handles a topic that was deleted and recreated."""
@@ -104,7 +104,7 @@ class RecordAccumulator:
         if not self._headed[way]:
             del self._headed[way]
 
-    def _place(self, queue: PartitionQueue) -> None:
+    def _enqueue(self, queue: PartitionQueue) -> None:
         """Places a queue in the line of its way; an idle queue is in no line."""
         moves = not queue.on_wire and queue.way != queue.next_way
         if (moves or queue.is_idle) and self._leave_line(queue) and not queue.is_idle:
@@ -113,7 +113,7 @@ class RecordAccumulator:
             self._left.add(queue.way)
             queue.way = queue.next_way
         if not queue.is_idle:
-            self._line(queue.way).place(queue)
+            self._line(queue.way).push(queue)
 
     def _line(self, way: RoutePath) -> ReadyQueue:
         if (line := self._lines.get(way)) is None:
@@ -145,18 +145,18 @@ class RecordAccumulator:
     def roll(self, queue: PartitionQueue, now_s: float) -> ProducerBatch:
         """Opens the queue's next batch; the one that was open leaves."""
         batch = queue.roll(now_s)
-        self._place(queue)
+        self._enqueue(queue)
         return batch
 
     def closed(self, queue: PartitionQueue) -> None:
         """Places a queue whose open batch was closed: the batch may leave."""
-        self._place(queue)
+        self._enqueue(queue)
 
     def close_open_batches(self) -> None:
         """Closes all open batches for a flush: they may leave now."""
         for queue in self._all_busy():
             queue.close()
-            self._place(queue)
+            self._enqueue(queue)
 
     # ── out ──
 
@@ -197,7 +197,7 @@ class RecordAccumulator:
         for queue in {*self._queues.values(), *self._all_busy()}:
             if queue.producer is None:
                 queue.identify(producer_id, producer_epoch)
-                self._place(queue)
+                self._enqueue(queue)
         self._producer = producer_id, producer_epoch
 
     def unsettled(self) -> list[ProducerBatch]:
@@ -286,7 +286,7 @@ class RecordAccumulator:
                     self._count_failure(batch)
                 self.failures = (self.failures + queue.failures)[:FAILURES_KEPT_MAX]
                 queue.failures = []
-            self._place(queue)
+            self._enqueue(queue)
 
     def _count_failure(self, batch: ProducerBatch) -> None:
         if batch.error is not None and batch.error.nothing_was_written:

@@ -44,7 +44,7 @@ class ProducerBatch:
         "maybe_written",
         "on_wire",
         "opened_s",
-        "place",
+        "index",
         "queue",
         "records",
         "refusal",
@@ -62,7 +62,7 @@ class ProducerBatch:
         self.deadline_s = deadline_s
         # On its way:
         # Its number in its queue, once it was taken to be sent.
-        self.place = -1
+        self.index = -1
         self.base_sequence = -1
         self.on_wire = False
         # Whether an attempt ended without a clear answer, so that the records may be in the log.

@@ -69,7 +69,7 @@ class PartitionQueue:
         self.failures: list[ProducerBatch] = []
         self._settings = settings
         self._next_sequence = 0
-        self._next_place = 0
+        self._next_index = 0
         # Whether the broker has taken a batch under the present producer id.
         self._acknowledged_once = False
         # A batch failed while it was unknown whether the broker has it; those behind it carry the numbers that follow.
@@ -114,8 +114,8 @@ class PartitionQueue:
                 return None
             self.close()
         batch = self.closed.popleft()
-        batch.place = self._next_place
-        self._next_place += 1
+        batch.index = self._next_index
+        self._next_index += 1
         self._number(batch)
         self.unanswered.append(batch)
         return batch
@@ -139,7 +139,7 @@ class PartitionQueue:
 
     @property
     def _window_is_full(self) -> bool:
-        return bool(self.unanswered) and self._next_place - self.unanswered[0].place >= BATCHES_IN_FLIGHT_MAX
+        return bool(self.unanswered) and self._next_index - self.unanswered[0].index >= BATCHES_IN_FLIGHT_MAX
 
     def sent(self, batch: ProducerBatch) -> None:
         """Marks a batch as sent. The caller does so before the first byte goes out."""

@@ -130,7 +130,7 @@ class Producer:
         if book is None or book.is_gone:
             book = await self._topics.open(topic)
         if partition is not None and not book.has(partition):
-            await self._topics.look_for_partitions(book)  # it may have been added
+            await self._topics.refresh_partitions(book)  # it may have been added
             if not book.has(partition):
                 raise book.unknown_partition(partition)
         value_bytes = value if type(value) is bytes else to_bytes(value)

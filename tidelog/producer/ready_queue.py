@@ -30,9 +30,9 @@ class ReadyQueue:
         # Wake-up times of waiting queues. Heap entries of other queues or times are stale.
         self._wakes_at_s: dict[PartitionQueue, float] = {}
         self._times: list[tuple[float, int, PartitionQueue]] = []
-        self._placed = itertools.count()
+        self._pushed = itertools.count()
 
-    def place(self, queue: PartitionQueue) -> None:
+    def push(self, queue: PartitionQueue) -> None:
         """Places a queue after a change of what it can send. A ready queue keeps its turn."""
         self.queues.setdefault(queue)
         if queue.producer is None:
@@ -45,7 +45,7 @@ class ReadyQueue:
             self._wakes_at_s.pop(queue, None)
         elif queue not in self._ready and self._wakes_at_s.get(queue) != at_s:
             self._wakes_at_s[queue] = at_s
-            heapq.heappush(self._times, (at_s, next(self._placed), queue))
+            heapq.heappush(self._times, (at_s, next(self._pushed), queue))
 
     def remove(self, queue: PartitionQueue) -> None:
         del self.queues[queue]
@@ -64,7 +64,7 @@ class ReadyQueue:
     def served(self, queue: PartitionQueue) -> None:
         """Ends the turn of a queue."""
         del self._ready[queue]
-        self.place(queue)
+        self.push(queue)
 
     def wakes_at_s(self) -> float | None:
         """Returns when a queue may have a batch without a new record or answer; None for never."""

@@ -33,7 +33,7 @@ IDLE_S = 300.0
 FORGETS_EVERY_S = 10.0
 
 
-class _Looking:
+class _Refresh:
     """Looks for partitions of one topic that are not known, one after the other."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class ProducerMetadata:
         self._closed = closed
         self._learnt = learnt
         self._loop = asyncio.get_running_loop()
-        self._looking: dict[str, _Looking] = {}
+        self._refreshes: dict[str, _Refresh] = {}
         # Topics that a background task asks about.
         self._asking: set[str] = set()
         self._forgets_again_s = 0.0
@@ -87,16 +87,16 @@ class ProducerMetadata:
         if self.learnt_long_ago(book.name):
             await self._learn(book.name, fresh=True)
 
-    async def look_for_partitions(self, book: TopicPartitions) -> None:
+    async def refresh_partitions(self, book: TopicPartitions) -> None:
         """A partition is named that the topic did not have when it was asked about last: returns after a look at what the metadata
         store holds. Looks begin `retry_pause_ms` after each other at least, and are shared. Raises UnknownTopic, Unavailable."""
         came_s = self._loop.time()
-        looking = self._looking.setdefault(book.name, _Looking())
-        async with looking.lock:
-            if looking.begun_s >= came_s:
+        refresh = self._refreshes.setdefault(book.name, _Refresh())
+        async with refresh.lock:
+            if refresh.begun_s >= came_s:
                 return
-            await asyncio.sleep(max(0.0, looking.begun_s + self._settings.retry_pause_ms / 1000 - self._loop.time()))
-            looking.begun_s = self._loop.time()
+            await asyncio.sleep(max(0.0, refresh.begun_s + self._settings.retry_pause_ms / 1000 - self._loop.time()))
+            refresh.begun_s = self._loop.time()
             await self._learn(book.name, fresh=True, from_store=True)
 
     async def learn_before_resending(self, topics: Iterable[str], at: str) -> None:
@@ -167,5 +167,5 @@ class ProducerMetadata:
         for book in list(self.books.values()):
             if (book.is_gone or book.used_s < old_s) and book.is_idle() and book.name not in self._asking:
                 del self.books[book.name]
-                self._looking.pop(book.name, None)
+                self._refreshes.pop(book.name, None)
                 self._accumulator.drop(book.queues, Unavailable("the topic was forgotten"))

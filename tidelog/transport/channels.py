@@ -167,8 +167,8 @@ class Channels:
             found_s, trouble = self._troubles.get(address, (float("-inf"), None))
             if time.monotonic() - found_s > TROUBLE_S:
                 host, _, port = address.rpartition(":")
-                look = partial(diagnose_tls, host, int(port), self._credentials, protocol="h2", timeout_s=TROUBLE_TIMEOUT_S)
-                trouble = await asyncio.to_thread(look)
+                diagnose = partial(diagnose_tls, host, int(port), self._credentials, protocol="h2", timeout_s=TROUBLE_TIMEOUT_S)
+                trouble = await asyncio.to_thread(diagnose)
                 self._troubles[address] = time.monotonic(), trouble
             if trouble is not None:
                 return Unavailable(f"{address}: can't connect: {trouble.cause}", hint=trouble.remedy, address=address)

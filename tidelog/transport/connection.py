@@ -396,7 +396,7 @@ class Connection:
         else:
             timeout_s = min(self._settings.connect_timeout_ms / 1000, QUESTION_S)
             found, answered_by, is_old = await self._attempt(ask, address=at, writes=False, timeout_s=timeout_s)
-        self._look_for_connections()
+        self._retry_connections()
         await self._channels.drop_idle(self._seeds)
         named = {
             state.leader: grpc_target(state.leader_grpc_address, reached=self._reached)
@@ -427,7 +427,7 @@ class Connection:
             or (before is not None and route.learnt_s - before.learnt_s < ASKED_AGAIN_S and before.partitions == route.partitions)
         )
 
-    def _look_for_connections(self) -> None:
+    def _retry_connections(self) -> None:
         """Leaders that could not be connected may be by now: each look begins another attempt."""
         for address in set(self._grpc_address_of.values()):
             if self._reachability.is_unconnected(address) and self._channels.is_connected(address):

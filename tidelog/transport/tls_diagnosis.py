@@ -62,8 +62,8 @@ def connected(context: ssl.SSLContext, host: str, port: int, *, timeout_s: float
     Wrapped before it is connected: where the other end of a connected one has hung up, Python 3.11 loses what it wraps, unclosed.
     """
     host = host.strip("[]")
-    places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for left, (family, kind, number, _, address) in zip(range(len(places) - 1, -1, -1), places, strict=True):
+    candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for left, (family, kind, number, _, address) in zip(range(len(candidates) - 1, -1, -1), candidates, strict=True):
         with socket.socket(family, kind, number) as plain, context.wrap_socket(plain, server_hostname=host) as connection:
             connection.settimeout(timeout_s)
             try:

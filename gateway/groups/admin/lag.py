@@ -61,11 +61,11 @@ def first_timestamp_ms(fetched: FetchResult, offset: int, *, decompressed_bytes_
     """Returns the timestamp of the first record from `offset` on; None if the answer holds none. Raises Corrupt."""
     found: list[int] = []
 
-    def look(records: list[RecordTuple]) -> bytes:
+    def read(records: list[RecordTuple]) -> bytes:
         found.append(records[0][1])
         return b"."
 
-    decode_records(fetched, offset, look, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
+    decode_records(fetched, offset, read, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
     return found[0] if found else None
 
 
@@ -123,14 +123,14 @@ class GroupLag:
         asked = list({*committed, *damaged, *owners})
         topics = {at: topic for at, topic in zip(asked, await map_yielding(self.topic_of, asked), strict=True) if topic is not None}
         await asyncio.sleep(0)
-        places = sorted(topics, key=lambda at: (topics[at].name, at))
-        found = await bounds_by_parts(self._log, places)
+        ordered = sorted(topics, key=lambda at: (topics[at].name, at))
+        found = await bounds_by_parts(self._log, ordered)
         unread: dict[TopicPartition, RecordPosition] = {}
-        turns = LoopYielder()
-        for at, bounds in zip(places, found, strict=True):
+        yielder = LoopYielder()
+        for at, bounds in zip(ordered, found, strict=True):
             if not isinstance(bounds, TidelogError) and at not in damaged and lag_records(_offset(committed, at), bounds) > 0:
                 unread[at] = at, first_unread(_offset(committed, at), bounds)
-            await turns.give()
+            await yielder.step()
         timestamps = await self.timestamps(unread.values())
         now_ms = self._now_ms()
 
@@ -160,13 +160,13 @@ class GroupLag:
                 row.error.CopyFrom(to_status(named(error, topic)))
             return row
 
-        return await map_yielding(lambda row: lag_at(*row), zip(places, found, strict=True))
+        return await map_yielding(lambda row: lag_at(*row), zip(ordered, found, strict=True))
 
-    async def timestamps(self, places: Collection[RecordPosition]) -> dict[RecordPosition, int | TidelogError | None]:
-        """Returns the timestamp of the first record from each place on, None without one. A few are read at a time; those not read
-        in time are left out."""
+    async def timestamps(self, positions: Collection[RecordPosition]) -> dict[RecordPosition, int | TidelogError | None]:
+        """Returns the timestamp of the first record from each position on, None without one. A few are read at a time; those not
+        read in time are left out."""
         found: dict[RecordPosition, int | TidelogError | None] = {}
-        waiting = iter(places)
+        waiting = iter(positions)
 
         async def reader() -> None:
             for position in waiting:
@@ -178,7 +178,7 @@ class GroupLag:
 
         with suppress(TimeoutError):
             async with asyncio.timeout(min(READS_TIMEOUT_S, remaining_s())), asyncio.TaskGroup() as readers:
-                for _ in range(min(READS_AT_ONCE, len(places))):
+                for _ in range(min(READS_AT_ONCE, len(positions))):
                     readers.create_task(reader())
         return found
 
@@ -192,10 +192,10 @@ class GroupLag:
             raise fetched
         decompressed_bytes_max = self._log.settings.decompressed_bytes_max
 
-        def look() -> int | None:
+        def read() -> int | None:
             return first_timestamp_ms(fetched, offset, decompressed_bytes_max=decompressed_bytes_max)
 
-        return await self._threads.run(look) if takes_long([fetched]) else look()
+        return await self._threads.run(read) if takes_long([fetched]) else read()
 
 
 def _offset(committed: Mapping[TopicPartition, CommittedOffset], partition: TopicPartition) -> int | None:

@@ -23,7 +23,7 @@ from gateway.proto.consumer_messages import described
 from gateway.proto.group_messages import fetched_offset
 from gateway.proto.status import to_status
 from gateway.routing.log_service import LogService
-from gateway.topics.names import LOOK_UP_S, check_topic_id, named, partition_of
+from gateway.topics.names import LOOKUP_S, check_topic_id, named, partition_of
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,
@@ -41,9 +41,9 @@ from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
 from segments.partition.partition_log import Bounds
 
-LOOK_UPS_AT_ONCE: Final = 16
+LOOKUPS_AT_ONCE: Final = 16
 # Timeout of one look-up of an offset by timestamp, which may go to the bucket.
-LOOK_UP_TIMEOUT_S: Final = 10.0
+LOOKUP_TIMEOUT_S: Final = 10.0
 # Reported as the former value of a damaged offset that is deleted.
 UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
 # Stands in the answer of a partition that cannot be moved.
@@ -59,15 +59,15 @@ class LocalGroupAdmin:
         log: LogService,
         topics: KnownTopics,
         *,
-        look_up: Callable[[str], Awaitable[Topic]],
+        read_topic: Callable[[str], Awaitable[Topic]],
         broker_id: str,
         now_ms: Callable[[], int],
     ) -> None:
-        """`log` serves the whole cluster. `look_up` asks the metadata store for a topic that is not among `topics`."""
+        """`log` serves the whole cluster. `read_topic` asks the metadata store for a topic that is not among `topics`."""
         self._coordinator = coordinator
         self._log = log
         self._topics = topics
-        self._look_up = look_up
+        self._read_topic = read_topic
         self._broker_id = broker_id
         self.lag = GroupLag(log, topics, now_ms=now_ms)
 
@@ -182,25 +182,25 @@ class LocalGroupAdmin:
         waiting = iter(chosen)
 
         async def some() -> None:
-            turns = LoopYielder()
+            yielder = LoopYielder()
             for at in waiting:
                 try:
                     sought[at] = await of_one(at, bounds[at])
                 except TidelogError as error:
                     errors[at] = named(error.with_traceback(None), chosen[at])
-                await turns.give()
+                await yielder.step()
 
         async with asyncio.TaskGroup() as asking:
-            for _ in range(min(LOOK_UPS_AT_ONCE, len(chosen)) if to.kind == "timestamp_ms" else 1):
+            for _ in range(min(LOOKUPS_AT_ONCE, len(chosen)) if to.kind == "timestamp_ms" else 1):
                 asking.create_task(some())
         return sought, errors
 
     async def _of_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         try:
-            async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 found = await self._log.offset_for_timestamp(partition, timestamp_ms)
         except TimeoutError:
-            raise Unavailable(f"the first record of {partition} after that time was not found in {LOOK_UP_TIMEOUT_S:g} s") from None
+            raise Unavailable(f"the first record of {partition} after that time was not found in {LOOKUP_TIMEOUT_S:g} s") from None
         return None if found is None else int(found.offset)
 
     async def _chosen(self, topics: Iterable[groups_pb2.TopicPartitions]) -> dict[TopicPartition, Topic]:
@@ -211,13 +211,13 @@ class LocalGroupAdmin:
             try:
                 found |= _partitions_of(self._topics.get(asked.topic), asked)
             except NotFound:  # unknown to this broker's view: another broker may have just created or extended it
-                found |= _partitions_of(await self._looked_up(asked.topic), asked)
+                found |= _partitions_of(await self._topic_from_store(asked.topic), asked)
         return found
 
-    async def _looked_up(self, name: str) -> Topic:
+    async def _topic_from_store(self, name: str) -> Topic:
         try:
-            async with asyncio.timeout(LOOK_UP_S):
-                return await self._look_up(name)
+            async with asyncio.timeout(LOOKUP_S):
+                return await self._read_topic(name)
         except TimeoutError:
             raise Unavailable(
                 f"whether there is a topic {name} is not known: the metadata store does not answer", topic=name

@@ -1,10 +1,10 @@
 """Decides what is written to the client of one Consume stream, and when: one message at a time, group events before records.
 
   messages queued ─▶ written first, in order
-  credit left ─────▶ look at placed partitions until there are records ─▶ ask for room ─▶ fetch, open ─▶ write, hold the room
+  credit left ─────▶ poll positioned partitions until there are records ─▶ ask for room ─▶ fetch, open ─▶ write, hold the room
   nothing came ────▶ progress
 
-A look waits for records and holds none; any other work ends it. A delivery that has begun is written before the next message, so
+A poll waits for records and holds none; any other work ends it. A delivery that has begun is written before the next message, so
 records of a partition never follow its revocation.
 
 Invariants: no records without credit. At most one answer of a stream is in memory. Records are sent only of partitions that are
@@ -36,11 +36,11 @@ from metadata.groups.offsets import StoredOffsets
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
-# Partitions that are looked at in one step, and read for one answer: more would hold the event loop for long.
+# Partitions that are polled in one step, and read for one answer: more would hold the event loop for long.
 PART: Final = 1_000
-# Least duration of a look: a read from the bucket or another broker may take this long. Otherwise a look ends when progress is due.
-LOOK_S_LEAST: Final = 1.0
-# Pause before a look that found no leader is repeated.
+# Shortest duration of a poll: a read from the bucket or another broker may take this long. A longer one ends when progress is due.
+POLL_S_MIN: Final = 1.0
+# Pause before a poll that found no leader is repeated.
 PAUSE_S: Final = 0.05
 
 _Found = TypeVar("_Found")
@@ -121,14 +121,14 @@ class DeliveryLoop:
         self._wait: asyncio.Timeout | None = None
         self._written_s = 0.0
         # Run by the owner as a task.
-        self.placing = StartOffsets(
+        self.start_offsets = StartOffsets(
             broker,
             terms,
             partitions,
             committed=lambda: self.ownership.committed(),
             keep=lambda ends: self.ownership.keep(ends),
             refused=self._refused,
-            placed=self._wake,
+            positioned=self._wake,
         )
         # Deliveries left that hold one partition each, to find the damaged one among several.
         self._singly = 0
@@ -153,8 +153,8 @@ class DeliveryLoop:
         return _NOTHING.union(*(event.assigned for event in withdrawn))
 
     def changed(self) -> None:
-        """Ends the current look: there is work to do, perhaps a partition to place."""
-        self.placing.wanted.set()
+        """Ends the current poll: there is work to do, perhaps a partition to place."""
+        self.start_offsets.wanted.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -197,8 +197,8 @@ class DeliveryLoop:
             await self._undisturbed(asyncio.sleep(self._terms.heartbeat_s), due_s)
             return False
         self.ownership.waits()
-        limit_s = max(due_s, asyncio.get_running_loop().time() + LOOK_S_LEAST)
-        there = await self._undisturbed(self._look(due_s), limit_s)
+        limit_s = max(due_s, asyncio.get_running_loop().time() + POLL_S_MIN)
+        there = await self._undisturbed(self._poll(due_s), limit_s)
         return there is not None and await self._deliver(there)
 
     async def _undisturbed(self, work: Coroutine[Any, Any, _Found], until_s: float) -> _Found | None:
@@ -217,9 +217,9 @@ class DeliveryLoop:
         await write_wholly(self._context, message)  # a slow client must receive the status of its stream, too
         self._written_s = asyncio.get_running_loop().time()
 
-    # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── poll ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _look(self, until_s: float) -> _There | None:
+    async def _poll(self, until_s: float) -> _There | None:
         """Waits for records until `until_s`, unless a message must be written before."""
         readable = self._partitions.readable()
         clock = asyncio.get_running_loop().time
@@ -228,14 +228,14 @@ class DeliveryLoop:
             return None
         for start in range(0, len(readable), PART):
             part = readable[start : start + PART]
-            if (there := await self._looked_at(part, wait_ms=0)) is not None or self._failed:
+            if (there := await self._poll_once(part, wait_ms=0)) is not None or self._failed:
                 return there
             await asyncio.sleep(0)  # others get their turn
         if any(each.is_seen and each.reported[1] < 0 for each in readable):
             return None
-        return await self._looked_at(readable, wait_ms=max(0.0, 1000 * (until_s - clock())))
+        return await self._poll_once(readable, wait_ms=max(0.0, 1000 * (until_s - clock())))
 
-    async def _looked_at(self, partitions: Sequence[ConsumedPartition], *, wait_ms: float) -> _There | None:
+    async def _poll_once(self, partitions: Sequence[ConsumedPartition], *, wait_ms: float) -> _There | None:
         targets = self._targets(partitions, 1)
         answers = await self._broker.cluster_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         first: int | None = None
@@ -251,7 +251,7 @@ class DeliveryLoop:
                     consumed.offset = max(consumed.offset, answer.next_offset)
             elif isinstance(answer, OutOfRange) and self._terms.reset is not StartPolicy.ERROR:
                 consumed.restart(self._terms.reset)
-                self.placing.wanted.set()
+                self.start_offsets.wanted.set()
                 is_unled = True
             else:
                 is_unled |= not self._refused(consumed, answer)

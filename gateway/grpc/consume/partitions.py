@@ -86,12 +86,12 @@ class ConsumedPartition:
         return not (self.is_paused or self.is_stopped or self.error)
 
     @property
-    def is_placed(self) -> bool:
+    def has_offset(self) -> bool:
         return self.offset != UNKNOWN
 
     @property
     def is_seen(self) -> bool:
-        return self.is_placed and self.high_watermark != UNKNOWN
+        return self.has_offset and self.high_watermark != UNKNOWN
 
     def restart(self, policy: StartPolicy) -> None:
         """Forgets the offset: the partition begins as the policy says, which is none that ends with an error."""
@@ -153,12 +153,12 @@ class ConsumedPartitions:
             consumed.is_paused = paused
             consumed.error = consumed.error if paused else None
 
-    def to_place(self) -> list[ConsumedPartition]:
-        return [each for each in self._held.values() if each.is_read and not each.is_placed]
+    def without_offset(self) -> list[ConsumedPartition]:
+        return [each for each in self._held.values() if each.is_read and not each.has_offset]
 
     def readable(self) -> list[ConsumedPartition]:
         """Returns the partitions to read, those read longest ago first."""
-        return [each for each in self._held.values() if each.is_read and each.is_placed]
+        return [each for each in self._held.values() if each.is_read and each.has_offset]
 
     # ── deliveries, and what of them is committed ───────────────────────────────────────────────────────────────────────
 

@@ -31,7 +31,7 @@ from gateway.grpc.consume.partitions import ConsumedPartitions
 from gateway.grpc.consume.standalone import StandaloneConsumer
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import groups_pb2, log_pb2
-from gateway.topics.names import LOOK_UP_S, NamedTopic, topics_named
+from gateway.topics.names import LOOKUP_S, NamedTopic, topics_named
 from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge, Unavailable
 from metadata.groups.model import shown
 from metadata.topics.topic import Topic
@@ -86,7 +86,7 @@ class GrpcConsume:
         # The metadata store was asked, but the stream reads this broker's view: until it has the topics, they would pass for
         # deleted.
         revision = max(topic.revision for topic in topics.values())
-        if not await self._broker.topic_cache.wait_for(revision, timeout_s=LOOK_UP_S):
+        if not await self._broker.topic_cache.wait_for(revision, timeout_s=LOOKUP_S):
             raise Unavailable("this broker's view does not have all named topics yet", hint="Retry with back-off.")
         # Returned as they are now: the stream learns only of later changes, and a topic may have grown while others were awaited.
         return {name: self._now(name, fields[name]) for name in topics}
@@ -140,7 +140,7 @@ class _Stream:
         try:
             async with asyncio.TaskGroup() as tasks:
                 pushing = tasks.create_task(self._pusher.run(), name="records of a Consume stream")
-                placing = tasks.create_task(self._pusher.placing.run(), name="beginnings of a Consume stream")
+                start_offsets = tasks.create_task(self._pusher.start_offsets.run(), name="beginnings of a Consume stream")
                 reading = tasks.create_task(self._read(first), name="client of a Consume stream")
                 aging = asyncio.get_running_loop().call_at(until_s, self._end_of_age)
                 stopping = tasks.create_task(self._end_at_stop(), name="end of a Consume stream")
@@ -154,7 +154,7 @@ class _Stream:
                     await asyncio.wait((member,))
                 self._pusher.finish()
                 await asyncio.wait((pushing,))
-                for beside in (placing, reading, stopping):
+                for beside in (start_offsets, reading, stopping):
                     beside.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None

@@ -26,7 +26,7 @@ from metadata.groups.offsets import StoredOffsets
 # Pause before the coordinator is asked again.
 AGAIN_S: Final = 0.5
 # Look-ups by timestamp at a time; each may read from the bucket, or ask another broker.
-LOOK_UPS_AT_ONCE: Final = 16
+LOOKUPS_AT_ONCE: Final = 16
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StartOffsets:
         committed: Callable[[], Awaitable[StoredOffsets]],
         keep: Callable[[Mapping[ConsumedPartition, int]], Awaitable[Collection[ConsumedPartition]]],
         refused: Callable[[ConsumedPartition, TidelogError], bool],
-        placed: Callable[[], None],
+        positioned: Callable[[], None],
     ) -> None:
         """`keep` commits where partitions begin at the end of their logs, and returns those for which it did. `refused` judges the
         error of a partition, and gives the partition up if the error is final; `placed` is called when some may be read."""
@@ -53,7 +53,7 @@ class StartOffsets:
         self._committed = committed
         self._keep = keep
         self._refused = refused
-        self._placed = placed
+        self._positioned = positioned
         # Set when partitions may have to be placed.
         self.wanted = asyncio.Event()
 
@@ -62,16 +62,16 @@ class StartOffsets:
         while True:
             await self.wanted.wait()
             self.wanted.clear()
-            if waiting := self._partitions.to_place():
-                await self._place(waiting)
-                self._placed()
-            if self._partitions.to_place():
+            if waiting := self._partitions.without_offset():
+                await self._position(waiting)
+                self._positioned()
+            if self._partitions.without_offset():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(AGAIN_S):
                         await self.wanted.wait()
                 self.wanted.set()
 
-    async def _place(self, waiting: Sequence[ConsumedPartition]) -> None:
+    async def _position(self, waiting: Sequence[ConsumedPartition]) -> None:
         if of_group := [each for each in waiting if each.start.whence is StartKind.COMMITTED]:
             try:
                 stored = await self._committed()
@@ -108,17 +108,17 @@ class StartOffsets:
         if not waiting:
             return
         found = await self._broker.cluster_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
-        turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        async with asyncio.TaskGroup() as look_ups:
+        slots = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        async with asyncio.TaskGroup() as lookups:
             for each, bounds in zip(waiting, found, strict=True):
                 if isinstance(bounds, TidelogError):
                     self._refused(each, bounds)
                 else:
-                    look_ups.create_task(self._at_timestamp(each, bounds.high_watermark, turns))
+                    lookups.create_task(self._at_timestamp(each, bounds.high_watermark, slots))
 
-    async def _at_timestamp(self, consumed: ConsumedPartition, high_watermark: int, turns: asyncio.Semaphore) -> None:
+    async def _at_timestamp(self, consumed: ConsumedPartition, high_watermark: int, slots: asyncio.Semaphore) -> None:
         try:
-            async with turns:
+            async with slots:
                 found = await self._broker.cluster_log.offset_for_timestamp(consumed.partition, consumed.start.timestamp_ms)
         except TidelogError as error:
             self._refused(consumed, error)

@@ -192,7 +192,7 @@ class GrpcFetch:
         targets = [target for _, _, target, preferred in asked if not preferred and isinstance(target, FetchTarget)]
         terms = terms if len(targets) == len(asked) else terms._replace(wait_ms=0)
         ends_s = loop.time() + terms.wait_ms / 1000
-        answers = await self._look(targets, terms, log) if targets else []
+        answers = await self._await_records(targets, terms, log) if targets else []
         bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, FetchResult))
         if bytes_there:
             errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
@@ -226,7 +226,9 @@ class GrpcFetch:
         )
         return await log.fetch(targets, bytes_max=min(terms.bytes_max, reservation.bytes_held // COPIES), bytes_min=0)
 
-    async def _look(self, targets: Sequence[FetchTarget], terms: FetchOptions, log: LogService) -> list[FetchResult | TidelogError]:
+    async def _await_records(
+        self, targets: Sequence[FetchTarget], terms: FetchOptions, log: LogService
+    ) -> list[FetchResult | TidelogError]:
         """Returns the answers after the wait, or at a stop. If one batch is enough to end the wait, answers hold the first batch
         only."""
         if terms.wait_ms and terms.bytes_min:

@@ -76,10 +76,10 @@ class MessageAppender:
         admission: Admission,
         *,
         is_forwarded: bool,
-        turns: Iterator[int],
+        round_robin: Iterator[int],
         threads: BoundedExecutor,
     ) -> None:
-        """`turns` choose the partition of records without a key; `threads` decode large payloads.
+        """`round_robin` chooses the partition of records without a key; `threads` decode large payloads.
 
         Forwarded batches are not checked against the limits of their topic: the forwarding broker has done that, and they may be
         repeats from a time when these limits were larger.
@@ -88,7 +88,7 @@ class MessageAppender:
         self._is_forwarded = is_forwarded
         self._broker = broker
         self._admission = admission
-        self._turns = turns
+        self._round_robin = round_robin
         self._threads = threads
         self._targets: dict[str, AppendTarget | TidelogError] = {}
         # Topics that this message made the broker read from the metadata store, with the error if that failed.
@@ -199,7 +199,7 @@ class MessageAppender:
         if request.records is None:
             raise InvalidArgument(f"append {at} carries neither a record batch nor records", field=f"appends[{at}].payload")
         limits = RecordLimits(target.batch_bytes_max, self._broker.settings.record_headers_max, self._records_left)
-        turn = next(self._turns)
+        turn = next(self._round_robin)
         if takes_long(request.records):
             plan = await self._threads.run(lambda: _plan(at, request, target, limits, turn))
         else:

@@ -99,8 +99,8 @@ class ReceiveBudget:
 
     async def _comes_in_turn(self, reading: asyncio.Task[object], turn_s: float) -> bool:
         """Waits for the message or the end of its turn. Returns whether the message arrived within the turn."""
-        for turns in range(round(TURN_LONGEST_S / turn_s)):
-            if turns and (self._asking or not self.waiting):
+        for turn in range(round(TURN_LONGEST_S / turn_s)):
+            if turn and (self._asking or not self.waiting):
                 return False
             await asyncio.wait((reading,), timeout=turn_s)
             if reading.done():

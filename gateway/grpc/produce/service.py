@@ -56,7 +56,7 @@ class GrpcProduce:
         self._broker = broker
         self._waits = waits
         self._streams = streams
-        self._turns = count()
+        self._round_robin = count()
         self._incoming = ReceiveBudget(broker.settings.grpc_waiting_bytes_max, bytes_usual=broker.settings.message_bytes_max)
         self._threads = BoundedExecutor()
 
@@ -141,20 +141,20 @@ class GrpcProduce:
             if forwarded:
                 await self._broker.local_log.await_takeover(_destinations(call), deadline_s=deadline.at_s)
             appends = MessageAppender(
-                self._broker, produce, admission, is_forwarded=forwarded, turns=self._turns, threads=self._threads
+                self._broker, produce, admission, is_forwarded=forwarded, round_robin=self._round_robin, threads=self._threads
             )
             taken: list[Taken] = []
-            turns = LoopYielder()
+            yielder = LoopYielder()
             for at, request in enumerate(call.appends):
                 taken.append(await appends.take(at, request))
-                await turns.give()
+                await yielder.step()
         return taken
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _answer(self, unanswered: Unanswered) -> bytes:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
-        turns = LoopYielder()
+        yielder = LoopYielder()
         produce = unanswered.produce
         outcomes = await produce.outcomes()
         following = iter(outcomes)
@@ -165,7 +165,7 @@ class GrpcProduce:
                 await self._threads.run(partial(_encode_result, result, taken, found, produce.acks))
             else:
                 _encode_result(result, taken, found, produce.acks)
-            await turns.give()
+            await yielder.step()
         traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
         produce.observe(outcomes, traffic, size_bytes=unanswered.message_bytes)
         return response.SerializeToString()
@@ -187,7 +187,7 @@ def _encode_result(result: log_pb2.AppendResult, taken: Taken, found: list[Outco
     elif acks is Acks.NONE and not errors:
         return
     elif taken.plan is None:
-        result.placements.append(_placement(taken.partition, found[0], 0, 1 + _last_place(found[0])))
+        result.placements.append(_placement(taken.partition, found[0], 0, 1 + _last_index(found[0])))
     else:
         result.placements.extend(_placements(outcome_by_record(taken.plan, found)))
 
@@ -196,23 +196,23 @@ def _placements(records: Iterable[tuple[int, Outcome, int]]) -> Iterable[log_pb2
     """Yields a placement for each run of records with consecutive offsets, in the order of the request."""
     run: tuple[int, Outcome, int] | None = None
     length = 0
-    for partition, outcome, place in records:
-        if run is not None and run[0] == partition and run[1] is outcome and run[2] + length == place:
+    for partition, outcome, index in records:
+        if run is not None and run[0] == partition and run[1] is outcome and run[2] + length == index:
             length += 1
             continue
         if run is not None:
             yield _placement(*run, length)
-        run, length = (partition, outcome, place), 1
+        run, length = (partition, outcome, index), 1
     if run is not None:
         yield _placement(*run, length)
 
 
-def _placement(partition: int, outcome: Outcome, place: int, length: int) -> log_pb2.Placement:
+def _placement(partition: int, outcome: Outcome, index: int, length: int) -> log_pb2.Placement:
     if isinstance(outcome, TidelogError):
         return log_pb2.Placement(partition=partition, base_offset=-1, count=length, error=to_status(outcome))
     return log_pb2.Placement(
         partition=partition,
-        base_offset=outcome.base_offset + place,
+        base_offset=outcome.base_offset + index,
         count=length,
         leader_epoch=outcome.leader_epoch,
         duplicate=outcome.duplicate,
@@ -220,5 +220,5 @@ def _placement(partition: int, outcome: Outcome, place: int, length: int) -> log
     )
 
 
-def _last_place(outcome: Outcome) -> int:
+def _last_index(outcome: Outcome) -> int:
     return 0 if isinstance(outcome, TidelogError) else outcome.last_offset - outcome.base_offset

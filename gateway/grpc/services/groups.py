@@ -26,7 +26,7 @@ from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
 from gateway.proto.consumer_messages import asked_to_beat, heartbeat_response
 from gateway.proto.status import to_status
-from gateway.topics.names import LOOK_UP_S, NamedPartition, NamedTopic, resolve_partitions, topics_named
+from gateway.topics.names import LOOKUP_S, NamedPartition, NamedTopic, resolve_partitions, topics_named
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
 from metadata.groups.model import Generation, InstanceId, MemberId, shown
 from metadata.groups.offsets import CommittedOffset
@@ -142,13 +142,15 @@ class GroupsService:
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
         """Commits offsets. Returns the error of each, in order; None if it is committed."""
         named = await map_yielding(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
-        places = await resolve_partitions(self._broker, named)
+        partitions = await resolve_partitions(self._broker, named)
         asked = await map_yielding(wire.offset_to_commit, request.offsets)
-        offsets = {place: offset for place, offset in zip(places, asked, strict=True) if isinstance(place, TopicPartition)}
+        offsets = {
+            partition: offset for partition, offset in zip(partitions, asked, strict=True) if isinstance(partition, TopicPartition)
+        }
         refused = await self._broker.coordinated_groups.commit(
             request.group, *_member(request), offsets, only_forward=request.only_forward
         )
-        return [place if isinstance(place, TidelogError) else refused.get(place) for place in places]
+        return [partition if isinstance(partition, TidelogError) else refused.get(partition) for partition in partitions]
 
     async def fetch_offsets(self, request: groups_pb2.OffsetFetchRequest, context: Context) -> Message:
         _check_count("topics", sum(max(1, len(topic.partitions)) for topic in request.topics), 0, OFFSETS_MAX)
@@ -168,7 +170,7 @@ class GroupsService:
         async def here() -> groups_pb2.OffsetFetchResponse:
             stored = await self._broker.coordinated_groups.offsets(asked.group, MemberId(asked.member_id), asked.member_epoch)
             if not asked.topics and not asked.of_unknown_topics:
-                await self._broker.topic_cache.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOK_UP_S)
+                await self._broker.topic_cache.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOKUP_S)
             stored_offsets: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
             found = (
                 await self._asked_for(asked.topics, stored_offsets)
@@ -196,12 +198,12 @@ class GroupsService:
         """Returns the offsets of topics that this broker knows and the caller may see. With `of_unknown_topics` also those of other
         topics, without names, for a broker that may know them."""
         names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
-        turns, found = LoopYielder(), list[groups_pb2.FetchedOffset]()
+        yielder, found = LoopYielder(), list[groups_pb2.FetchedOffset]()
         for at, each in committed.items():
             name = names.get(at.topic_id)
             if of_unknown_topics if name is None else may_see_topic(name):
                 found.append(wire.fetched_offset(name or "", at, each))
-            await turns.give()
+            await yielder.step()
         return found
 
     async def _asked_for(
@@ -224,13 +226,13 @@ class GroupsService:
             if isinstance(topic, TidelogError)
             for partition in each.partitions or [-1]
         ]
-        turns = LoopYielder()
-        for name, place in zip(named, await resolve_partitions(self._broker, named), strict=True):
-            if isinstance(place, TidelogError):
-                found.append(groups_pb2.FetchedOffset(topic=name.topic, partition=name.partition, error=to_status(place)))
+        yielder = LoopYielder()
+        for name, partition in zip(named, await resolve_partitions(self._broker, named), strict=True):
+            if isinstance(partition, TidelogError):
+                found.append(groups_pb2.FetchedOffset(topic=name.topic, partition=name.partition, error=to_status(partition)))
             else:
-                found.append(wire.fetched_offset(name.topic, place, committed.get(place)))
-            await turns.give()
+                found.append(wire.fetched_offset(name.topic, partition, committed.get(partition)))
+            await yielder.step()
         return found
 
     async def seen_brokers(self, _: groups_pb2.SeenBrokersRequest) -> Message:
@@ -310,14 +312,14 @@ def _check_whole_once(topics: Sequence[groups_pb2.TopicPartitions]) -> None:
 
 
 async def _check_once(offsets: Sequence[groups_pb2.CommittedOffset]) -> None:
-    seen, turns = set[tuple[str, int]](), LoopYielder()
+    seen, yielder = set[tuple[str, int]](), LoopYielder()
     for index, each in enumerate(offsets):
-        place = (each.topic, each.partition)
-        if place in seen:
+        partition = (each.topic, each.partition)
+        if partition in seen:
             raise InvalidArgument(
                 f"partition {each.partition} of topic {shown(each.topic)} is committed twice in one request",
                 hint="Commit the later offset only.",
                 field=f"offsets[{index}]",
             )
-        seen.add(place)
-        await turns.give()
+        seen.add(partition)
+        await yielder.step()

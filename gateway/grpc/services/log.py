@@ -28,8 +28,8 @@ from segments.partition.producer_state import ONE_SHOT
 SERVICE: Final = "tidelog.v1.Log"
 QUERIES_MAX: Final = 10_000
 # Kinds of queries that look for a record: each may read from the bucket, or ask another broker.
-_LOOK_UPS: Final = frozenset({"timestamp_ms", "max_timestamp"})
-LOOK_UPS_AT_ONCE: Final = 16
+_BY_TIMESTAMP: Final = frozenset({"timestamp_ms", "max_timestamp"})
+LOOKUPS_AT_ONCE: Final = 16
 
 
 class GrpcLogService:
@@ -60,20 +60,20 @@ class GrpcLogService:
     async def list_offsets(self, request: log_pb2.ListOffsetsRequest, forwarded: bool) -> log_pb2.ListOffsetsResponse:
         _check_count(len(request.queries))
         log = self._broker.local_log if forwarded else self._broker.cluster_log
-        places = [self._place(query) for query in request.queries]
-        partitions = list({place: None for place in places if isinstance(place, TopicPartition)})
+        resolved = [self._resolve(query) for query in request.queries]
+        partitions = list({partition: None for partition in resolved if isinstance(partition, TopicPartition)})
         bounds = dict(zip(partitions, await log.bounds_of(partitions), strict=True))
         answers = [
-            place if isinstance(place, TidelogError) else _in_its_epoch(log, place, query, bounds[place])
-            for query, place in zip(request.queries, places, strict=True)
+            partition if isinstance(partition, TidelogError) else _in_its_epoch(log, partition, query, bounds[partition])
+            for query, partition in zip(request.queries, resolved, strict=True)
         ]
-        turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        async with asyncio.TaskGroup() as look_ups:
+        slots = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        async with asyncio.TaskGroup() as lookups:
             results = [
-                look_ups.create_task(_looked_up(log, place, query, answer, turns))
-                if isinstance(place, TopicPartition) and query.WhichOneof("at") in _LOOK_UPS
+                lookups.create_task(_offset_by_timestamp(log, partition, query, answer, slots))
+                if isinstance(partition, TopicPartition) and query.WhichOneof("at") in _BY_TIMESTAMP
                 else _bound(query, answer)
-                for query, place, answer in zip(request.queries, places, answers, strict=True)
+                for query, partition, answer in zip(request.queries, resolved, answers, strict=True)
             ]
         answered = [await result if isinstance(result, asyncio.Task) else result for result in results]
         response = log_pb2.ListOffsetsResponse()
@@ -112,15 +112,15 @@ class GrpcLogService:
         return log_pb2.DeleteRecordsResponse(log_start_offset=log_start_offset)
 
     def _epoch_question(self, query: log_pb2.LeaderEpochQuery) -> EpochQuestion | TidelogError:
-        place = self._place(query)
-        if isinstance(place, TidelogError):
-            return place
+        partition = self._resolve(query)
+        if isinstance(partition, TidelogError):
+            return partition
         try:
-            return EpochQuestion(place, checked_epoch(query.leader_epoch, field="leader_epoch"), current_epoch_of(query))
+            return EpochQuestion(partition, checked_epoch(query.leader_epoch, field="leader_epoch"), current_epoch_of(query))
         except InvalidArgument as error:
             return error.with_traceback(None)
 
-    def _place(self, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TopicPartition | TidelogError:
+    def _resolve(self, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TopicPartition | TidelogError:
         try:
             topic = topic_named(self._broker, query.topic)
             check_topic_id(topic, query.topic_id)
@@ -207,17 +207,17 @@ def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2
     return log_pb2.OffsetResult(offset=offset, timestamp_ms=-1, leader_epoch=bounds.leader_epoch)
 
 
-async def _looked_up(
+async def _offset_by_timestamp(
     log: LogService,
     partition: TopicPartition,
     query: log_pb2.OffsetQuery,
     bounds: Bounds | TidelogError,
-    turns: asyncio.Semaphore,
+    slots: asyncio.Semaphore,
 ) -> log_pb2.OffsetResult | TidelogError:
     if isinstance(bounds, TidelogError):
         return bounds
     try:
-        async with turns:
+        async with slots:
             if query.max_timestamp:
                 found = await log.offset_of_max_timestamp(partition)
             else:

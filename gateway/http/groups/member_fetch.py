@@ -45,7 +45,7 @@ PROBED_MAX: Final = 1_000
 # Pause between probes while partitions have no leader.
 LEADERLESS_PAUSE_S: Final = 0.02
 # The longest probe while partitions have no position yet, so that they are tried again.
-UNPLACED_PROBE_S: Final = 0.5
+UNPOSITIONED_PROBE_S: Final = 0.5
 
 
 class Reset(NamedTuple):
@@ -91,7 +91,7 @@ class MemberFetch:
                     self._topics[partition_of(topic, number)] = topic
             except TidelogError as error:
                 self._unknown[topic_name, number] = (unknown_here or {}).get(topic_name, error.with_traceback(None))
-        unheard = {at: place for at, place in cursor.entries.items() if at not in self._topics and self._may_become_known(at)}
+        unheard = {at: entry for at, entry in cursor.entries.items() if at not in self._topics and self._may_become_known(at)}
         self.positions = MemberPositions(list(self._topics), cursor, unknown_here=unheard)
         self._failed: dict[TopicPartition, TidelogError] = {}
         # Errors of partitions that may be readable soon.
@@ -150,7 +150,7 @@ class MemberFetch:
             without_entry = [partition for partition in self.positions.without_entry if partition in self._leaderless]
             if without_entry:
                 await self._begin(without_entry, self._stored, wait_s=min(BOUNDS_WAIT_S, max(LATER_PART_S, left_s)))
-                left_s = min(left_s, UNPLACED_PROBE_S)
+                left_s = min(left_s, UNPOSITIONED_PROBE_S)
             targets = self._targets(self.positions.in_rotation)
             if targets:
                 if await self._probe_targets(targets, wait_ms=1000 * left_s):

@@ -81,15 +81,15 @@ class HttpGroupOffsets:
         topics = {partition: topic for partition, topic in known.items() if may_read_topic(topic.name)}
         offsets = {partition: _committed(offset) for partition, offset in cursor.uncommitted.items() if partition in topics}
         refused = await self._committed(member, offsets, only_forward=True)
-        places = {
-            partition: place._replace(must_stay=False) if partition in offsets and partition not in refused else place
-            for partition, place in cursor.entries.items()
+        entries = {
+            partition: entry._replace(must_stay=False) if partition in offsets and partition not in refused else entry
+            for partition, entry in cursor.entries.items()
         }
         answers = [
             _offset_answer(topics[partition].name, partition.partition, offsets[partition].offset, refused.get(partition))
             for partition in offsets
         ]
-        return cursor._replace(entries=places), answers
+        return cursor._replace(entries=entries), answers
 
     async def _commit(self, member: MemberIdentity, new_offsets: Sequence[NewOffset]) -> list[OffsetAnswer]:
         """Commits the offsets, and returns a result for each in their order."""

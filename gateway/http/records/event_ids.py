@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from metadata.errors import InvalidArgument
 from metadata.model import TopicId
 
-_ID: Final = re.compile(r"(?P<topic_id>[0-9a-f]{32})/(?P<places>[0-9]{1,10}:[0-9]{1,18}(?:,[0-9]{1,10}:[0-9]{1,18})*)", re.ASCII)
+_ID: Final = re.compile(r"(?P<topic_id>[0-9a-f]{32})/(?P<positions>[0-9]{1,10}:[0-9]{1,18}(?:,[0-9]{1,10}:[0-9]{1,18})*)", re.ASCII)
 
 
 class EventPosition(NamedTuple):
@@ -39,7 +39,7 @@ def decode_event_id(text: str, *, partition: int | None) -> EventPosition:
     found = _ID.fullmatch(text)
     if found is None:
         raise _refused("its form is not TOPIC_ID/PARTITION:OFFSET,…")
-    pairs = [pair.split(":") for pair in found["places"].split(",")]
+    pairs = [pair.split(":") for pair in found["positions"].split(",")]
     positions = {int(number): int(offset) for number, offset in pairs}
     expected = list(range(len(pairs))) if partition is None else [partition]
     if [int(number) for number, _ in pairs] != expected:

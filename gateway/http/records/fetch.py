@@ -134,13 +134,13 @@ class HttpFetch:
         last = request.headers.get(b"last-event-id", b"").decode("latin-1")
         if not last:
             return topic, {}
-        place = decode_event_id(last, partition=partition)
-        if place.topic_id != topic.id or len(place.positions) > topic.partition_count:
+        event_id = decode_event_id(last, partition=partition)
+        if event_id.topic_id != topic.id or len(event_id.positions) > topic.partition_count:
             topic = await topic_heard_of(self._broker, topic.name)
-            check_topic_id(topic, place.topic_id)
-        for number in place.positions:
+            check_topic_id(topic, event_id.topic_id)
+        for number in event_id.positions:
             partition_of(topic, number)
-        return topic, place.positions
+        return topic, event_id.positions
 
     # ── single answers ────────────────────────────────────────────────────────────────────────────────────────────────
 

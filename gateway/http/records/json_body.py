@@ -261,8 +261,8 @@ def _refusal(error: Exception, whole: str, text: bytes) -> InvalidArgument:
             f"{whole} {describe_malformed_json(error, text)}", hint=_HINTS["" if whole == "the body" else "line"]
         )
     fault = field_error(error)
-    place = f"{whole}: " if whole != "the body" and fault.path else ""
-    return InvalidArgument(f"{place}{fault.sentence(whole)}", hint=_hint(fault, of_record=whole != "the body"))
+    prefix = f"{whole}: " if whole != "the body" and fault.path else ""
+    return InvalidArgument(f"{prefix}{fault.sentence(whole)}", hint=_hint(fault, of_record=whole != "the body"))
 
 
 def _hint(fault: FieldError, *, of_record: bool) -> str:

@@ -125,11 +125,11 @@ def _offsets(plan: Plan, partitions: npt.NDArray[np.integer], found: Sequence[Ap
 def _unusual_results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[ProduceResult]:
     results: list[ProduceResult] = []
     members: dict[int, dict[str, Member]] = {}
-    for partition, outcome, place in outcome_by_record(plan, found):
+    for partition, outcome, index in outcome_by_record(plan, found):
         if isinstance(outcome, TidelogError):
             results.append(ProduceResult(partition, error=members.setdefault(id(outcome), error_members(outcome))))
         elif acks is Acks.NONE:
             results.append(ProduceResult(partition))
         else:
-            results.append(ProduceResult(partition, outcome.base_offset + place, duplicate=outcome.duplicate))
+            results.append(ProduceResult(partition, outcome.base_offset + index, duplicate=outcome.duplicate))
     return results

@@ -72,8 +72,8 @@ class KafkaDeleteRecords:
     async def _raise_starts(self, call: KafkaCall, topic: DeleteRecordsTopic) -> Sequence[DeleteRecordsPartitionResult]:
         """Raises the log starts of one topic. Raises _SomeFailed if a partition has an error."""
         names = [NamedPartition(topic.name, each.partition_index) for each in topic.partitions]
-        places = await resolve_partitions(self._broker, names)
-        asked = list(zip(topic.partitions, places, strict=True))
+        resolved = await resolve_partitions(self._broker, names)
+        asked = list(zip(topic.partitions, resolved, strict=True))
         found = await map_bounded(lambda each: self._raised(call, *each), asked, at_once=RAISED_MAX)
         results = [each.result for each in found]
         first = next((each.error for each in found if each.error is not None), None)

@@ -121,9 +121,9 @@ class TlsReloader:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._settings.tls_reload_ms / 1000)
-            await self.look()
+            await self.reload()
 
-    async def look(self) -> bool:
+    async def reload(self) -> bool:
         """Reloads changed files. Returns whether they changed, once all subscribers have adopted the new identity."""
         changed = await self._take_over()
         if changed:

@@ -99,7 +99,7 @@ class _Parser:
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
-        self._place = 0
+        self._position = 0
         self._depth = 0
         self._states = 0
         if len(pattern) > PATTERN_CHARACTERS_MAX:
@@ -107,7 +107,7 @@ class _Parser:
 
     def parsed(self) -> _Part:
         part = self._alternatives()
-        if self._place < len(self._text):
+        if self._position < len(self._text):
             raise self._wrong("a ) has no (")
         return part
 
@@ -126,20 +126,20 @@ class _Parser:
 
     def _sequence(self) -> _Part:
         start = end = self._node()
-        while self._place < len(self._text) and self._text[self._place] not in "|)":
+        while self._position < len(self._text) and self._text[self._position] not in "|)":
             part_start, part_end = self._repeated()
             end.next.append(part_start)
             end = part_end
         return start, end
 
     def _repeated(self) -> _Part:
-        begun = self._place
+        begun = self._position
         part = self._atom()
-        ended = self._place
+        ended = self._position
         bounds = self._bounds()
         if bounds is None:
             return part
-        if self._place < len(self._text) and self._text[self._place] in "*+?":
+        if self._position < len(self._text) and self._text[self._position] in "*+?":
             raise self._wrong("a repetition is repeated")
         low, high = bounds
         start = end = self._node()
@@ -147,10 +147,10 @@ class _Parser:
 
         def copy() -> _Part:
             """Builds the same part once more."""
-            after, self._place = self._place, begun
+            after, self._position = self._position, begun
             made = self._atom()
-            assert self._place == ended
-            self._place = after
+            assert self._position == ended
+            self._position = after
             return made
 
         copies = max(low, 1 if high is None else high)
@@ -172,13 +172,13 @@ class _Parser:
             if self._takes(mark):
                 self._takes("?")  # lazy: which match is found first means nothing here
                 return found
-        if self._place >= len(self._text) or self._text[self._place] != "{":
+        if self._position >= len(self._text) or self._text[self._position] != "{":
             return None
-        inner, closing, _ = self._text[self._place + 1 :].partition("}")
+        inner, closing, _ = self._text[self._position + 1 :].partition("}")
         low, comma, high = inner.partition(",")
         if not closing or not _is_number(low) or (high and not _is_number(high)):
-            raise self._wrong("a { begins no repetition", place=self._place)
-        self._place += len(inner) + 2
+            raise self._wrong("a { begins no repetition", position=self._position)
+        self._position += len(inner) + 2
         self._takes("?")
         least = int(low)
         most = least if not comma else int(high) if high else None
@@ -187,8 +187,8 @@ class _Parser:
         return least, most
 
     def _atom(self) -> _Part:
-        character = self._text[self._place]
-        self._place += 1
+        character = self._text[self._position]
+        self._position += 1
         if character == "(":
             if self._takes("?") and not self._takes(":"):
                 raise self._wrong("of the groups that begin with (? only (?: is supported")
@@ -212,10 +212,10 @@ class _Parser:
         return self._one(self._test_of(escaped))
 
     def _escaped(self) -> str:
-        if self._place >= len(self._text):
+        if self._position >= len(self._text):
             raise self._wrong("it ends in a backslash")
-        self._place += 1
-        return self._text[self._place - 1]
+        self._position += 1
+        return self._text[self._position - 1]
 
     def _test_of(self, escaped: str) -> _Test:
         if (test := _CLASSES.get(escaped.lower())) is not None:
@@ -235,9 +235,9 @@ class _Parser:
         tests: list[_Test] = []
         first = True
         while first or not self._takes("]"):
-            if self._place >= len(self._text):
+            if self._position >= len(self._text):
                 raise self._wrong("a [ has no ]")
-            if self._text.startswith("[:", self._place):
+            if self._text.startswith("[:", self._position):
                 raise self._wrong("[: begins a class that is not supported")
             first = False
             low = self._member_of_set()
@@ -245,8 +245,8 @@ class _Parser:
                 tests.append(low)
                 continue
             high = low
-            if self._text.startswith("-", self._place) and not self._text.startswith("-]", self._place):
-                self._place += 1
+            if self._text.startswith("-", self._position) and not self._text.startswith("-]", self._position):
+                self._position += 1
                 end = self._member_of_set()
                 if callable(end) or end < low:
                     raise self._wrong("a range in [ ] has no end, or ends before it begins")
@@ -255,10 +255,10 @@ class _Parser:
         return (lambda c: not any(test(c) for test in tests)) if negated else (lambda c: any(test(c) for test in tests))
 
     def _member_of_set(self) -> str | _Test:
-        if self._place >= len(self._text):
+        if self._position >= len(self._text):
             raise self._wrong("a [ has no ]")
-        character = self._text[self._place]
-        self._place += 1
+        character = self._text[self._position]
+        self._position += 1
         if character != "\\":
             return character
         escaped = self._escaped()
@@ -280,14 +280,15 @@ class _Parser:
         return _Node(test, at)
 
     def _takes(self, text: str) -> bool:
-        if not self._text.startswith(text, self._place):
+        if not self._text.startswith(text, self._position):
             return False
-        self._place += len(text)
+        self._position += len(text)
         return True
 
-    def _wrong(self, why: str, *, place: int | None = None) -> InvalidRegularExpression:
+    def _wrong(self, why: str, *, position: int | None = None) -> InvalidRegularExpression:
+        character = 1 + (self._position if position is None else position)
         return InvalidRegularExpression(
-            f"the pattern of topics is not supported: {why} (at character {(self._place if place is None else place) + 1})",
+            f"the pattern of topics is not supported: {why} (at character {character})",
             field="subscribed_topic_regex",
         )
 

@@ -93,7 +93,7 @@ class EtcdClient:
             raise InvalidArgument("etcd is not set", hint="Name its members: --etcd http://HOST:2379")
         self._settings = settings
         self._members = [EtcdMember(address, settings) for address in addresses]
-        self._place = first_member % len(addresses)
+        self._member_index = first_member % len(addresses)
         self._token: str | None = None  # None: not asked for yet; empty: etcd requires none
         self._authenticating = asyncio.Lock()
         self._cluster_id = 0  # unknown before the first answer
@@ -127,8 +127,8 @@ class EtcdClient:
 
     def leave(self, member: EtcdMember, cause: str) -> None:
         """Sends further requests to the next member, unless they go elsewhere already."""
-        if self._members[self._place] is member:
-            self._place = (self._place + 1) % len(self._members)
+        if self._members[self._member_index] is member:
+            self._member_index = (self._member_index + 1) % len(self._members)
         if not member.left:
             log.warning("etcd member %s fails: %s", member.url, cause)
         member.met, member.left = False, True
@@ -172,7 +172,7 @@ class EtcdClient:
         failures: dict[str, Failure] = {}  # by address, the last informative one
         new_token = False
         while True:
-            member = self._members[self._place]
+            member = self._members[self._member_index]
             sent = False
             token = self._token or ""
             try:

@@ -61,7 +61,7 @@ CREATE TABLE store (
 );
 INSERT INTO store VALUES (1, 1, 0, 1);
 CREATE TABLE versions (
-    place INTEGER PRIMARY KEY,
+    row INTEGER PRIMARY KEY,
     key BLOB NOT NULL, revision INTEGER NOT NULL, replaced_revision INTEGER,
     create_revision INTEGER NOT NULL, version INTEGER NOT NULL, lease INTEGER NOT NULL,
     value BLOB
@@ -176,7 +176,7 @@ class SqliteMvcc:
         with self._translated():
             rows = self._connection.execute(
                 "SELECT key, value, revision FROM versions INDEXED BY versions_by_revision "
-                "WHERE revision >= ? AND key >= ? AND key < ? ORDER BY revision, place",
+                "WHERE revision >= ? AND key >= ? AND key < ? ORDER BY revision, row",
                 (from_revision, start, prefix_end(start)),
             )
             try:
@@ -202,9 +202,9 @@ class SqliteMvcc:
         compacted = Revision(max(to_revision, self.compacted_revision))
         with self._transaction():
             self._all("UPDATE store SET compacted_revision = ?", compacted)
-            due = self._all("SELECT place FROM versions WHERE replaced_revision <= ? LIMIT ?", compacted, VERSIONS_DROPPED_MAX)
-            for (place,) in due:
-                self._all("DELETE FROM versions WHERE place = ?", place)
+            due = self._all("SELECT row FROM versions WHERE replaced_revision <= ? LIMIT ?", compacted, VERSIONS_DROPPED_MAX)
+            for (row,) in due:
+                self._all("DELETE FROM versions WHERE row = ?", row)
         self.compacted_revision = compacted
         return len(due) == VERSIONS_DROPPED_MAX
 
@@ -264,21 +264,21 @@ class SqliteMvcc:
         if operation.lease != NO_LEASE and operation.lease not in self._leases:
             raise LeaseLost(f"{operation.key}: lease {operation.lease} has ended")
         key = encode_key(operation.key)
-        live = self._one("SELECT place, create_revision, version FROM versions WHERE replaced_revision IS NULL AND key = ?", key)
-        place, create_revision, version = live or (None, write.revision, 0)
-        self._replace(place, write)
+        live = self._one("SELECT row, create_revision, version FROM versions WHERE replaced_revision IS NULL AND key = ?", key)
+        row, create_revision, version = live or (None, write.revision, 0)
+        self._replace(row, write)
         self._insert(write, key, None, create_revision, version + 1, operation.lease, operation.value)
 
     def _delete(self, write: _Write, where: str, *values: object) -> None:
         live = self._all(
-            f"SELECT place, key, create_revision FROM versions WHERE replaced_revision IS NULL AND {where} ORDER BY key", *values
+            f"SELECT row, key, create_revision FROM versions WHERE replaced_revision IS NULL AND {where} ORDER BY key", *values
         )
-        for place, key, create_revision in live:
-            self._replace(place, write)
+        for row, key, create_revision in live:
+            self._replace(row, write)
             self._insert(write, key, write.revision, create_revision, 0, NO_LEASE, None)
 
-    def _replace(self, place: int | None, write: _Write) -> None:
-        self._all("UPDATE versions SET replaced_revision = ? WHERE place = ?", write.revision, place)
+    def _replace(self, row: int | None, write: _Write) -> None:
+        self._all("UPDATE versions SET replaced_revision = ? WHERE row = ?", write.revision, row)
 
     def _insert(self, write: _Write, *columns: object) -> None:
         self._all(

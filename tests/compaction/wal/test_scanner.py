@@ -37,10 +37,10 @@ class Watched:
         self.state = self.view.state
         self.now_ms = NOW_MS
 
-    async def look(self) -> list[tuple[str, str]]:
+    async def poll(self) -> list[tuple[str, str]]:
         """The calls that it took."""
         self.store.calls.clear()
-        await self.view.look(now_ms=self.now_ms)
+        await self.view.poll(now_ms=self.now_ms)
         return self.store.calls
 
     def segments(self, session: int, count: int) -> list[str]:
@@ -77,9 +77,9 @@ def test_a_look_at_an_idle_bucket_costs_a_request_for_each_session_that_is_open_
             scene.segments(session, 3)
             if session not in {28, 29}:
                 scene.bucket.seal(session)
-        await scene.look()
+        await scene.poll()
         assert len(scene.waiting()) == 29 * 3
-        assert [kind for kind, _ in await scene.look()] == ["list"] * 3
+        assert [kind for kind, _ in await scene.poll()] == ["list"] * 3
 
     watched(work())
 
@@ -89,10 +89,10 @@ def test_footers_are_read_through_indexes_and_each_once() -> None:
         scene = Watched()
         scene.segments(1, 40)
         await scene.index(1, 0, 32)
-        calls = await scene.look()
+        calls = await scene.poll()
         assert (sum(kind == "get" for kind, _ in calls), sum(kind == "tail" for kind, _ in calls)) == (1, 8)
         scene.segments(1, 3)
-        calls = await scene.look()
+        calls = await scene.poll()
         assert [kind for kind, _ in calls] == ["list", "list", "tail", "tail", "tail"]
         assert len(scene.waiting()) == 43
 
@@ -105,7 +105,7 @@ def test_two_sessions_follow_each_other_in_a_partition_whichever_is_found_first(
         scene.segments(8, 2)
         scene.segments(3, 2)
         scene.segments(8, 1)
-        await scene.look()
+        await scene.poll()
         assert scene.waiting() == [(0, 8, 0), (1, 8, 1), (2, 3, 0), (3, 3, 1), (4, 8, 2)]
 
     watched(work())
@@ -115,18 +115,18 @@ def test_a_session_whose_number_was_claimed_late_is_found() -> None:
     async def work() -> None:
         scene = Watched()
         scene.segments(3, 1)
-        await scene.look()
+        await scene.poll()
         scene.segments(6, 1)
-        await scene.look()
+        await scene.poll()
         scene.segments(5, 1)
-        await scene.look()
+        await scene.poll()
         assert [session for _, session, _ in scene.waiting()] == [3, 6, 5]
         scene.now_ms += 10_000_000
-        await scene.look()
-        assert len(await scene.look()) == 4, "it is not likely that somebody claims number 4 now"
+        await scene.poll()
+        assert len(await scene.poll()) == 4, "it is not likely that somebody claims number 4 now"
         scene.segments(4, 1)
         scene.now_ms += 3_600_000
-        await scene.look()
+        await scene.poll()
         assert [session for _, session, _ in scene.waiting()] == [3, 6, 5, 4]
 
     watched(work())
@@ -138,9 +138,9 @@ def test_a_session_that_is_claimed_while_the_view_begins_is_found() -> None:
     async def work() -> None:
         scene = Watched()
         scene.segments(2, 1)
-        await scene.look()
+        await scene.poll()
         scene.segments(1, 1)
-        await scene.look()
+        await scene.poll()
         assert [session for _, session, _ in scene.waiting()] == [2, 1]
 
     watched(work())
@@ -150,17 +150,17 @@ def test_a_gap_that_stays_is_asked_about_and_damage_is_told() -> None:
     async def work() -> None:
         scene = Watched()
         scene.segments(7, 2)
-        await scene.look()
+        await scene.poll()
         bodies = []
         for seq in range(2, 5):  # as a writer does: each tells how far it knew the session to be committed
             body = segment_of(7, seq, [(ORDERS, stamped_run(seq, batch_of(b"v")))], committed_to=seq).body
             bodies.append(b"".join(bytes(part) for part in body))
         for seq in (3, 4):
             scene.bucket.plant(segment_key(SessionId(7), SegmentSeq(seq)), bodies[seq - 2])
-        await scene.look()
+        await scene.poll()
         assert len(scene.waiting()) == 2, "it may be a PUT on its way"
         assert not scene.state.sessions[SessionId(7)].damaged
-        await scene.look()
+        await scene.poll()
         (damage,) = scene.state.sessions[SessionId(7)].damaged.values()
         assert damage.details["key"] == segment_key(SessionId(7), SegmentSeq(2))
         assert [seq for _, _, seq in scene.waiting()] == [0, 1, 3, 4]
@@ -182,7 +182,7 @@ def test_a_segment_that_is_missing_far_from_the_start_is_told_by_the_first_look_
         for seq in range(30):  # as a writer does: each tells how far it knew the session to be committed
             scene.plant(7, seq, committed_to=seq)
         scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(gone)))
-        await scene.look()
+        await scene.poll()
         state = scene.state.sessions[SessionId(7)]
         assert (state.known_to, state.listed.is_read, list(state.damaged)) == (30, True, [gone])
         assert [seq for _, _, seq in scene.waiting()] == [seq for seq in range(30) if seq != gone]
@@ -196,10 +196,10 @@ def test_a_put_on_its_way_is_no_gap_when_it_has_landed() -> None:
         keys = scene.segments(7, 4)
         late = scene.bucket.content(keys[2])
         scene.bucket.remove(keys[2])
-        await scene.look()
+        await scene.poll()
         assert len(scene.waiting()) == 2
         scene.bucket.plant(keys[2], late)
-        await scene.look()
+        await scene.poll()
         assert len(scene.waiting()) == 4
 
     watched(work())
@@ -212,14 +212,14 @@ def test_what_was_trimmed_before_is_not_looked_at_and_what_another_trims_is_forg
         scene.bucket.seal(7)
         scene.bucket.plant(trimmed_key(SessionId(7), SegmentSeq(2)), b'{"trimmed_at_ms": 5}')
         scene.bucket.remove(keys[0])
-        calls = await scene.look()
+        calls = await scene.poll()
         assert sum(kind == "tail" for kind, _ in calls) == 4
         state = scene.state.sessions[SessionId(7)]
         assert (state.first_seq, state.oldest_seq, state.done_to, state.known_to) == (2, 1, 2, 6)
         scene.state.advance(no_manifest(ORDERS))
         scene.bucket.plant(trimmed_key(SessionId(7), SegmentSeq(5)), b'{"trimmed_at_ms": 6}')
         scene.now_ms += 60_000
-        await scene.look()
+        await scene.poll()
         assert scene.waiting() == [(5, 7, 5)]
         assert scene.state.without_floor() == [ORDERS], "there is a newer manifest"
         assert set(state.markers) == {2, 5}
@@ -239,7 +239,7 @@ def test_segments_that_are_trimmed_and_deleted_while_they_are_read_are_passed_ov
                     scene.bucket.remove(gone)
 
         scene.store.hold = trim_meanwhile
-        await scene.look()
+        await scene.poll()
         assert scene.waiting() == [(3, 7, 3)]
 
     watched(work())
@@ -256,11 +256,11 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for_and_those_written_first_
             session = 7 + n % 2
             scene.bucket.segment(session, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"v")]}, written_at_ms=1_000 * n)
         scene.bucket.plant(claim_key(SessionId(7)), b"{}")
-        await scene.look()
+        await scene.poll()
         assert scene.waiting() == [(0, 7, 0), (1, 8, 0)]
         for partition in (ORDERS, PAYMENTS):
             scene.state.advance(msgspec.structs.replace(no_manifest(partition), compacted_to=Offset(2)))
-        await scene.look()
+        await scene.poll()
         assert scene.waiting() == [(2, 7, 1), (3, 8, 1)]
 
     watched(work())
@@ -278,7 +278,7 @@ def test_a_long_session_is_listed_only_as_far_as_it_is_read(monkeypatch: pytest.
         scene.bucket.seal(7)
         state = None
         for done in range(0, 30, 2):
-            await scene.look()
+            await scene.poll()
             state = scene.state.sessions[SessionId(7)]
             assert len(state.listed.listed.segments if state.listed.listed is not None else ()) <= 4
             assert state.listed.is_read == (done + 6 >= 30)
@@ -309,7 +309,7 @@ def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_
             scene.plant(7, seq, committed_to=19)
         scene.bucket.plant(trimmed_key(SessionId(7), SegmentSeq(17 if late else 16)), b"{}")
         monkeypatch.setattr(scene.store, "list", partial(scene.store.list, limit=3))
-        await scene.look()
+        await scene.poll()
         state = scene.state.sessions[SessionId(7)]
         assert (state.is_ended, state.known_to) == (True, 19)
         assert {index.first for index in state.indexes} == set(range(0, 18, 2))
@@ -349,7 +349,7 @@ def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_ma
             patch.setattr("segments.wal.session_listing._INDEX_REACH", 6)
             patch.setattr(scene.store, "list", partial(scene.store.list, limit=page_max))
             for _ in range(2 * len(missing) + 2):
-                await scene.look()
+                await scene.poll()
         state = scene.state.sessions.get(SessionId(7))
         if state is None:
             return scene.waiting()
@@ -367,7 +367,7 @@ def test_what_fails_is_looked_at_again() -> None:
     async def work() -> None:
         scene = Watched()
         scene.segments(7, 4)
-        calls = len(await scene.look())
+        calls = len(await scene.poll())
         for at in range(1, calls + 1):
             again = Watched()
             again.segments(7, 4)
@@ -375,8 +375,8 @@ def test_what_fails_is_looked_at_again() -> None:
             again.view = WalBacklog(again.store, runs_max=100, reads_max=1)
             again.state = again.view.state
             with pytest.raises(Unavailable):
-                await again.view.look(now_ms=NOW_MS)
-            await again.view.look(now_ms=NOW_MS)
+                await again.view.poll(now_ms=NOW_MS)
+            await again.view.poll(now_ms=NOW_MS)
             assert len(again.waiting()) == 4
 
     watched(work())

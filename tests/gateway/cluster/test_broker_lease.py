@@ -48,7 +48,7 @@ class Store(FaultyStore):
         return found.registration.session if found else None
 
 
-def membership(store: Store, session: int = 1, *, port: int = 8080, own: frozenset[SessionId] = frozenset()) -> BrokerLease:
+def broker_lease(store: Store, session: int = 1, *, port: int = 8080, own: frozenset[SessionId] = frozenset()) -> BrokerLease:
     http, grpc = f"10.0.0.7:{port}", f"10.0.0.7:{port + 1}"
     registration = BrokerRegistration(broker_id="b1", session=SessionId(session), http_address=http, grpc_address=grpc)
     return BrokerLease(store, LAYOUT, registration, ttl_s=TTL_S, own_sessions=own)
@@ -65,9 +65,9 @@ def with_store(scenario: Callable[[Store], Awaitable[None]]) -> None:
     run(main())
 
 
-def is_sure(membership: BrokerLease) -> bool:
+def is_sure(broker_lease: BrokerLease) -> bool:
     """Asked anew each time."""
-    return membership.is_valid
+    return broker_lease.is_valid
 
 
 async def pass_s(seconds: float) -> None:
@@ -79,7 +79,7 @@ async def pass_s(seconds: float) -> None:
 
 def test_a_session_is_registered_under_a_lease_and_gone_when_it_leaves() -> None:
     async def scenario(store: Store) -> None:
-        joined = membership(store)
+        joined = broker_lease(store)
         assert not is_sure(joined)
         assert await joined.join()
         assert is_sure(joined)
@@ -96,7 +96,7 @@ def test_a_session_is_registered_under_a_lease_and_gone_when_it_leaves() -> None
 def test_who_has_not_joined_leaves_without_a_word() -> None:
     async def scenario(store: Store) -> None:
         store.down = unavailable()
-        await membership(store).leave()
+        await broker_lease(store).leave()
 
     with_store(scenario)
 
@@ -104,7 +104,7 @@ def test_who_has_not_joined_leaves_without_a_word() -> None:
 def test_a_store_that_is_away_is_waited_for() -> None:
     async def scenario(store: Store) -> None:
         store.down = unavailable()
-        joining = asyncio.ensure_future(membership(store).join())
+        joining = asyncio.ensure_future(broker_lease(store).join())
         await pass_s(3600)
         store.down = None
         assert await joining
@@ -115,11 +115,11 @@ def test_a_store_that_is_away_is_waited_for() -> None:
 
 def test_what_an_earlier_process_of_this_broker_left_is_removed_at_once_with_all_that_it_held() -> None:
     async def scenario(store: Store) -> None:
-        earlier = membership(store, 1)
+        earlier = broker_lease(store, 1)
         assert await earlier.join()
         assert earlier.lease is not None
         await store.store.transact([], [Put(LAYOUT.controller, b"b1 1", earlier.lease)])
-        assert await membership(store, 2).join()
+        assert await broker_lease(store, 2).join()
         assert await store.session() == 2
         assert await store.store.get(LAYOUT.controller) is None, "nobody waits for a controller that is dead"
 
@@ -130,9 +130,9 @@ def test_a_broker_that_was_killed_and_comes_back_at_its_address_is_no_cause_for_
     caplog.set_level("INFO")
 
     async def scenario(store: Store) -> None:
-        assert await membership(store, 1).join()
-        assert await membership(store, 2).join()
-        assert await membership(store, 3, own=frozenset({SessionId(2)})).join()  # its own, which it could not leave
+        assert await broker_lease(store, 1).join()
+        assert await broker_lease(store, 2).join()
+        assert await broker_lease(store, 3, own=frozenset({SessionId(2)})).join()  # its own, which it could not leave
 
     with_store(scenario)
     told = [(record.levelname, record.getMessage()) for record in caplog.records if "registration replaced" in record.getMessage()]
@@ -144,7 +144,7 @@ def test_a_broker_that_was_killed_and_comes_back_at_its_address_is_no_cause_for_
 def test_a_key_without_a_lease_that_somebody_has_put_there_is_replaced() -> None:
     async def scenario(store: Store) -> None:
         await store.store.transact([], [Put(KEY, b"by hand")])
-        joined = membership(store)
+        joined = broker_lease(store)
         assert await joined.join()
         held = await store.held()
         assert held is not None
@@ -159,7 +159,7 @@ def test_where_it_is_not_certain_that_it_was_registered_the_session_is_given_up(
 
     async def scenario(store: Store) -> None:
         store.lose_answers, store.lose_requests = int(lost == "answer"), int(lost == "request")
-        doubtful = membership(store)
+        doubtful = broker_lease(store)
         assert not await doubtful.join()
         assert (await store.session() == 1) == (lost == "answer")
         await doubtful.leave()
@@ -171,7 +171,7 @@ def test_where_it_is_not_certain_that_it_was_registered_the_session_is_given_up(
 def test_a_lease_that_ends_before_the_session_is_registered_asks_for_a_new_session() -> None:
     async def scenario(store: Store) -> None:
         store.before_transaction = lambda: pass_s(TTL_S + 2)
-        assert not await membership(store).join()
+        assert not await broker_lease(store).join()
         assert await store.held() is None
 
     with_store(scenario)
@@ -181,10 +181,10 @@ def test_of_two_that_join_at_once_one_does_and_the_other_takes_its_time_before_i
     """Each try costs a session: a claim and a seal on the bucket."""
 
     async def scenario(store: Store) -> None:
-        other = membership(store, 2)
+        other = broker_lease(store, 2)
         store.before_transaction = other.join
         before_s = virtual_loop().time()
-        assert not await membership(store, 1).join()
+        assert not await broker_lease(store, 1).join()
         assert virtual_loop().time() - before_s >= 0.5
         assert await store.session() == 2
 
@@ -196,7 +196,7 @@ def test_of_two_that_join_at_once_one_does_and_the_other_takes_its_time_before_i
 
 def test_the_lease_is_renewed_for_as_long_as_it_is_kept() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         for _ in range(100):
@@ -214,7 +214,7 @@ def test_the_lease_is_renewed_for_as_long_as_it_is_kept() -> None:
 
 def test_a_store_that_is_away_for_less_than_the_lease_is_nothing() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         await pass_s(4)
@@ -232,7 +232,7 @@ def test_a_store_that_is_away_for_less_than_the_lease_is_nothing() -> None:
 @pytest.mark.parametrize("error", [unavailable(), Denied("the token has expired")])
 def test_a_store_that_is_away_for_longer_makes_it_unsure_and_the_registration_is_lost_when_it_is_back(error: Exception) -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         store.down = error  # type: ignore[assignment]
@@ -248,7 +248,7 @@ def test_a_store_that_is_away_for_longer_makes_it_unsure_and_the_registration_is
 
 def test_a_lease_that_ends_early_is_noticed_at_the_next_renewal() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         assert kept.lease is not None
@@ -261,7 +261,7 @@ def test_a_lease_that_ends_early_is_noticed_at_the_next_renewal() -> None:
 
 def test_a_registration_that_the_controller_has_removed_is_lost_though_its_lease_is_not() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         await store.store.transact([], [Delete(KEY)])
@@ -273,7 +273,7 @@ def test_a_registration_that_the_controller_has_removed_is_lost_though_its_lease
 
 def test_a_registration_that_can_not_be_read_any_more_is_lost() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         assert kept.lease is not None
         keeping = asyncio.ensure_future(kept.keep())
@@ -281,7 +281,7 @@ def test_a_registration_that_can_not_be_read_any_more_is_lost() -> None:
         await store.store.transact([], [Put(KEY, b"{", kept.lease)])
         await asyncio.wait_for(keeping, TTL_S / 3 + 1)
         await kept.leave()
-        assert await membership(store, 2).join()
+        assert await broker_lease(store, 2).join()
         assert await store.session() == 2
 
     with_store(scenario)
@@ -289,7 +289,7 @@ def test_a_registration_that_can_not_be_read_any_more_is_lost() -> None:
 
 def test_of_two_processes_with_one_id_the_older_one_stops_and_both_say_who_the_other_is(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(store: Store) -> None:
-        older, newer = membership(store, 1), membership(store, 2, port=9000)
+        older, newer = broker_lease(store, 1), broker_lease(store, 2, port=9000)
         await older.join()
         keeping = asyncio.ensure_future(older.keep())
         await newer.join()
@@ -300,7 +300,7 @@ def test_of_two_processes_with_one_id_the_older_one_stops_and_both_say_who_the_o
         await older.leave()
         assert await store.session() == 2, "the older one takes nothing with it"
         with pytest.raises(Rejected, match=r"session 2, at http 10\.0\.0\.7:9000"):  # it was cut off, and comes back
-            await membership(store, 3, own=frozenset({SessionId(1)})).join()
+            await broker_lease(store, 3, own=frozenset({SessionId(1)})).join()
         told = [record.getMessage() for record in caplog.records if "another process has this id" in record.getMessage()]
         assert [message.split(";")[0] for message in told] == [
             (
@@ -317,7 +317,7 @@ def test_of_two_processes_with_one_id_the_older_one_stops_and_both_say_who_the_o
 
 def test_a_drain_is_told_at_once_and_the_lease_is_renewed_all_the_while() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         await pass_s(1)
@@ -335,7 +335,7 @@ def test_a_drain_is_told_at_once_and_the_lease_is_renewed_all_the_while() -> Non
 
 def test_a_drain_that_can_not_be_told_is_told_later() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         store.down = unavailable()
@@ -352,7 +352,7 @@ def test_a_drain_that_can_not_be_told_is_told_later() -> None:
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_a_drain_whose_answer_is_lost_is_told_in_the_end(lost: str) -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         store.lose_answers, store.lose_requests = int(lost == "answer"), int(lost == "request")
@@ -367,7 +367,7 @@ def test_a_drain_whose_answer_is_lost_is_told_in_the_end(lost: str) -> None:
 
 def test_what_others_have_written_into_the_registration_stays() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         assert kept.lease is not None
         moved = BrokerRegistration(broker_id="b1", session=SessionId(1), rack="elsewhere")
@@ -402,7 +402,7 @@ def test_what_a_broker_of_an_earlier_version_has_dropped_from_the_registration_i
 
 def test_a_drain_that_an_operator_takes_back_is_not_told_again() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
         keeping = asyncio.ensure_future(kept.keep())
         for draining in (True, False):
@@ -416,7 +416,7 @@ def test_a_drain_that_an_operator_takes_back_is_not_told_again() -> None:
 
 def test_leaving_takes_no_longer_than_its_time_when_the_store_hangs() -> None:
     async def scenario(store: Store) -> None:
-        kept = membership(store)
+        kept = broker_lease(store)
         await kept.join()
 
         async def hang(lease: LeaseId) -> None:

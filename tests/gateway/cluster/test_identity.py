@@ -11,7 +11,7 @@ import pytest
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
-from gateway.cluster.identity import LOOK_INTERVAL_S, SeenClusterId, identify_cluster, watch_identity, what_happened
+from gateway.cluster.identity import CHECK_INTERVAL_S, SeenClusterId, identify_cluster, watch_identity, what_happened
 from gateway.cluster.session_opener import SessionOpener
 from gateway.controller.metadata_snapshots import take_snapshot
 from gateway.net.ports import reserve_ports
@@ -27,7 +27,7 @@ from metadata.store.interface import NOW, Delete, DeletePrefix, Put, RangeResult
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.cluster_record import read_cluster_record, sign_bucket
-from segments.bucket.layout import WAL, SnapshotPlace, claim_key, segment_key, snapshot_key
+from segments.bucket.layout import WAL, SnapshotPosition, claim_key, segment_key, snapshot_key
 from segments.bucket.markers import begin_restoration
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import ListPage
@@ -171,7 +171,7 @@ def test_of_two_copies_the_one_with_fewer_appointments_is_refused_whatever_the_r
         await identify(bucket, metadata, "ours")
         await metadata.transact([], [Put(LAYOUT.appointments, encode_progress(Progress(7)))])
         revision = 1000 if number < 7 else 1
-        await bucket.create(snapshot_key(SnapshotPlace(number, Revision(revision))), [b"a copy"])
+        await bucket.create(snapshot_key(SnapshotPosition(number, Revision(revision))), [b"a copy"])
         if number < 7:
             assert await identify(bucket, metadata) == "ours"
         else:
@@ -272,7 +272,7 @@ def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(t
         await identify(bucket, metadata, "ours")
         await begin_restoration(bucket, "ours", now_ms=0)
         await bucket.create(
-            *(segment_in(1) if told_by == "session" else (snapshot_key(SnapshotPlace(0, Revision(1000))), [b"a copy"]))
+            *(segment_in(1) if told_by == "session" else (snapshot_key(SnapshotPosition(0, Revision(1000))), [b"a copy"]))
         )
         with pytest.raises(Rejected, match="were rebuilt from it meanwhile") as refused:
             await identify(bucket, metadata)
@@ -428,7 +428,7 @@ def stays_until(break_it: Callable[[FaultyStore], Awaitable[object]]) -> Rejecte
         await asyncio.sleep(3600)
         assert not staying.done(), staying
         await break_it(store)
-        await asyncio.wait((staying,), timeout=2 * LOOK_INTERVAL_S)
+        await asyncio.wait((staying,), timeout=2 * CHECK_INTERVAL_S)
         await sqlite.close()
         error = staying.exception()
         assert isinstance(error, Rejected)
@@ -514,7 +514,7 @@ def test_a_broker_ends_when_a_leader_epoch_has_fallen_though_the_revision_has_gr
         await asyncio.sleep(3600)
         assert not staying.done()
         fallen.append(TopicPartition(TopicId("a" * 32), Partition(3)))
-        await asyncio.wait((staying,), timeout=2 * LOOK_INTERVAL_S)
+        await asyncio.wait((staying,), timeout=2 * CHECK_INTERVAL_S)
         await sqlite.close()
         error = staying.exception()
         assert isinstance(error, Rejected)

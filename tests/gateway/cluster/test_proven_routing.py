@@ -54,7 +54,7 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_proven(error: Tid
         await asyncio.sleep(10 * PAUSE_S)
         assert (topics.asked > asked) == isinstance(error, Unavailable), "what is deleted is not asked for again"
         topics.unread.clear()
-        routing.look()
+        routing.wake()
         await asyncio.sleep(2 * PAUSE_S)
         assert all(routing.is_proven(partition, EPOCH) for partition in LED)
         running.cancel()

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.cluster.session_manager import IDLE_SEAL_LOOKS_S, SEAL_LOOKS_S, SessionManager
+from gateway.cluster.session_manager import IDLE_SEAL_CHECK_S, SEAL_CHECK_S, SessionManager
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.takeover import Takeover
 from gateway.cluster.view import ClusterView
@@ -317,7 +317,7 @@ def test_an_idle_broker_learns_within_a_minute_that_its_session_was_sealed_thoug
             session = broker.leadership.session
             assert session is not None
             await seal(bucket, session, by=None, now_ms=now_ms)
-            await asyncio.sleep(IDLE_SEAL_LOOKS_S + 3 * SEAL_LOOKS_S)
+            await asyncio.sleep(IDLE_SEAL_CHECK_S + 3 * SEAL_CHECK_S)
             assert broker.leadership.session != session
 
     virtually(main())

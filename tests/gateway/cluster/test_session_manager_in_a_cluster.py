@@ -23,7 +23,7 @@ from tests.kit.segments.batches import batch_of, header_of, sequenced_batch
 from tests.simulation.virtual_loop import virtual_loop
 
 # From a cut to the next leader: noticed, proven, sealed and appointed.
-GIVEN_UP_S = SETTINGS.bucket_timeout_ms / 1000 + bucket_isolation.PROOFS * bucket_isolation.LOOKS_S + 3.0
+GIVEN_UP_S = SETTINGS.bucket_timeout_ms / 1000 + bucket_isolation.PROOFS * bucket_isolation.CHECK_INTERVAL_S + 3.0
 
 RECORD = sequenced_batch(7, 0)
 

@@ -131,7 +131,7 @@ def test_the_loop_gets_its_turn_by_the_time_that_steps_took_and_not_by_their_num
             turns = LoopYielder()
             for _ in range(steps):
                 now_s += step_s
-                await turns.give()
+                await turns.step()
             others.cancel()
         return given
 

@@ -17,7 +17,7 @@ from metadata.model import Revision
 from metadata.store.interface import NOW, MetadataStore, Put, RangeResult, RevisionCompacted
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.bucket.layout import SnapshotPlace, snapshot_key
+from segments.bucket.layout import SnapshotPosition, snapshot_key
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.gateway.doorless_cluster import cluster_of
@@ -47,11 +47,11 @@ async def proven() -> None:
     """No other copy of the metadata has appointed leaders."""
 
 
-async def places(bucket: MemoryObjectStore) -> list[SnapshotPlace]:
-    return [found.place for found in await list_snapshots(bucket)]
+async def places(bucket: MemoryObjectStore) -> list[SnapshotPosition]:
+    return [found.position for found in await list_snapshots(bucket)]
 
 
-async def snapshot_of(bucket: MemoryObjectStore, metadata: MetadataStore) -> SnapshotPlace | None:
+async def snapshot_of(bucket: MemoryObjectStore, metadata: MetadataStore) -> SnapshotPosition | None:
     return await take_snapshot(bucket, metadata, LAYOUT, now_ms=now_ms)
 
 
@@ -132,7 +132,7 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
 
 def test_after_a_restore_revisions_go_on_where_they_were(tmp_path: Path) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
-        await bucket.create(snapshot_key(SnapshotPlace(0, Revision(9000))), [b"of the old metadata"])
+        await bucket.create(snapshot_key(SnapshotPosition(0, Revision(9000))), [b"of the old metadata"])
         await metadata.transact([], [Put(LAYOUT.revision_base, b"9000")])
         place = await snapshot_of(bucket, metadata)
         assert place is not None
@@ -145,7 +145,7 @@ def test_after_a_restore_revisions_go_on_where_they_were(tmp_path: Path) -> None
 
 def test_metadata_that_were_set_back_to_a_backup_are_told_and_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
-        await bucket.create(snapshot_key(SnapshotPlace(0, Revision(9000))), [b"newer"])
+        await bucket.create(snapshot_key(SnapshotPosition(0, Revision(9000))), [b"newer"])
         assert await snapshot_of(bucket, metadata) is None
         assert "etcd was set back to a backup" in caplog.text
 
@@ -154,7 +154,7 @@ def test_metadata_that_were_set_back_to_a_backup_are_told_and_not_copied(tmp_pat
 
 def test_a_snapshot_with_fewer_appointments_stands_before_this_one_whatever_its_revision(tmp_path: Path) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
-        await bucket.create(snapshot_key(SnapshotPlace(6, Revision(9000))), [b"of the copy that has lost"])
+        await bucket.create(snapshot_key(SnapshotPosition(6, Revision(9000))), [b"of the copy that has lost"])
         await metadata.transact([], [Put(LAYOUT.appointments, encode_progress(Progress(7)))])
         place = await snapshot_of(bucket, metadata)
         assert place is not None
@@ -170,7 +170,7 @@ def test_a_snapshot_with_more_appointments_shows_that_the_metadata_are_behind(
 ) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
         await metadata.transact([], [Put(LAYOUT.revision_base, b"9000"), Put(LAYOUT.appointments, encode_progress(Progress(7)))])
-        await bucket.create(snapshot_key(SnapshotPlace(8, Revision(5))), [b"of the copy that goes on"])
+        await bucket.create(snapshot_key(SnapshotPosition(8, Revision(5))), [b"of the copy that goes on"])
         assert await snapshot_of(bucket, metadata) is None
         assert "or the metadata exist twice" in caplog.text
 

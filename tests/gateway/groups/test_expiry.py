@@ -99,7 +99,7 @@ class Kept:
             at.link,
             LAYOUT,
             at.groups.known_offsets,
-            (self.expiry.look,),
+            (self.expiry.visit,),
             interval_s=INTERVAL_S,
             coordinates=lambda _: at.is_mine,
             now_ms=virtual_loop().now_ms,
@@ -333,16 +333,16 @@ def test_while_the_store_is_away_nothing_ends_and_it_is_tried_again(caplog: pyte
 
 def test_groups_that_have_moved_here_are_looked_at_soon() -> None:
     async def scenario(kept: Kept) -> None:
-        looked: list[str] = []
+        visited: list[str] = []
 
-        async def look(name: str, _: Group) -> None:
-            looked.append(name)
+        async def visit(name: str, _: Group) -> None:
+            visited.append(name)
 
         scan = GroupScanner(
             kept.at.link,
             LAYOUT,
             kept.at.groups.known_offsets,
-            (look,),
+            (visit,),
             interval_s=INTERVAL_S,
             coordinates=lambda _: kept.at.is_mine,
             now_ms=virtual_loop().now_ms,
@@ -354,9 +354,9 @@ def test_groups_that_have_moved_here_are_looked_at_soon() -> None:
         kept.at.is_mine = True
         scan.soon()
         await asyncio.sleep(SETTLES_S + 1)
-        assert looked == ["g"]
+        assert visited == ["g"]
         await asyncio.sleep(INTERVAL_S)
-        assert looked == ["g", "g"]
+        assert visited == ["g", "g"]
         running.cancel()
 
     with_expiry(scenario)

@@ -58,7 +58,7 @@ class Watched:
             at.link,
             LAYOUT,
             at.groups.known_offsets,
-            (self.figures.look, self.expiry.look),
+            (self.figures.visit, self.expiry.visit),
             interval_s=300,
             coordinates=lambda _: at.is_mine,
             now_ms=now_ms,

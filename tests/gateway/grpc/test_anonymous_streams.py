@@ -57,7 +57,7 @@ class Door:
         call = Call(address, len(self.calls))
         self.calls.append(call)
         try:
-            async with self.watches.place(call):
+            async with self.watches.slot(call):
                 await asyncio.get_running_loop().create_future()
         finally:
             if self.clients_read:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.api import BrokerApi
 from gateway.topics.describe import PartitionDescription, described_topic, partition_leaders
-from gateway.topics.names import LOOK_UP_S
+from gateway.topics.names import LOOKUP_S
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import SessionId, TopicId, TopicPartition
@@ -81,7 +81,7 @@ def test_while_the_store_is_away_nobody_claims_that_there_is_no_such_topic(away:
         with pytest.raises(Unavailable, match="the metadata store, which does not answer") as told:
             await described_topic(broker_that_knows(made_elsewhere=away), "new")
         assert told.value.retryable
-        assert virtual_loop().time() <= LOOK_UP_S + 0.1
+        assert virtual_loop().time() <= LOOKUP_S + 0.1
 
     run(main(), seed=1)
 

@@ -14,7 +14,7 @@ from segments.history.manifest import no_manifest
 from segments.object_store.interface import ObjectInfo
 from segments.wal.known_sessions import KnownSession
 from segments.wal.segment_file import BATCH_DTYPE, Run, SegmentFooter
-from segments.wal.session_listing import SessionLook
+from segments.wal.session_listing import ListedSession
 
 RUN_BYTES = 100
 # Session and place in it.
@@ -40,7 +40,7 @@ def state_of(footers: Sequence[SegmentFooter], floors: Mapping[TopicPartition, i
     for footer in footers:
         known = KnownSession(footer.session)
         if footer.session not in state.sessions:
-            state.listed(known, SessionLook(footer.session))
+            state.listed(known, ListedSession(footer.session))
         known = state.sessions[footer.session].listed
         size = 40 + RUN_BYTES * len(footer.runs)
         state.take_in(known, ObjectInfo(segment_key(footer.session, footer.seq), size), footer)

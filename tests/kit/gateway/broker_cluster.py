@@ -93,7 +93,7 @@ async def broker_cluster(
                     gateway=replace(patient(gateway), topic_ready_timeout_ms=round(PATIENCE_S * 1000)),
                     tls=tls or TlsSettings(),
                     access=access[number] if isinstance(access, Sequence) else access or AccessSettings(),
-                    membership=ClusterSettings(
+                    registration=ClusterSettings(
                         session_timeout_ms=SESSION_MS, rack=racks[number] if racks else "", rack_read_bytes_min=1
                     ),
                 )

@@ -202,7 +202,7 @@ def test_who_waits_to_join_and_hears_of_the_next_generation_looks_again_before_i
     place = staying(P0)
     for asked_s in (110, 120):
         place.join_request(["orders"], now_s=asked_s)
-        assert answered(place, StaleGeneration(""), sent_s=asked_s + 4) is Heard.LOOK_AGAIN, "the answer may be on its way"
+        assert answered(place, StaleGeneration(""), sent_s=asked_s + 4) is Heard.CHECK_AGAIN, "the answer may be on its way"
         assert answered(place, StaleGeneration(""), sent_s=asked_s + 5) is Heard.ASK_AGAIN
 
 

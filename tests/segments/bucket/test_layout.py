@@ -13,7 +13,7 @@ from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
     WAL,
-    SnapshotPlace,
+    SnapshotPosition,
     StagedKey,
     TopicKey,
     WalKey,
@@ -59,7 +59,7 @@ def test_the_keys_are_those_of_the_drawing() -> None:
     assert CLUSTER == "cluster.json"
     assert topic_mirror_key("orders", ID, Revision(9)) == f"topics/orders/{ID}/_log/topic-00000000000000000009.json"
     assert deleted_topic_key("orders", ID, Revision(10)) == f"topics/orders/{ID}/_log/deleted-00000000000000000010"
-    assert snapshot_key(SnapshotPlace(7, Revision(11))) == "metadata/snapshot-00000000000000000007-00000000000000000011"
+    assert snapshot_key(SnapshotPosition(7, Revision(11))) == "metadata/snapshot-00000000000000000007-00000000000000000011"
     assert restoration_key(11) == "metadata/restored-000000000000000b"
     assert parse_restoration_key(restoration_key(11)) == 11
     assert parse_restoration_key("metadata/restored-b") is None
@@ -155,12 +155,12 @@ def test_the_mirror_of_a_topic_parses_back_and_is_a_key_that_stores_take(name: s
         assert key < end_of_topic(name, topic_id)
 
 
-PLACES = st.builds(SnapshotPlace, st.integers(0, 10**20 - 1), REVISIONS)
+PLACES = st.builds(SnapshotPosition, st.integers(0, 10**20 - 1), REVISIONS)
 
 
 @given(PLACES, PLACES)
 def test_snapshots_sort_by_the_last_batch_of_appointments_and_then_by_their_revision(
-    one: SnapshotPlace, other: SnapshotPlace
+    one: SnapshotPosition, other: SnapshotPosition
 ) -> None:
     assert parse_snapshot_key(snapshot_key(one)) == one
     assert snapshot_key(one).startswith(SNAPSHOTS)
@@ -169,7 +169,7 @@ def test_snapshots_sort_by_the_last_batch_of_appointments_and_then_by_their_revi
 
 @given(REVISIONS)
 def test_a_snapshot_whose_name_holds_no_number_is_read_and_comes_first(revision: Revision) -> None:
-    assert parse_snapshot_key(f"metadata/snapshot-{revision:020d}") == SnapshotPlace(0, revision)
+    assert parse_snapshot_key(f"metadata/snapshot-{revision:020d}") == SnapshotPosition(0, revision)
 
 
 @given(st.integers(0, 10**20 - 1), st.integers(0, 10**20 - 1))

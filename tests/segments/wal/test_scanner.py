@@ -11,11 +11,11 @@ from metadata.errors import Corrupt, NotFound, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import claim_key, segment_key, trimmed_key
 from segments.object_store.interface import ObjectInfo
-from segments.wal.known_sessions import HOLES_LATER_MS, HOLES_LOOKED_MS, KnownSession
+from segments.wal.known_sessions import HOLES_LATER_MS, HOLES_POLLED_MS, KnownSession
 from segments.wal.scanner import WalScanner
 from segments.wal.segment_file import SegmentFooter
 from segments.wal.session import list_session
-from segments.wal.session_listing import SessionLook
+from segments.wal.session_listing import ListedSession
 from segments.wal.session_reader import GONE_TRIES, read_committed, read_segment
 from tests.kit.compaction.blows import StruckStore
 from tests.kit.segments.batches import ORDERS, batch_of, segment_of, stamped_run
@@ -38,7 +38,7 @@ class Scene:
         self.skipped: list[tuple[int, int, int]] = []
         self.now_ms = 1_000_000
 
-    def listed(self, session: KnownSession, look: SessionLook) -> None:
+    def listed(self, session: KnownSession, listed: ListedSession) -> None:
         self.sessions.add(session)
 
     def trimmed(self, session: KnownSession, to: SegmentSeq) -> None:
@@ -105,7 +105,7 @@ def test_new_sessions_are_listed_before_those_that_are_known() -> None:
     in_loop(work())
 
 
-@pytest.mark.parametrize("after_ms", [0, HOLES_LOOKED_MS, HOLES_LATER_MS + 1], ids=["soon", "later", "long after"])
+@pytest.mark.parametrize("after_ms", [0, HOLES_POLLED_MS, HOLES_LATER_MS + 1], ids=["soon", "later", "long after"])
 def test_a_session_that_is_claimed_late_is_found(after_ms: int) -> None:
     """Brokers take their numbers in order, and claim them in any; one that can't reach the bucket does so hours later."""
 
@@ -132,7 +132,7 @@ def test_a_hole_is_polled_seldom_when_it_is_old_however_many_sessions_came_since
             scene.segments(session, 1)
             scene.bucket.seal(session)
         await scene.poll()
-        scene.now_ms += HOLES_LOOKED_MS + 1
+        scene.now_ms += HOLES_POLLED_MS + 1
         assert len(await scene.poll()) == 2, "what is new, and the open session"
         scene.segments(1, 1)
         scene.now_ms += HOLES_LATER_MS
@@ -281,11 +281,11 @@ def test_a_session_is_read_in_parts_and_goes_on_behind_what_is_trimmed_meanwhile
     async def work() -> None:
         scene = Scene()
         keys = scene.segments(7, 6)
-        look = SessionLook(SEVEN)
+        listed = ListedSession(SEVEN)
         for key in keys:
-            look.take_in(ObjectInfo(key, len(scene.bucket.content(key))))
+            listed.take_in(ObjectInfo(key, len(scene.bucket.content(key))))
         found = []
-        async for part, footers in read_committed(scene.store, look.committed(), reads_max=1, segments_max=2):
+        async for part, footers in read_committed(scene.store, listed.committed(), reads_max=1, segments_max=2):
             found.append((part.trimmed_to, len(footers)))
             if part.trimmed_to == 0:
                 scene.bucket.plant(trimmed_key(SEVEN, SegmentSeq(5)), b"{}")

@@ -26,7 +26,7 @@ from segments.wal.session import (
     seal,
     trim_point,
 )
-from segments.wal.session_listing import SessionListing, SessionLook
+from segments.wal.session_listing import ListedSession, SessionListing
 from tests.kit.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.kit.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
@@ -138,9 +138,9 @@ def test_without_permission_there_is_no_session() -> None:
 def listing_of(store: ScriptedStore) -> tuple[range, bool]:
     """The places of the committed segments, and whether a seal follows."""
     listing = run(list_session(store, SESSION))
-    places = range(listing.trimmed_to, listing.end_seq)
-    assert [found and found.key for found in listing.segments] == [key_of(seq) for seq in places]
-    return places, listing.sealed
+    seqs = range(listing.trimmed_to, listing.end_seq)
+    assert [found and found.key for found in listing.segments] == [key_of(seq) for seq in seqs]
+    return seqs, listing.sealed
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def missing_in(store: ScriptedStore) -> tuple[list[int], int, bool, str]:
 
 @pytest.mark.parametrize(("there", "cut_at"), [([4, 5, 6], None), ([4, 5, 6, 7], 7), ([4, 5, 6, 9], 7)])
 def test_a_look_with_room_for_some_places_is_cut_off_where_there_is_one_more(there: list[int], cut_at: int | None) -> None:
-    look = SessionLook(SESSION, since=SegmentSeq(4), places_max=3)
+    listed = ListedSession(SESSION, since=SegmentSeq(4), objects_max=3)
     for seq in there:
-        look.take_in(ObjectInfo(segment_key(SESSION, SegmentSeq(seq)), 500))
-    assert (list(look.places), look.cut_at) == ([4, 5, 6], cut_at)
-    listing = look.committed()
+        listed.take_in(ObjectInfo(segment_key(SESSION, SegmentSeq(seq)), 500))
+    assert (list(listed.objects), listed.cut_at) == ([4, 5, 6], cut_at)
+    listing = listed.committed()
     assert (listing.end_seq, listing.is_cut) == (7, cut_at is not None)
 
 

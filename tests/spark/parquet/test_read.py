@@ -14,7 +14,7 @@ from metadata.errors import InvalidArgument, OutOfRange, Rejected, Unavailable, 
 from segments.records.compression import Codec
 from spark.parquet.files import read_files
 from spark.parquet.plan import StoredFile
-from spark.parquet.s3a import place_for
+from spark.parquet.s3a import location_for
 from tests.kit.spark.made_log import MadeLog
 from tests.kit.spark.topics_on_disk import START_MS, Bucket, Written, records
 
@@ -193,7 +193,7 @@ def test_what_the_session_says_of_s3_counts_and_what_hadoop_has_by_default_does_
     for name, value in said.items():
         hadoop.set(name, value)
     try:
-        place = place_for(spark, "s3://lake/log?endpoint=https://store:9000&region=eu-central-1")
+        place = location_for(spark, "s3://lake/log?endpoint=https://store:9000&region=eu-central-1")
     finally:
         for name in said:
             hadoop.unset(name)

@@ -33,10 +33,10 @@ from spark.source.log_snapshot import LogFollower, PartitionSnapshot
 from tests.kit.segments.batches import ORDERS, PAYMENTS, WRITER
 
 SEEDS = 40
-LOOKS = 60
+POLLS = 60
 
 
-class PlacedRun(NamedTuple):
+class SegmentRun(NamedTuple):
     base: int
     end: int
     session: int
@@ -63,7 +63,7 @@ class World:
     store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
     sessions: dict[int, WrittenSession] = field(default_factory=dict)
     on_their_way: list[Put] = field(default_factory=list)
-    runs: list[PlacedRun] = field(default_factory=list)
+    runs: list[SegmentRun] = field(default_factory=list)
     leader: int | None = None
     epoch: int = 0
     end_offset: int = 0
@@ -113,7 +113,7 @@ class World:
         records = self.chance.randint(1, 3)
         where, base = (ORDERS, self.end_offset) if mine else (PAYMENTS, 0)
         if mine:
-            self.runs.append(PlacedRun(base, base + records, self.leader, seq, self.epoch))
+            self.runs.append(SegmentRun(base, base + records, self.leader, seq, self.epoch))
             self.end_offset += records
         committed_to = min([put.seq for put in self.on_their_way if put.session == self.leader], default=seq)
         put = Put(self.leader, seq, self._segment(where, base, records, seq=seq, committed_to=committed_to))
@@ -246,12 +246,12 @@ def test_a_follower_loses_no_record_and_shows_none_too_early(seed: int, monkeypa
         world = World(random.Random(seed))
         bucket = BesideBrokers(world, world.chance.choice([0, 0.02, 0.1]))
         follower = LogFollower(bucket)
-        for look in range(LOOKS):
+        for poll in range(POLLS):
             for _ in range(world.chance.randint(0, 6)):
                 await world.go_on()
             before = world.committed
-            whole = look == 0 or world.chance.random() < 0.4
-            snapshot = (await follower.look({ORDERS: "orders"}, manifests=whole))[ORDERS]
+            whole = poll == 0 or world.chance.random() < 0.4
+            snapshot = (await follower.poll({ORDERS: "orders"}, manifests=whole))[ORDERS]
             if snapshot.damage is not None:
                 assert bucket.rate, "a gap is told only where somebody moves while it looks"
                 continue
@@ -259,7 +259,7 @@ def test_a_follower_loses_no_record_and_shows_none_too_early(seed: int, monkeypa
             assert snapshot.end_offset <= world.committed
             assert not whole or snapshot.end_offset >= before
         bucket.rate = 0
-        last = (await follower.look({ORDERS: "orders"}))[ORDERS]
+        last = (await follower.poll({ORDERS: "orders"}))[ORDERS]
         assert last.damage is None
         assert last.end_offset == world.committed
 

@@ -31,7 +31,7 @@ from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
     WAL,
-    SnapshotPlace,
+    SnapshotPosition,
     appointments_key,
     history_file_key,
     manifest_key,
@@ -427,7 +427,7 @@ def test_a_restore_takes_the_next_number_of_appointments_so_that_metadata_that_w
 def test_snapshots_that_follow_a_restore_stand_behind_all_that_are_there_though_the_batches_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = await small_bucket(tmp_path / "lost")
-        left = snapshot_key(SnapshotPlace(500, Revision(1)))
+        left = snapshot_key(SnapshotPosition(500, Revision(1)))
         await bucket.create(left, [b"damaged"])
         async with sqlite(tmp_path / "empty") as empty:
             await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)

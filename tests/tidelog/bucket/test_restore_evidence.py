@@ -7,7 +7,7 @@ import asyncio
 from metadata.backup.snapshot import SnapshotHeader, SnapshotWriter
 from metadata.model import Revision
 from metadata.store.keys import KeyLayout
-from segments.bucket.layout import SnapshotPlace, snapshot_key
+from segments.bucket.layout import SnapshotPosition, snapshot_key
 from segments.object_store.memory import MemoryObjectStore
 from tidelog.bucket.restore_evidence import read_evidence
 
@@ -17,7 +17,9 @@ LAYOUT = KeyLayout()
 async def plant(bucket: MemoryObjectStore, number: int | None, revision: int) -> None:
     """Writes a snapshot that includes the batches of appointments up to `number`; None: under a name without a number."""
     writer = SnapshotWriter(SnapshotHeader("cluster", Revision(revision), 0), root=LAYOUT.root, revision_base=0)
-    named = snapshot_key(SnapshotPlace(number, Revision(revision))) if number is not None else f"metadata/snapshot-{revision:020d}"
+    named = (
+        snapshot_key(SnapshotPosition(number, Revision(revision))) if number is not None else f"metadata/snapshot-{revision:020d}"
+    )
     await bucket.create(named, writer.finish())
 
 

@@ -16,7 +16,7 @@ from metadata.errors import GroupNotEmpty, InvalidArgument, TidelogError, Unknow
 from tidelog.admin.group_descriptions import CommittedOffset, GroupInfo, ListedGroup, MovedOffset
 from tidelog.cli import groups
 from tidelog.cli.app.output import say
-from tidelog.cli.groups import parse_parts, parse_place
+from tidelog.cli.groups import parse_parts, parse_target
 from tidelog.cli.main import run
 
 
@@ -273,9 +273,9 @@ def test_a_seek_to_nowhere_is_bad_usage(tidelog: Commands, arguments: list[str],
 
 
 def test_a_time_ago_does_not_move_while_people_think() -> None:
-    assert parse_place("1h").startswith("@")
-    assert parse_place("1970-01-01T00:00:01Z") == "@1000"
-    assert [parse_place(text) for text in ("earliest", "latest", "4711")] == ["earliest", "latest", "4711"]
+    assert parse_target("1h").startswith("@")
+    assert parse_target("1970-01-01T00:00:01Z") == "@1000"
+    assert [parse_target(text) for text in ("earliest", "latest", "4711")] == ["earliest", "latest", "4711"]
 
 
 @pytest.mark.parametrize(

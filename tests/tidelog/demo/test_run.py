@@ -229,7 +229,7 @@ def test_an_acknowledgement_that_named_another_offset_fails_the_demo() -> None:
 
 def test_two_acknowledgements_of_the_same_offset_fail_the_demo() -> None:
     half = acknowledged(TRUE_PLACES)
-    del half.places[0, 1]
+    del half.values[0, 1]
     with pytest.raises(DemoFailed, match="the same offset"):
         check(FLIGHTS, [half], READ)
 

@@ -54,7 +54,7 @@ def test_the_chart_of_the_demo_names_its_place_year_and_source(monkeypatch: pyte
 def test_other_flights_have_their_own_days_and_neither_place_nor_source(first: str, last: str, days: str) -> None:
     for topic in ("flights", "departures"):
         drawn = Drawn(topic, datetime.date.fromisoformat(first), datetime.date.fromisoformat(last))
-        assert (drawn.days, drawn.place) == (days, "")
+        assert (drawn.days, drawn.origin) == (days, "")
         assert drawn.source == f"Topic {topic}. Read by Spark from the bucket of a Tidelog log."
 
 

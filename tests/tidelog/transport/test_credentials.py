@@ -118,7 +118,7 @@ async def put(served: TlsCluster, pair: tuple[bytes, bytes]) -> None:
     served.files.cert.write_bytes(pair[0])
     served.files.key.write_bytes(pair[1])
     assert served.broker.tls is not None
-    assert await served.broker.tls.look()
+    assert await served.broker.tls.reload()
 
 
 def test_a_broker_without_tls_is_told_from_one_with_it() -> None:
@@ -147,7 +147,7 @@ def test_a_client_takes_up_new_files_for_its_next_connections(tmp_path: Path, mo
             served.files.client_key.write_bytes(key)
             served.files.ca.write_bytes(served.authority.pem + second.pem)
             assert served.broker.tls is not None
-            assert await served.broker.tls.look()
+            assert await served.broker.tls.reload()
             await log.offsets("orders")
             await log.produce("orders", 2)
             await log.offsets("orders")

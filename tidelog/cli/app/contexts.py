@@ -128,8 +128,8 @@ def _credentials(flags: Mapping[str, str], environ: Mapping[str, str], of_contex
 
     chosen: Any = dict(flags)
     chosen |= credentials_from(environ, chosen, tls=with_tls([url]))
-    in_place = {f"TIDELOG_{setting.upper()}": value for setting, value in of_context.items()}
-    found: SettingChanges = {**credentials_from(in_place, chosen, tls=with_tls([url])), **chosen}
+    as_variables = {f"TIDELOG_{setting.upper()}": value for setting, value in of_context.items()}
+    found: SettingChanges = {**credentials_from(as_variables, chosen, tls=with_tls([url])), **chosen}
     return found
 
 

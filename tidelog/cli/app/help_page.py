@@ -76,9 +76,9 @@ class GroupPage(_Page, TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         shown = {name: found for name in self.list_commands(ctx) if (found := self.get_command(ctx, name)) and not found.hidden}
-        placed = {name for names in self.sections.values() for name in names}
+        grouped = {name for names in self.sections.values() for name in names}
         width = max(map(len, shown), default=0)
-        for heading, names in {**self.sections, "Commands": [name for name in shown if name not in placed]}.items():
+        for heading, names in {**self.sections, "Commands": [name for name in shown if name not in grouped]}.items():
             summaries = [(name.ljust(width), _first_paragraph(shown[name].help or "")) for name in names if name in shown]
             _write_section(formatter, heading, summaries)
         super().format_options(ctx, formatter)

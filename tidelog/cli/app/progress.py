@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WAIT_SHOWN_S: Final = 5
 THROTTLED_SHOWN_S: Final = 2.0
-THROTTLED_LOOK_S: Final = 0.25
+THROTTLE_CHECK_S: Final = 0.25
 
 
 @contextmanager
@@ -57,9 +57,9 @@ async def show_throttling(throttled: Callable[[], Throttled | None]) -> None:
 
     held_up_s = 0.0
     while True:
-        await asyncio.sleep(THROTTLED_LOOK_S)
+        await asyncio.sleep(THROTTLE_CHECK_S)
         if (error := throttled()) is not None:
-            held_up_s += THROTTLED_LOOK_S
+            held_up_s += THROTTLE_CHECK_S
             if held_up_s >= THROTTLED_SHOWN_S:
                 say(f"throttled: {error.message}; this goes on by itself, as fast as it may")
                 return

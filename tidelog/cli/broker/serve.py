@@ -32,7 +32,7 @@ log = logging.getLogger("tidelog")
 
 DEFAULT_DATA_DIR = "tidelog-data"
 # Between looks at how many partitions are left to hand over, at the end.
-HAND_OVER_LOOK_S = 0.1
+HANDOVER_POLL_S = 0.1
 EXTRA_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 DataDirOption = Annotated[
@@ -165,7 +165,7 @@ def _run(
         http=settings.http,
         grpc=settings.grpc,
         authentication=settings.access.authentication,
-        kafka={each.name: each.address for each in parse_listeners(settings.kafka, settings.membership.advertise_kafka)},
+        kafka={each.name: each.address for each in parse_listeners(settings.kafka, settings.registration.advertise_kafka)},
     )
     plain = banner is _log_addresses
     configure_logging(
@@ -174,8 +174,8 @@ def _run(
         text=TEXT if plain else "%(levelname)s: %(message)s",
         broker_id=settings.broker_id,
     )
-    if settings.metadata.etcd and settings.membership.doubt:
-        log.warning(settings.membership.doubt)
+    if settings.metadata.etcd and settings.registration.doubt:
+        log.warning(settings.registration.doubt)
     warn_of_little_memory(settings)
     import uvloop
 
@@ -250,7 +250,7 @@ async def _show_shutdown(broker: Broker, show: Callable[[str], None]) -> None:
         if left != left_before:
             show(f"{left:,} partition{'s' if left != 1 else ''} to hand over to other brokers")
             left_before = left
-        await asyncio.sleep(HAND_OVER_LOOK_S)
+        await asyncio.sleep(HANDOVER_POLL_S)
     if left_before:
         show("nothing is led here any more")
 
@@ -343,7 +343,7 @@ def _log_addresses(broker: Broker, settings: BrokerSettings) -> None:
     for listener in broker.kafka_listeners:
         log.info("kafka listener=%s address=%s:%d %s", listener.name, listener.host, listener.port, listener.security_protocol)
     if settings.metadata.etcd:
-        cluster = settings.membership
+        cluster = settings.registration
         reached = cluster.advertise_http or broker.http_address, cluster.advertise_grpc or broker.grpc_address
         log.info("others reach it at http %s, grpc %s", *reached)
 

@@ -59,9 +59,9 @@ AREAS: Final[Mapping[str, type[Any]]] = {
 def settings_by_area() -> dict[str, list[str]]:
     """Returns the names of all settings by the title of their area, in the order in which they are shown."""
     areas = {"What people change first": list(FIRST), "Memory": list(MEMORY)}
-    placed = {*FIRST, *MEMORY}
+    listed_first = {*FIRST, *MEMORY}
     for title, kind in AREAS.items():
-        own = (field for field in dataclasses.fields(kind) if not is_fixed(field) and field.name not in placed)
+        own = (field for field in dataclasses.fields(kind) if not is_fixed(field) and field.name not in listed_first)
         areas[title] = [field.name for field in own if not dataclasses.is_dataclass(field.default_factory)]  # a section
     return {title: names for title, names in areas.items() if names}
 

@@ -45,12 +45,12 @@ def check_kafka(address: str) -> list[Diagnosis]:
     if not host or not number.isdecimal() or not 0 < int(number) < 65_536:
         error = InvalidArgument(f"--kafka is {address!r}, not HOST:PORT")
         return [Diagnosis(CHECK, "failed", error.message, "Give the address of a Kafka listener, such as localhost:9092.")]
-    found, brokers = _look(host, int(number), asks_metadata=True)
-    rest = [_look(broker.host, broker.port, node_id=broker.node_id)[0] for broker in brokers]
+    found, brokers = _check(host, int(number), asks_metadata=True)
+    rest = [_check(broker.host, broker.port, node_id=broker.node_id)[0] for broker in brokers]
     return [found, *rest]
 
 
-def _look(
+def _check(
     host: str, port: int, *, node_id: int | None = None, asks_metadata: bool = False
 ) -> tuple[Diagnosis, list[AdvertisedBroker]]:
     where = f"{host}:{port}" if node_id is None else f"node {node_id} advertises {host}:{port}"

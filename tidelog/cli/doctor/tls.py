@@ -33,10 +33,10 @@ async def check_tls(url: str, credentials: SettingChanges) -> list[Diagnosis]:
             return []
         remedy = "Set tls_cert_file and tls_key_file at the brokers (docs/security.md), and write https:// here."
         return [Diagnosis("TLS", "warning", f"{', '.join(beyond)}: everybody on the way can read what is said", remedy)]
-    return await asyncio.gather(*(asyncio.to_thread(_look, address, shown) for address in addresses))
+    return await asyncio.gather(*(asyncio.to_thread(_check, address, shown) for address in addresses))
 
 
-def _look(address: Address, credentials: Credentials) -> Diagnosis:
+def _check(address: Address, credentials: Credentials) -> Diagnosis:
     protocol = "h2" if address.is_grpc else "http/1.1"
     trouble = diagnose_tls(address.host, address.port, credentials, protocol=protocol, timeout_s=TIMEOUT_S)
     if trouble is not None:

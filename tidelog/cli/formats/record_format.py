@@ -86,8 +86,8 @@ def table_header(topic_width: int = 0) -> str:
 
 
 def as_table_line(record: Record, topic_width: int = 0) -> str:
-    place = f"{_topic(record.topic, topic_width)}{record.partition:>4}  {record.offset:>8}"
-    return f"{place}  {_moment(record.timestamp_ms):<24}  {shown(record.key):<12}  {shown(record.value)}"
+    prefix = f"{_topic(record.topic, topic_width)}{record.partition:>4}  {record.offset:>8}"
+    return f"{prefix}  {_moment(record.timestamp_ms):<24}  {shown(record.key):<12}  {shown(record.value)}"
 
 
 def _topic(name: str, width: int) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidelog.records import Record
 
 # How often a thread that waits for room checks whether its caller still waits, in milliseconds.
-LOOKED_AT_MS: Final = 100
+POLL_MS: Final = 100
 
 
 class RecordOutput(StrEnum):
@@ -137,7 +137,7 @@ async def _until_ready(room: select.poll) -> None:
     import asyncio
 
     while not room.poll(0):
-        await asyncio.to_thread(room.poll, LOOKED_AT_MS)
+        await asyncio.to_thread(room.poll, POLL_MS)
 
 
 def _yaml_item(record: Record) -> bytes:

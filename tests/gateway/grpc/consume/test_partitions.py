@@ -73,7 +73,7 @@ def test_those_that_were_read_come_last_and_those_that_are_stopped_paused_or_wro
     three.error = InvalidArgument("wrong")
     four.restart(StartPolicy.LATEST)
     assert partitions.readable() == [zero]
-    assert partitions.to_place() == [four]
+    assert partitions.without_offset() == [four]
     partitions.pause(two.name, paused=False)
     partitions.pause(three.name, paused=False)
     partitions.pause(("orders", 9), paused=True)

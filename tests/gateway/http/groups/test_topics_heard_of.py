@@ -16,7 +16,7 @@ from gateway.http.groups.cursor import Cursor, CursorEntry
 from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.request import MemberIdentity
-from gateway.topics.names import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
+from gateway.topics.names import LOOKUP_S, LOOKUPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.start_offsets import StartPolicy
@@ -56,12 +56,12 @@ class View(Topics):
 class World:
     def __init__(self, here: Topic | None, store: Topic | None) -> None:
         self.view = View(*([here] if here else []))
-        self.look_ups = 0
+        self.lookups = 0
         self._store = Topics(*([store] if store else []))
         self.broker = cast(BrokerApi, SimpleNamespace(topic_cache=self.view, topics=SimpleNamespace(get=self._get)))
 
     async def _get(self, name: str) -> Topic:
-        self.look_ups += 1
+        self.lookups += 1
         return self._store.get(name)
 
 
@@ -94,7 +94,7 @@ def test_a_member_is_read_the_partitions_that_this_broker_hears_of_a_moment_late
         why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
         assert why == {}
         assert read_by(world, {}) == []
-        assert world.look_ups == 1
+        assert world.lookups == 1
 
     simulated(scenario)
 
@@ -104,7 +104,7 @@ def test_a_partition_that_this_broker_does_not_hear_of_in_time_is_no_unknown_one
         world = World(topic(partition_count=2), topic(partition_count=8))
         why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
         assert {name: type(error) for name, error in why.items()} == {"orders": Unavailable}
-        assert virtual_loop().time() <= LOOK_UP_S + 0.1
+        assert virtual_loop().time() <= LOOKUP_S + 0.1
         assert read_by(world, dict(why)) == ["UNAVAILABLE"], "and the partition that is known is read"
 
     simulated(scenario)
@@ -117,7 +117,7 @@ def test_a_topic_that_the_store_has_not_either_is_unknown_and_what_is_known_is_n
         assert {name: type(error) for name, error in why.items()} == {"orders": UnknownTopic}
         known = World(topic(partition_count=8), None)
         assert await why_not_heard_of(known.broker, [("orders", 0), ("orders", 5)]) == {}
-        assert known.look_ups == 0
+        assert known.lookups == 0
 
     simulated(scenario)
 
@@ -227,9 +227,9 @@ def test_reading_leaves_out_the_places_of_a_topic_that_is_gone_from_the_store_as
 def test_topics_beyond_those_that_are_looked_up_at_once_are_not_called_unknown() -> None:
     async def scenario() -> None:
         world = World(None, None)
-        why = await why_not_heard_of(world.broker, [(f"orders-{number}", 0) for number in range(LOOK_UPS_MAX + 2)])
-        assert world.look_ups == LOOK_UPS_MAX
+        why = await why_not_heard_of(world.broker, [(f"orders-{number}", 0) for number in range(LOOKUPS_MAX + 2)])
+        assert world.lookups == LOOKUPS_MAX
         assert [type(error) for error in why.values()].count(Unavailable) == 2
-        assert len(why) == LOOK_UPS_MAX + 2
+        assert len(why) == LOOKUPS_MAX + 2
 
     simulated(scenario)

@@ -35,16 +35,16 @@ def settings_of(made: Certificates, client_auth: str = "required") -> TlsSetting
     return TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key, tls_client_ca_file=made.ca, tls_client_auth=client_auth)
 
 
-def look(files: TlsReloader) -> bool:
-    return asyncio.run(files.look())
+def reload(files: TlsReloader) -> bool:
+    return asyncio.run(files.reload())
 
 
 def test_what_has_not_changed_is_not_taken_again(made: Certificates) -> None:
     files = TlsReloader(settings_of(made))
     before = files.identity
-    assert not look(files)
+    assert not reload(files)
     made.cert.touch()
-    assert not look(files)
+    assert not reload(files)
     assert files.identity is before
 
 
@@ -60,7 +60,7 @@ def test_a_new_pair_is_taken_and_who_subscribed_is_told(made: Certificates, auth
     made.cert.write_bytes(cert)
     made.key.write_bytes(key)
     context = files.context
-    assert look(files)
+    assert reload(files)
     assert files.context is not context, "a handshake that is under way goes on with the old one"
     assert told == [cert]
 
@@ -74,7 +74,7 @@ def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
     made.cert.write_bytes(cert)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            assert not look(files)
+            assert not reload(files)
     assert files.identity is before
     assert [record.message for record in caplog.records] == [
         (
@@ -84,7 +84,7 @@ def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
     ], "told once"
     assert files.refused_count == 3
     made.key.write_bytes(key)
-    assert look(files)
+    assert reload(files)
     assert files.identity.cert == cert
 
 
@@ -100,23 +100,23 @@ def test_a_file_that_is_not_whole_is_refused_and_the_old_one_goes_on(made: Certi
         path.mkdir()
     elif harm != "gone":
         path.write_bytes({"half": whole[: len(whole) // 2], "empty": b"", "garbage": b"-----BEGIN CERTIFICATE-----\nx\n"}[harm])
-    assert not look(files)
+    assert not reload(files)
     assert files.identity is before
     with pytest.raises(InvalidArgument, match=str(path)):
         TlsReloader(settings_of(made))
     if harm == "directory":
         path.rmdir()
     path.write_bytes(whole)
-    assert not look(files), "what was there before is nothing new"
+    assert not reload(files), "what was there before is nothing new"
 
 
 def test_a_bundle_whose_last_authority_is_cut_off_is_refused(made: Certificates) -> None:
     files = TlsReloader(settings_of(made))
     other = Authority().pem
     made.ca.write_bytes(made.ca.read_bytes() + other[:-40])
-    assert not look(files)
+    assert not reload(files)
     made.ca.write_bytes(made.ca.read_bytes() + other[-40:])
-    assert look(files)
+    assert reload(files)
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(made: Certificates) -> None:
@@ -192,7 +192,7 @@ def test_a_certificate_for_servers_alone_is_none_that_other_brokers_take(made: C
     cert, key = authority.sign("server", for_clients=False)
     made.cert.write_bytes(cert)
     made.key.write_bytes(key)
-    assert not look(files)
+    assert not reload(files)
     assert files.identity is before
     with pytest.raises(InvalidArgument, match=r"unsuitable certificate purpose|unsupported certificate purpose"):
         TlsReloader(settings_of(made), has_peers=True)
@@ -207,7 +207,7 @@ def test_a_key_of_a_kind_that_makes_no_handshake_is_refused_with_the_reason(
     cert, key = authority.sign("server", curve=curve)
     made.cert.write_bytes(cert)
     made.key.write_bytes(key)
-    assert not look(files)
+    assert not reload(files)
     assert files.identity is before
     assert files.refused_count == 1
     assert "no handshake can be made with its key, where RSA or P-256 would do" in caplog.text
@@ -216,7 +216,7 @@ def test_a_key_of_a_kind_that_makes_no_handshake_is_refused_with_the_reason(
     cert, key = authority.sign("server")
     made.cert.write_bytes(cert)
     made.key.write_bytes(key)
-    assert look(files)
+    assert reload(files)
 
 
 def test_whatever_new_files_do_to_those_who_read_them_the_old_ones_go_on(
@@ -234,14 +234,14 @@ def test_whatever_new_files_do_to_those_who_read_them_the_old_ones_go_on(
     with monkeypatch.context() as patch:
         patch.setattr("gateway.net.tls.identity.read_identity", failing)
         for _ in range(2):
-            assert not look(files)
+            assert not reload(files)
     assert files.identity is before
     assert files.refused_count == 2
     assert [record.message for record in caplog.records] == [
         "certificate reload refused: it can't be read: MemoryError: too many; the earlier one stays in use"
     ], "told once"
     assert caplog.records[0].exc_info is not None
-    assert look(files)
+    assert reload(files)
 
 
 @pytest.mark.parametrize("gone", ["cert", "key"])

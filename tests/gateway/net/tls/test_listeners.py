@@ -182,7 +182,7 @@ def test_requests_reach_the_leader_over_tls_and_not_where_its_name_is_another(tm
             served.files.key.write_bytes(key)
             for broker in served.cluster.brokers:
                 assert broker.tls is not None
-                assert await broker.tls.look()
+                assert await broker.tls.reload()
             other = served.cluster.brokers[1]
             registration = BrokerRegistration(broker_id="broker-1", session=SessionId(2), grpc_address=other.grpc_address)
             peers = PeerChannels("broker-0", served.broker.tls)

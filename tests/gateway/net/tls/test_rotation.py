@@ -125,11 +125,11 @@ def test_no_connection_is_dropped_while_certificates_and_authorities_are_replace
     async def scenario(served: TlsCluster) -> None:
         files, first, second = served.files, served.authority, Authority("second authority")
 
-        async def look() -> list[bool]:
+        async def reload() -> list[bool]:
             found = []
             for broker in served.cluster.brokers:
                 assert broker.tls is not None
-                found.append(await broker.tls.look())
+                found.append(await broker.tls.reload())
             return found
 
         def put(pair: tuple[bytes, bytes]) -> None:
@@ -153,24 +153,24 @@ def test_no_connection_is_dropped_while_certificates_and_authorities_are_replace
 
             await under_way()
             put(first.sign("server"))
-            assert await look() == [True, True]
+            assert await reload() == [True, True]
             await under_way()
 
             cert, key = first.sign("server")
             files.cert.write_bytes(cert)
-            assert await look() == [False, False], "its key has not come yet"
+            assert await reload() == [False, False], "its key has not come yet"
             await under_way()
             files.key.write_bytes(key[: len(key) // 2])
-            assert await look() == [False, False]
+            assert await reload() == [False, False]
             await under_way()
             files.key.write_bytes(key)
-            assert await look() == [True, True]
+            assert await reload() == [True, True]
             await under_way()
 
             files.ca.write_bytes(first.pem + second.pem)
-            assert await look() == [True, True]
+            assert await reload() == [True, True]
             put(second.sign("server"))
-            assert await look() == [True, True]
+            assert await reload() == [True, True]
             assert await reaches(served, second.pem)
             assert not await reaches(served, first.pem)
             await under_way()
@@ -179,7 +179,7 @@ def test_no_connection_is_dropped_while_certificates_and_authorities_are_replace
             files.client_cert.write_bytes(client_cert)
             files.client_key.write_bytes(client_key)
             files.ca.write_bytes(second.pem)
-            assert await look() == [True, True]
+            assert await reload() == [True, True]
             assert await reaches(served, second.pem)
             await under_way()
 

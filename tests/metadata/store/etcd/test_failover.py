@@ -423,7 +423,7 @@ def test_a_member_that_accepts_and_says_nothing_is_left_within_its_timeout() -> 
                 assert await timed(put(store, new_key())) < 25.0
                 for _ in range(2):
                     await put(store, new_key())
-                    assert store._client._members[store._client._place].url == SHARED.member.url, "the other is not asked again"
+                    assert store._client._members[store._client._member_index].url == SHARED.member.url, "the other is not asked again"
 
     run(test())
 
@@ -453,7 +453,7 @@ def test_a_member_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
 async def asked_first(cluster: EtcdCluster, store: EtcdStore) -> EtcdMember:
     """The member that the store talks to."""
     await store.get("/a")
-    url = store._client._members[store._client._place].url
+    url = store._client._members[store._client._member_index].url
     return next(member for member in cluster.members if member.url == url)
 
 

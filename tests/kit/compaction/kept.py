@@ -324,7 +324,8 @@ class Unhurried:
         pass
 
 
-async def configure(scene: Scene, **settings: str) -> None:
+async def configure(scene: Scene, *, waits: bool = True, **settings: str) -> None:
+    """Puts the topic's settings, and returns once the compactor has heard of them; not `waits`: at once."""
     topic = Topic(
         id=ORDERS.topic_id,
         name="orders",
@@ -333,7 +334,8 @@ async def configure(scene: Scene, **settings: str) -> None:
         created_at_ms=0,
     )
     result = await scene.metadata.transact([], [Put(LAYOUT.topic("orders"), encode_topic(topic))])
-    await scene.topics.wait_for(result.revision, timeout_s=10)
+    if waits:
+        await scene.topics.wait_for(result.revision, timeout_s=10)
 
 
 def some(first: int, count: int, *, at_ms: int) -> list[Record]:

@@ -299,6 +299,9 @@ class GroupCoordinator:
                 writes = {at: self._write_of(name, at, offset) for at, offset in dated.items()}
                 try:
                     written = {*map(key_of, await held.write_offsets([*writes.values()], check, only_forward=only_forward))}
+                except asyncio.CancelledError:  # the offsets may be written all the same
+                    self.known_offsets.forget(name)
+                    raise
                 except TidelogError as error:
                     if start == 0:
                         raise
@@ -395,6 +398,9 @@ class GroupCoordinator:
         for start in range(0, len(deletes), OPERATIONS_MAX):
             try:
                 await held.write_offsets(deletes[start : start + OPERATIONS_MAX], check)
+            except asyncio.CancelledError:  # they may be deleted all the same
+                self.known_offsets.forget(name)
+                raise
             except TidelogError as error:
                 if start == 0:
                     raise

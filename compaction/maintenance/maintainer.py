@@ -7,7 +7,8 @@
 
 So an idle cluster costs no request: time decides in memory which of the partitions has something due. Changes of another compactor
 are noticed when its manifest is read, at the latest by the daily listing (gc/collector.py); deletions of a leader, by
-its notice. A decision from an outdated manifest has no effect: its commit loses.
+its notice. A decision from an outdated manifest has no effect: its commit loses. A decision by outdated settings would let records
+go, so the metadata store confirms the settings before; while it does not answer, nothing expires and no key is compacted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from compaction.maintenance.merge import merge_files
 from compaction.maintenance.merge_plan import MergeBounds, plan_merge
 from compaction.maintenance.record_dates import retention_date_ms
 from compaction.maintenance.retention import HeldBack, next_retention_ms, plan_retention
-from metadata.errors import Corrupt, TidelogError
+from metadata.errors import Corrupt, TidelogError, UnknownTopic
 from metadata.model import Offset, TopicId, TopicPartition
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
@@ -41,6 +42,8 @@ STEPS_MAX: Final = 64
 AFTER_FAILURE_MS: Final = 60_000
 AFTER_DAMAGE_MS: Final = 3_600_000
 HELD_BACK_LOGGED_MAX: Final = 10_000
+# Time limit for the present settings of a topic.
+CATCH_UP_S: Final = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,8 @@ class HistoryMaintainer:
         self._altered: set[TopicId] = set()
         self._logged: set[tuple[TopicPartition, str]] = set()
         self._rewritten = 0
+        # When the metadata store is asked again for the settings of a topic, after it did not answer.
+        self._confirms_from_ms: float = 0
         self._forget_manifests = context.manifests.subscribe(self._heard_of)
         self._forget_topics = context.topics.subscribe(self._topic_changed)
 
@@ -127,6 +132,8 @@ class HistoryMaintainer:
                     known.due_ms = context.now_ms()
                 elif context.manifests.kept(partition) is manifest:
                     known.due_ms = next_check_ms(manifest, settings, context)
+                    if context.now_ms() < self._confirms_from_ms:  # due work may not have been done
+                        known.due_ms = min(known.due_ms, self._confirms_from_ms)
                 else:
                     known.due_ms = context.now_ms()  # another writer was faster: plan again at the next look
                 return steps
@@ -159,7 +166,7 @@ class HistoryMaintainer:
         plan = plan_retention(manifest, settings, pending_bytes=pending_bytes, now_ms=now_ms)
         if plan.held_back is not None:
             self._log_held_back(topic, manifest, plan.held_back)
-        if plan.log_start_offset is None:
+        if plan.log_start_offset is None or not await self._are_current(topic, manifest.topic_id, settings):
             return False
         stamp_ms = context.clock.stamp_ms()
         following = with_log_start(
@@ -178,12 +185,31 @@ class HistoryMaintainer:
         )
         return True
 
+    async def _are_current(self, topic: str, topic_id: TopicId, settings: TopicSettings) -> bool:
+        """Returns whether the topic has these settings now, as the metadata store says. False where that can't be found out.
+
+        What settings let go is lost, and this compactor's view of them may be hours old if its watch is cut off. A store that did
+        not answer is asked again after AFTER_FAILURE_MS, whatever the number of partitions.
+        """
+        context = self._context
+        if context.now_ms() < self._confirms_from_ms:
+            return False
+        try:
+            await context.topics.catch_up(topic, timeout_s=CATCH_UP_S)
+            return context.topics.settings(topic_id) == settings
+        except UnknownTopic:
+            return False
+        except TidelogError as error:
+            self._confirms_from_ms = context.now_ms() + AFTER_FAILURE_MS
+            log.warning("settings of topics not confirmed topic=%s: %s; nothing expires until then", topic, error)
+            return False
+
     async def _compact_keys(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context
         if context.clock.is_doubted:  # tombstones, and min.compaction.lag.ms, would be judged by it
             return False
         plan = plan_key_pass(manifest, settings, dirty_ratio_min=context.settings.dirty_ratio_min, now_ms=context.now_ms())
-        if plan is None:
+        if plan is None or not await self._are_current(topic, manifest.topic_id, settings):
             return False
         outcome = await run_key_pass(context, topic, manifest.topic_partition, manifest, plan)
         self._rewritten += outcome.bytes_read

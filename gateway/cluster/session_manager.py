@@ -40,6 +40,7 @@ from metadata.cluster.broker_registry import NO_NODE_ID, BrokerCache, BrokerRegi
 from metadata.cluster.node_ids import take_node_id
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
 from metadata.model import SessionId, TopicPartition
+from metadata.retry import retry_unavailable
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic
@@ -275,14 +276,22 @@ class SessionManager:
         return True
 
     async def let_go(self, topic: Topic, *, timeout_s: float) -> bool:
-        """Returns whether no session leads any of a deleted topic's partitions any more, in time."""
+        """Returns whether no session leads any of a deleted topic's partitions any more, in time.
+
+        This broker's view may not show yet that a partition has got a leader. So the states are read from the store first: once a
+        topic is deleted, no partition of it gets its first leader.
+        """
         states = self._view.partitions
         try:
             async with asyncio.timeout(timeout_s):
+                await retry_unavailable(lambda: states.catch_up(topic.id))
                 for partition in partitions_of(topic):
                     while (state := states.get(partition)) is not None and not state.is_closed:
                         await self._advanced.wait()
         except TimeoutError:
+            return False
+        except TidelogError as error:
+            log.warning("leaders of a deleted topic are not known topic=%s: %s", topic.name, error)
             return False
         return True
 

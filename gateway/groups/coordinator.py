@@ -24,7 +24,7 @@ from gateway.concurrency.detached_tasks import DetachedTasks
 from gateway.groups.coordinator_lease import PROOF_S
 from gateway.groups.deletion import Deletion, DeletionScope, half_deleted
 from gateway.groups.group import CoordinatedGroup, GroupCounts, not_coordinator
-from gateway.groups.group_topics import GroupTopics, no_topics
+from gateway.groups.group_topics import GroupTopics, HearOf, no_topics, nothing_to_hear_of
 from gateway.groups.landed_offsets import OffsetWrite, key_of
 from gateway.groups.offset_cache import CommittedOffsetCache
 from gateway.groups.timer import GroupTimer, uptime_ms
@@ -86,10 +86,12 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], MemberId],
         topics: GroupTopics = no_topics,
+        hear_of: HearOf = nothing_to_hear_of,
     ) -> None:
         """`coordinates` returns whether a group belongs to this broker, by its view of the cluster. `verify` raises NoCoordinator
         if that was not proven lately (coordinator_lease.py): then members cannot be answered. `new_member_id` makes an id from a
         client id or an instance id. `now_ms` is the wall clock. `topics` returns all topics of the cluster.
+        `hear_of` returns when `topics` has each of some partitions that exists; it raises Unavailable.
         """
         self._store = store
         self._layout = layout
@@ -100,6 +102,7 @@ class GroupCoordinator:
         self._now_ms = now_ms
         self._new_member_id = new_member_id
         self._topics = topics
+        self._hear_of = hear_of
         self.counts = GroupCounts()
         self.known_offsets = CommittedOffsetCache()
         self._writes = WriteBatcher(store, linger_s=settings.commit_linger_ms / 1000, unknown=self._outcome_unknown)
@@ -296,6 +299,9 @@ class GroupCoordinator:
                 writes = {at: self._write_of(name, at, offset) for at, offset in dated.items()}
                 try:
                     written = {*map(key_of, await held.write_offsets([*writes.values()], check, only_forward=only_forward))}
+                except asyncio.CancelledError:  # the offsets may be written all the same
+                    self.known_offsets.forget(name)
+                    raise
                 except TidelogError as error:
                     if start == 0:
                         raise
@@ -392,6 +398,9 @@ class GroupCoordinator:
         for start in range(0, len(deletes), OPERATIONS_MAX):
             try:
                 await held.write_offsets(deletes[start : start + OPERATIONS_MAX], check)
+            except asyncio.CancelledError:  # they may be deleted all the same
+                self.known_offsets.forget(name)
+                raise
             except TidelogError as error:
                 if start == 0:
                     raise
@@ -446,6 +455,8 @@ class GroupCoordinator:
         group, revision = Group(), Revision(0)
         if kept is not None:
             group = decode_group(kept, now_ms=uptime_ms(), proof_ms=int(1000 * PROOF_S))
+            if isinstance(group, ReconciledGroup):  # else members would give up partitions that this broker has not heard of
+                await self._hear_of([topic.last_partition for topic in group.consumer.topics.values()])
             try:
                 revision = await self._writes.write(Compare(key, kept.mod_revision), [Put(key, encode_group(group, session))])
             except (CompareFailed, OutcomeUnknown) as error:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from metadata.groups.reconciliation.model import GroupTopic
+from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 
 # Returns all topics by name; the same object while none has changed. Raises Unavailable before they are known.
 GroupTopics = Callable[[], Mapping[str, GroupTopic]]
+# Returns when these topics hold each of the partitions that exists. Raises Unavailable.
+HearOf = Callable[[Collection[TopicPartition]], Awaitable[None]]
 
 
 def topics_of(cache: TopicCache) -> GroupTopics:
@@ -32,3 +35,7 @@ def topics_of(cache: TopicCache) -> GroupTopics:
 def no_topics() -> Mapping[str, GroupTopic]:
     """Returns the topics of a coordinator that serves no groups of KIP-848."""
     return {}
+
+
+async def nothing_to_hear_of(partitions: Collection[TopicPartition]) -> None:
+    """Returns at once, for topics that never lag."""

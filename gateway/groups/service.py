@@ -23,6 +23,7 @@ from gateway.groups.router import GroupRouter, asked_what_it_sees
 from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import PeerChannels
 from gateway.telemetry.registry import MetricsRegistry
+from gateway.topics.names import LOOKUP_S
 from metadata.cluster.broker_registry import read_revisions
 from metadata.groups.model import MemberId
 from metadata.groups.settings import GroupSettings
@@ -73,6 +74,7 @@ class GroupService:
             now_ms=now_ms,
             new_member_id=new_member_id,
             topics=topics_of(topics),
+            hear_of=lambda partitions: topics.hear_of(partitions, timeout_s=LOOKUP_S),
         )
         self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
         here = LocalGroupAdmin(

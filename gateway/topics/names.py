@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
@@ -101,6 +101,15 @@ async def topic_heard_of(broker: TopicLookup, name: str) -> Topic:
             f"this broker has not heard yet of the present state of topic {name}", hint="Retry with back-off.", topic=name
         ) from None
     return broker.topic_cache.get(name)
+
+
+async def has_caught_up_with(broker: TopicLookup, partitions: Collection[TopicPartition]) -> bool:
+    """Waits a moment until this broker's view has each of these partitions that exists. Returns False where it may lack one."""
+    try:
+        await broker.topic_cache.hear_of(partitions, timeout_s=LOOKUP_S)
+    except TidelogError:
+        return False
+    return True
 
 
 async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:

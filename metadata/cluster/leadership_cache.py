@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from metadata.cluster.leadership import PartitionState, decode_state
 from metadata.errors import Corrupt
-from metadata.model import Revision, SessionId, TopicPartition
+from metadata.model import Revision, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Event, KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.store.range_watch import RangeWatch
@@ -26,6 +26,7 @@ class PartitionCache:
     """Caches which session leads each partition. Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, layout: KeyLayout) -> None:
+        self._store = store
         self._layout = layout
         self._tables = _Tables()
         self._subscribers: list[PartitionsChanged] = []
@@ -62,6 +63,14 @@ class PartitionCache:
 
     def led_by(self, session: SessionId) -> Set[TopicPartition]:
         return self._tables.led_by.get(session, set())
+
+    async def catch_up(self, topic_id: TopicId) -> None:
+        """Reads the states of the topic's partitions from the store, and returns when this cache holds at least what was read.
+
+        Raises what the store raises.
+        """
+        stored = await self._store.range(self._layout.partitions_of(topic_id))
+        await self.wait_for(max((item.mod_revision for item in stored.items), default=Revision(0)), timeout_s=None)
 
     def subscribe(self, changed: PartitionsChanged) -> Callable[[], None]:
         """Calls `changed` after each change, and returns how to end that."""

@@ -37,5 +37,8 @@ class MirroredTopics:
     def topics(self) -> tuple[Topic, ...]:
         return tuple(self._by_id.values())
 
+    async def catch_up(self, name: str, *, timeout_s: float) -> None:
+        """Returns at once: there is no later look than the one that `replace` was given."""
+
     def subscribe(self, changed: TopicChanged) -> Callable[[], None]:
         return lambda: None

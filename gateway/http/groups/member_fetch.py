@@ -68,16 +68,18 @@ class MemberFetch:
         policy: StartPolicy,
         client_rack: str = "",
         unknown_here: Mapping[str, TidelogError] | None = None,
+        lags: bool = False,
     ) -> None:
         """`policy` applies to partitions without a committed offset, and to those whose position is gone from the log.
 
-        `unknown_here` holds, by topic, the errors of partitions that this broker does not know. Raises InvalidArgument for a
-        cursor with partitions that are not assigned.
+        `unknown_here` holds, by topic, the errors of partitions that this broker does not know. `lags`: topics of the cursor that
+        are unknown here may exist. Raises InvalidArgument for a cursor with partitions that are not assigned.
         """
         self._broker = broker
         self._rules = StartRules(group, policy)
         self._stored: StoredOffsets | None = None
         self._client_rack = client_rack
+        self._lags = lags
         self._topics: dict[TopicPartition, Topic] = {}
         self._unknown: dict[TopicPartitionName, TidelogError] = {}
         known: dict[str, Topic | TidelogError] = {}
@@ -113,7 +115,7 @@ class MemberFetch:
         try:
             name = self._broker.topic_cache.by_id(partition.topic_id).name
         except TidelogError:
-            return any(error.retryable for error in self._unknown.values())
+            return self._lags or any(error.retryable for error in self._unknown.values())
         error = self._unknown.get((name, partition.partition))
         return error is not None and error.retryable
 

@@ -102,12 +102,6 @@ class MemberPositions:
         self._put(partition, CursorEntry(next_offset, must_stay=True))
         self._rotation = self._order[partition] + 1
 
-    def mark_committed(self, partitions: Collection[TopicPartition]) -> None:
-        """Allows the entries of committed partitions to leave the cursor."""
-        for partition in partitions:
-            if (entry := self._entries.get(partition)) is not None:
-                self._put(partition, entry._replace(must_stay=False))
-
     def drop(self, partition: TopicPartition) -> int:
         """Removes a position that is no longer in the log, and returns it."""
         entry = self._entries.pop(partition)

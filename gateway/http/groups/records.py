@@ -12,6 +12,7 @@ of a partition come in order, each once. A member that waits here keeps its sess
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -30,7 +31,7 @@ from gateway.http.records.stream import Limits
 from gateway.http.request import Headers, Query, run_watched
 from gateway.records.batch_decoder import room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
-from gateway.topics.names import why_not_heard_of
+from gateway.topics.names import has_caught_up_with, why_not_heard_of
 from metadata.errors import InvalidArgument, RebalanceInProgress, Stopping, TidelogError, Unavailable
 from metadata.group_member.leader_assignment import has_grown
 from metadata.group_member.start_offsets import StartPolicy
@@ -111,18 +112,7 @@ class HttpGroupRecords:
         member, cursor = options.member, options.cursor
         if options.commit and cursor.uncommitted:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
-        assigned = await self._assigned(member)
-        client_rack = options.limits.client_rack
-        unknown_here = await why_not_heard_of(self._broker, assigned)  # a member at another broker may have assigned them
-        reading = MemberFetch(
-            self._broker,
-            assigned,
-            cursor,
-            group=member.group,
-            policy=options.policy,
-            client_rack=client_rack,
-            unknown_here=unknown_here,
-        )
+        reading = await self._reading(options, cursor, await self._assigned(member))
         pieces: list[bytes] = []
         if await run_watched(self._wait_for_records(reading, options, reservation), self._heartbeat(member)):
             pieces = await reading.read(options.limits, reservation, self._budget)
@@ -132,6 +122,25 @@ class HttpGroupRecords:
         if reading.record_count:
             self._broker.metrics.traffic.http.fetched(records=reading.record_count, answer_bytes=len(body))
         return body
+
+    async def _reading(self, options: _ReadRequest, cursor: Cursor, assigned: Sequence[TopicPartitionName]) -> MemberFetch:
+        """Begins a read of the assigned partitions, once this broker's view has the topics of the cursor and of the assignment.
+
+        A topic of the cursor that is unknown here may be newer than the view, even if the view has a topic of that name: it was
+        deleted and made again. Only a view that has caught up proves that the topic is gone.
+        """
+        is_caught_up = await has_caught_up_with(self._broker, cursor.entries)
+        unknown_here = await why_not_heard_of(self._broker, assigned)  # a member at another broker may have assigned them
+        return MemberFetch(
+            self._broker,
+            assigned,
+            cursor,
+            group=options.member.group,
+            policy=options.policy,
+            client_rack=options.limits.client_rack,
+            unknown_here=unknown_here,
+            lags=not is_caught_up,
+        )
 
     async def _assigned(self, member: MemberIdentity) -> list[TopicPartitionName]:
         """Returns the assignment of the member.

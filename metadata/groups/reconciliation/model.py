@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from metadata.groups.model import NO_INSTANCE, InstanceId, MemberId
-from metadata.model import TopicId, TopicPartition
+from metadata.model import Partition, TopicId, TopicPartition
 
 Partitions = frozenset[TopicPartition]
 NO_PARTITIONS: Final[Partitions] = frozenset()
@@ -44,6 +44,10 @@ class GroupTopic(NamedTuple):
 
     topic_id: TopicId
     partition_count: int
+
+    @property
+    def last_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, Partition(self.partition_count - 1))
 
 
 class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):

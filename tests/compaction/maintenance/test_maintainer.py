@@ -29,6 +29,7 @@ from tests.kit.compaction.kept import (
     Keeper,
     Meanwhile,
     configure,
+    configure_unheard,
     guarded_keeper,
     record,
     records_in,
@@ -40,6 +41,7 @@ from tests.kit.compaction.kept import (
 )
 from tests.kit.compaction.manifests import file_of
 from tests.kit.segments.batches import ORDERS
+from tests.simulation.virtual_loop import virtual_loop
 
 # ── what each is for ──
 
@@ -110,6 +112,50 @@ def test_settings_that_change_are_acted_on() -> None:
         await configure(scene, retention_ms="1000")
         await keeper.tick()
         assert (await scene.manifest()).log_start_offset == 4
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+@pytest.mark.parametrize("settings", [{"retention_ms": "1000"}, {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}])
+def test_nothing_is_let_go_by_settings_that_were_changed_unheard_of(
+    settings: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(scene: Scene) -> None:
+        await configure(scene, **settings)
+        scene.end()
+        await configure_unheard(scene, retention_ms="-1")
+        same_key = [record(offset, b"k", at_ms=0) for offset in range(4)]
+        before = await write_files(scene, same_key[:2], same_key[2:])
+        keeper = Keeper(scene)
+        for _ in range(3):
+            await keeper.tick()
+            scene.ahead_ms += maintainer.AFTER_FAILURE_MS
+        assert (await scene.manifest()).files == before.files
+        keeper.close()
+
+    with caplog.at_level(logging.WARNING):
+        on_a_bucket(work)
+    assert len([text for text in caplog.messages if "settings of topics not confirmed" in text]) == 3
+
+
+def test_a_watch_that_is_silent_delays_the_first_of_many_partitions_alone() -> None:
+    async def work(scene: Scene) -> None:
+        await configure(scene, retention_ms="1000")
+        partitions = [TopicPartition(ORDERS.topic_id, Partition(number)) for number in range(5)]
+        for partition in partitions:
+            await write_files(scene, some(0, 2, at_ms=0), partition=partition)
+        scene.end()
+        await configure_unheard(scene, retention_ms="2000")
+        keeper = Keeper(scene)
+        began_s = virtual_loop().time()
+        await keeper.tick()
+        assert virtual_loop().time() - began_s < 2 * maintainer.CATCH_UP_S
+        scene.follow()
+        scene.ahead_ms += 2 * maintainer.AFTER_FAILURE_MS
+        await keeper.tick()
+        await keeper.tick()
+        assert [(await scene.manifest(partition)).log_start_offset for partition in partitions] == [2] * 5
         keeper.close()
 
     on_a_bucket(work)

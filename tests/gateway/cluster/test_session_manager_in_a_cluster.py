@@ -39,8 +39,45 @@ def led_by(world: World, process: Process, partitions: list[TopicPartition]) -> 
     return [partition for partition in partitions if world.leader(partition) is process]
 
 
+def once_refused(request: str) -> Callable[[str], Fault | None]:
+    faults = iter([Fault.REFUSED])
+    return lambda what: next(faults, None) if what == request else None
+
+
 async def drain(world: World, broker_id: str) -> None:
     await write_draining(world.metadata, LAYOUT, broker_id, draining=True)
+
+
+# ── topics that are deleted ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_deleted_topic_is_let_go_of_only_by_leaders_that_this_broker_has_not_heard_of_either() -> None:
+    async def scenario(world: World) -> None:
+        b1, b2 = await world.start("b1", "b2")
+        b2.metadata.told_after_s = 5.0
+        topic = await world.topics.create("orders", 4)
+        partitions = partitions_of(topic)
+        await world.until(lambda: bool(led_by(world, b1, partitions)))
+        led = led_by(world, b1, partitions)[0]
+        assert b2.view.partitions.get(led) is None, "it has not heard that the partition has a leader"
+        b1.metadata.told_after_s = 1.0
+        b2.to_metadata.before = once_refused("metadata range")
+        deleted = await world.topics.delete("orders")
+        assert await b2.leadership.let_go(deleted, timeout_s=60)
+        assert not b1.leads(led), "else it acknowledges records of a topic whose deletion was answered"
+
+    in_a_world(scenario)
+
+
+def test_a_deleted_topic_whose_leaders_can_not_be_read_is_not_called_let_go_of() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        await world.topic("orders")
+        deleted = await world.topics.delete("orders")
+        b1.to_metadata.before = lambda what: Fault.REFUSED if what == "metadata range" else None
+        assert not await b1.leadership.let_go(deleted, timeout_s=5)
+
+    in_a_world(scenario)
 
 
 # ── handover ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -726,6 +726,23 @@ def test_a_commit_that_hangs_up_while_the_record_is_written_anew_disturbs_no_mem
     with_cluster(scenario)
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+def test_what_is_known_of_offsets_is_read_again_after_a_call_that_hung_up(deletes: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        await b1.commit(7)
+        b1.link.pause = asyncio.Event()
+        hanging_up = asyncio.ensure_future(b1.groups.delete_offsets("g", [P0]) if deletes else b1.commit(9))
+        await asyncio.sleep(0.1)
+        hanging_up.cancel()
+        b1.link.pause.set()
+        await asyncio.sleep(0.1)
+        assert (await b1.groups.offsets("g")).committed.keys() == (set() if deletes else {P0}), "it was done all the same"
+        assert not b1.groups.known_offsets.is_whole("g"), "else figures show the offset of before until the next commit"
+
+    with_cluster(scenario)
+
+
 def test_a_commit_by_hand_that_hangs_up_while_it_makes_its_group_refuses_no_other() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()

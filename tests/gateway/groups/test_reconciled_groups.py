@@ -137,6 +137,26 @@ def test_the_next_coordinator_knows_epochs_assignments_and_who_has_to_give_what_
     with_cluster(scenario)
 
 
+def test_the_next_coordinator_takes_nothing_away_of_a_topic_that_it_has_not_heard_of_yet() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1, b2 = await coordinator(cluster), await coordinator(cluster)
+        assert (await join(b1, "a")).assignment == partitions(0, 1, 2, 3)
+        b2.topics = {}
+        b2.heard.clear()
+        with pytest.raises(Unavailable):
+            await beat(b2, "a", 1)
+        assert (await beat(b1, "a", 1)).epoch == 1, "nothing was taken from the former coordinator either"
+
+        def hears() -> None:
+            b2.topics = {"orders": ORDERS}
+            b2.heard.set()
+
+        virtual_loop().call_later(0.5, hears)
+        assert await beat(b2, "a", 1) == Beat(MemberId("a"), 1, None, 1_000), "it keeps what it has, in its epoch"
+
+    with_cluster(scenario)
+
+
 def test_a_former_coordinator_can_store_nothing_any_more() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1, b2 = await coordinator(cluster), await coordinator(cluster)

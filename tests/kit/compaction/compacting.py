@@ -58,10 +58,15 @@ class Scene:
                 created_at_ms=0,
             )
             await self.metadata.transact([], [Put(LAYOUT.topic(name), encode_topic(topic))])
-        self._following = asyncio.create_task(self.topics.run())
+        self.follow()
         await self.topics.wait_for(Revision(1), timeout_s=10)
 
+    def follow(self) -> None:
+        """The compactors hear of topics from here on."""
+        self._following = asyncio.create_task(self.topics.run())
+
     def end(self) -> None:
+        """They hear no more, and keep what they know."""
         if self._following is not None:
             self._following.cancel()
 

@@ -14,7 +14,7 @@ from compaction.context import CompactionContext
 from compaction.gc.collector import GarbageCollector
 from compaction.maintenance.maintainer import HistoryMaintainer
 from compaction.settings import CompactionSettings
-from metadata.model import Offset, TopicPartition
+from metadata.model import Offset, Revision, TopicPartition
 from metadata.store.interface import Put
 from metadata.topics.topic import Topic, encode_topic
 from segments.bucket.layout import history_file_key, history_file_name, manifest_key, parse_topic_key
@@ -325,6 +325,12 @@ class Unhurried:
 
 
 async def configure(scene: Scene, **settings: str) -> None:
+    """Puts the topic's settings, and returns once the compactor has heard of them."""
+    await scene.topics.wait_for(await configure_unheard(scene, **settings), timeout_s=10)
+
+
+async def configure_unheard(scene: Scene, **settings: str) -> Revision:
+    """Puts the topic's settings, and returns at once."""
     topic = Topic(
         id=ORDERS.topic_id,
         name="orders",
@@ -332,8 +338,7 @@ async def configure(scene: Scene, **settings: str) -> None:
         settings={name.replace("_", "."): text for name, text in settings.items()},
         created_at_ms=0,
     )
-    result = await scene.metadata.transact([], [Put(LAYOUT.topic("orders"), encode_topic(topic))])
-    await scene.topics.wait_for(result.revision, timeout_s=10)
+    return (await scene.metadata.transact([], [Put(LAYOUT.topic("orders"), encode_topic(topic))])).revision
 
 
 def some(first: int, count: int, *, at_ms: int) -> list[Record]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from gateway.groups.coordinator import GroupCoordinator
-from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError
+from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.groups.model import (
     NO_GENERATION,
     NO_INSTANCE,
@@ -82,6 +82,9 @@ class Coordinated:
         """Why it can't make sure that it coordinates its groups."""
         # What a group of KIP-848 can subscribe to, by name.
         self.topics: Mapping[str, GroupTopic] = {}
+        # Set once `topics` holds what a group's record names.
+        self.heard = asyncio.Event()
+        self.heard.set()
         self.groups = GroupCoordinator(
             self.link,
             LAYOUT,
@@ -92,12 +95,20 @@ class Coordinated:
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),
             topics=lambda: self.topics,
+            hear_of=self._hear_of,
         )
         self.running = asyncio.ensure_future(self.groups.run())
 
     async def _verify(self) -> None:
         if self.unproven is not None:
             raise NoCoordinator(self.unproven)
+
+    async def _hear_of(self, partitions: Collection[TopicPartition]) -> None:
+        try:
+            async with asyncio.timeout(1):
+                await self.heard.wait()
+        except TimeoutError:
+            raise Unavailable("the watch has not answered in time") from None
 
     def hand_over(self) -> None:
         self.is_mine = False

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.http.groups.cursor import ENTRIES_MAX, Cursor, CursorEntry
+from gateway.http.groups.cursor import ENTRIES_MAX, Cursor, CursorEntry, CursorOwner, decode_cursor, encode_cursor, weight
 from gateway.http.groups.member_positions import MemberPositions
 from metadata.errors import InvalidArgument
-from metadata.groups.model import Generation
+from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
 
 TOPIC = TopicId("a" * 32)
@@ -30,6 +30,13 @@ def place(positions: MemberPositions, partitions: Sequence[TopicPartition], offs
     for partition in partitions:
         if not positions.has_entry(partition):
             positions.begin(partition, offset, at_the_end=False)
+
+
+def committed(cursor: Cursor) -> Cursor:
+    """As the client gets it back from a commit, and sends it with its next read."""
+    places = {partition: place._replace(must_stay=False) for partition, place in cursor.entries.items()}
+    owner = CursorOwner("cluster", "billing", MemberId("m"))
+    return decode_cursor(encode_cursor(cursor._replace(entries=places), owner), owner)
 
 
 def test_places_come_from_the_cursor_then_from_commits_then_from_the_log() -> None:
@@ -87,8 +94,8 @@ def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_
             if positions.may_move(partition):
                 positions.advance(partition, 1)
                 seen.add(partition)
-        positions.mark_committed(positions.cursor().uncommitted)
-        cursor = Cursor(NOTHING.generation, {}, positions.cursor().rotation)
+        cursor = committed(positions.cursor())
+        assert weight(cursor.entries) <= ENTRIES_MAX
     assert seen == set(many)
 
 
@@ -104,9 +111,10 @@ def test_when_the_cursor_is_full_only_what_it_holds_is_read_on_until_a_commit() 
     assert len(moved) == ENTRIES_MAX - 2
     assert {partition for partition, _ in targets(positions)} == set(moved)
     assert all(positions.may_move(partition) for partition in moved)
-    was_full = positions.is_full
-    positions.mark_committed(moved)
-    assert (was_full, positions.is_full) == (True, False)
+    assert positions.is_full
+    positions = MemberPositions(many, committed(positions.cursor()))
+    place(positions, many, 0)
+    assert not positions.is_full
     assert len(targets(positions)) == 2_500
 
 

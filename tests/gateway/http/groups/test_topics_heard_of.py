@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,7 +15,10 @@ from gateway.grpc.consume.service import GrpcConsume
 from gateway.http.groups.cursor import Cursor, CursorEntry
 from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
+from gateway.http.groups.records import HttpGroupRecords, _ReadRequest
 from gateway.http.groups.request import MemberIdentity
+from gateway.http.records.encoding import Formats
+from gateway.http.records.stream import Limits
 from gateway.topics.names import LOOKUP_S, LOOKUPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.group_member.settings import MemberSettings
@@ -23,6 +26,7 @@ from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.topics.topic import Topic
+from segments.records.json_values import JsonFormat
 from tests.kit.gateway.told_log import P0, Topics, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 
@@ -44,6 +48,11 @@ class View(Topics):
         except TimeoutError:
             return False
         return True
+
+    async def hear_of(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
+        known = {topic.id for topic in self.topics.values()}
+        if not known.issuperset(each.topic_id for each in partitions) and not await self.wait_for(Revision(1), timeout_s):
+            raise Unavailable("the watch has not answered in time")
 
     def hears(self, after_s: float, now: Topic) -> None:
         def heard() -> None:
@@ -70,6 +79,15 @@ def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
         await scenario()
 
     run(main(), seed=1)
+
+
+async def begun_read(world: World, cursor: Cursor) -> MemberFetch:
+    """Of a member that is assigned orders/0, and begins at the latest record where its cursor says nothing."""
+    records = HttpGroupRecords.__new__(HttpGroupRecords)
+    records._broker = world.broker
+    member = MemberIdentity("billing", MemberId("m"), NO_INSTANCE, cursor.generation)
+    limits = Limits(None, 1_000, None, Formats(JsonFormat.AUTO, JsonFormat.AUTO))
+    return await records._reading(_ReadRequest(member, cursor, False, StartPolicy.LATEST, limits), cursor, [("orders", 0)])
 
 
 def read_by(world: World, unknown_here: dict[str, Exception]) -> list[str]:
@@ -208,6 +226,32 @@ def test_reading_at_a_broker_that_has_not_heard_of_a_partition_loses_no_place_of
         cursor = Cursor(Generation(1), {place: CursorEntry(9, must_stay=True)})
         reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unknown_here=why)
         assert reading.positions.cursor().uncommitted == {place: 9}, "it reads on there at a broker that knows the partition"
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_reading_at_a_broker_that_knows_an_older_topic_of_this_name_loses_no_place_of_the_cursor(hears: bool) -> None:
+    async def scenario() -> None:
+        made_again = topic(topic_id=OTHER)
+        world = World(topic(), made_again)
+        if hears:
+            world.view.hears(LAG_S, made_again)
+        place = TopicPartition(OTHER, Partition(0))
+        cursor = Cursor(Generation(1), {place: CursorEntry(9, must_stay=True)})
+        reading = await begun_read(world, cursor)
+        assert reading.positions.cursor().uncommitted == {place: 9}, "from `latest` on it would read at a later end"
+        assert reading.positions.has_entry(place) == hears
+
+    simulated(scenario)
+
+
+def test_reading_at_a_broker_that_has_caught_up_leaves_out_the_places_of_the_topic_before() -> None:
+    async def scenario() -> None:
+        world = World(topic(topic_id=OTHER), topic(topic_id=OTHER))
+        world.view.hears(0, topic(topic_id=OTHER))
+        reading = await begun_read(world, Cursor(Generation(1), {P0: CursorEntry(9, must_stay=True)}))
+        assert reading.positions.cursor().entries == {}
 
     simulated(scenario)
 

@@ -3,7 +3,7 @@
     produce_all   one connection, a window of Produce requests with a batch for each partition     ─▶ when all are acknowledged
     read_all      one connection, a fetch session, one Fetch after the other                       ─▶ at the end of all partitions
 
-Functions here run in the clients' process. Like Apache Kafka's consumer they ask for at most 1 MiB of a partition and 50 MiB in all,
+Functions here run in the clients' process. As Apache Kafka's consumer, they ask for at most 1 MiB of a partition, 50 MiB in all,
 and the answer may come with the first byte.
 """
 
@@ -140,9 +140,7 @@ def read_all(address: str, topic: str, begins: Sequence[int], ends: Sequence[int
             changed, forgotten = sorted(left), []
             while left:
                 asked = [
-                    message(
-                        "FetchPartition", partition=index, fetch_offset=offsets[index], partition_max_bytes=PARTITION_BYTES_MAX
-                    )
+                    message("FetchPartition", partition=index, fetch_offset=offsets[index], partition_max_bytes=PARTITION_BYTES_MAX)
                     for index in changed
                 ]
                 request = message(

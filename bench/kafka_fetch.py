@@ -89,9 +89,7 @@ def _write(run: Run, served: Served, topic: str, batch: bytes, megabytes: float)
     return requests * len(batch) * PARTITIONS
 
 
-def _rate(
-    run: Run, served: Served, topic: str, begins: list[int], ends: list[int], *, rounds: int = 1
-) -> tuple[float, Received]:
+def _rate(run: Run, served: Served, topic: str, begins: list[int], ends: list[int], *, rounds: int = 1) -> tuple[float, Received]:
     """Megabytes of batches that were read for a second of the broker's CPU."""
     begun_s = served.cpu_seconds()
     received = run.client.run(read_all, served.kafka_address, topic, begins, ends, rounds=rounds)

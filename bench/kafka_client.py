@@ -137,7 +137,8 @@ def read_all(address: str, topic: str, begins: Sequence[int], ends: Sequence[int
             offsets = list(begins)
             session_id, epoch = 0, 0
             left = {index for index, end in enumerate(ends) if offsets[index] < end}
-            changed, forgotten = sorted(left), []
+            changed = sorted(left)
+            forgotten: list[int] = []
             while left:
                 asked = [
                     message("FetchPartition", partition=index, fetch_offset=offsets[index], partition_max_bytes=PARTITION_BYTES_MAX)
@@ -180,7 +181,8 @@ def read_all(address: str, topic: str, begins: Sequence[int], ends: Sequence[int
 def read_batches(buffers: Sequence[Any] | None) -> tuple[int, int]:
     """The bytes of whole batches, and the offset behind them. Each buffer begins with a batch."""
     size_bytes = next_offset = 0
-    for view in map(memoryview, buffers or ()):
+    for buffer in buffers or ():
+        view = memoryview(buffer)
         at = 0
         while len(view) - at >= BATCH_HEAD.size:
             base_offset, length, _, _, _, _, last_delta = BATCH_HEAD.unpack_from(view, at)

@@ -232,7 +232,7 @@ def test_when_the_session_has_ended_a_fetch_is_told_so_where_it_needs_the_bucket
             work.close()
             raise Unavailable("the session has ended")
 
-        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)
         with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             reads.begin(PLACE)
             assert not reads.in_flight

@@ -241,7 +241,7 @@ def test_runs_of_one_segment_that_are_asked_for_together_are_read_with_one_get()
         runs = await all_read(pool, THIRD, PLACE, OTHER)
         assert [run.location for run in runs] == [THIRD, PLACE, OTHER]
         assert [bytes(run.body) for run in runs] == [BODY[each.start : each.end] for each in (THIRD, PLACE, OTHER)]
-        assert all(run.body.nbytes == len(run.body.obj) for run in runs), "a run keeps the bytes of others in memory"
+        assert all(run.body.nbytes == memoryview(run.body.obj).nbytes for run in runs), "a run keeps the bytes of others in memory"
 
     with_pool(store, work)
     assert store.count("get") == 1
@@ -392,7 +392,7 @@ def test_when_the_session_ends_its_readers_are_told_even_if_their_read_had_not_b
                 tasks[0].cancel()  # before its first step
             return tasks[0]
 
-        pool = ReadCache(store, bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        pool = ReadCache(store, bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)
         reader = asyncio.create_task(pool.run_at(PLACE))
         await asyncio.sleep(waited_s)
         tasks[0].cancel()
@@ -409,7 +409,7 @@ def test_a_session_that_has_ended_reads_nothing_more() -> None:
             work.close()
             raise Unavailable("the session has ended")
 
-        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)
         for _ in range(2):
             with pytest.raises(Unavailable, match="the session has ended"):
                 await pool.run_at(PLACE)

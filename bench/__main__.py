@@ -42,6 +42,7 @@ from bench import (
     idle,
     idle_partitions,
     kafka,
+    kafka_fetch,
     machine,
     metrics,
     partitions,
@@ -103,6 +104,8 @@ SPARK_BENCHMARKS: dict[str, Benchmark] = {
 }
 # Apache Kafka beside Tidelog: tens of minutes, so --ends-after has to be raised.
 KAFKA_BENCHMARKS: dict[str, Benchmark] = {
+    "kafka-fetch": kafka_fetch.measure,
+    "kafka-fetch-s3": kafka_fetch.measure_on_s3,
     "kafka": kafka.measure,
     "kafka-alone": kafka.measure_kafka_alone,
     "kafka-tidelog": kafka.measure_tidelog_alone,

@@ -70,7 +70,7 @@ class Hold(enum.IntFlag):
 class Answer:
     """One answer in the order of its connection, open until `decide`."""
 
-    __slots__ = ("buffers", "is_decided", "is_last", "release")
+    __slots__ = ("buffers", "is_decided", "is_last", "release", "size_bytes")
 
     def __init__(self) -> None:
         self.is_decided = False
@@ -78,6 +78,7 @@ class Answer:
         self.is_last = False
         # Empty for a request without an answer: Produce with acks=0.
         self.buffers: Sequence[Buffer] = ()
+        self.size_bytes = 0
         # Releases the memory of the answer.
         self.release: Callable[[], None] | None = None
 
@@ -316,7 +317,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 release()
             return
         answer.buffers, answer.release = buffers, release
-        self._decided_bytes += sum(map(len, buffers))
+        answer.size_bytes = sum(map(len, buffers))
+        self._decided_bytes += answer.size_bytes
         if self._answers[0] is answer and not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)  # a commit decides many: one write for all of them
@@ -471,7 +473,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while answers and answers[0].is_decided:
             answer = answers.popleft()
             buffers += answer.buffers
-            self._decided_bytes -= sum(map(len, answer.buffers))
+            self._decided_bytes -= answer.size_bytes
             is_last |= answer.is_last
             if answer.release is not None:
                 self._unreceived.append(answer.release)

@@ -250,6 +250,8 @@ class KafkaFetch:
             data.preferred_read_replica = asked.preferred.node_id
         elif batches := found.batches_from(asked.request.fetch_offset):
             data.records = batches
+            if batches is found.batches:
+                data.records_size_bytes = found.size_bytes
         return data
 
     def _name_leader(

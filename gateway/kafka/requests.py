@@ -200,6 +200,8 @@ class KafkaRequests:
     def _encoded(self, call: KafkaCall, api: Api, header: RequestHeader, response: Any, *, request_bytes: int) -> Sequence[Buffer]:
         """Returns the answer as it is sent, with the time that its client must wait for its quota."""
         buffers = api.encode(response, header.api_version, header.correlation_id)
+        if call.authorized is None:
+            return buffers
         wait_s = self.charge(call.authorized, bytes_in=request_bytes, bytes_out=sum(map(len, buffers)))
         if wait_s > 0:
             if hasattr(response, "throttle_time_ms"):

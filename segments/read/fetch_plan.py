@@ -12,6 +12,7 @@ in it, or an epoch ends in it, and no records follow below `compacted_to`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
@@ -68,29 +69,31 @@ def plan_fetch(
     """
     parts: list[FetchPart] = []
     at, bytes_left = Offset(offset), bytes_max
+    # The runs from the first one on that the plan has come to.
+    following: Iterator[RunLocation] | None = None
     while at < high_watermark and (bytes_left > 0 or not parts):
         if hot_start_offset is not None and at >= hot_start_offset:
             parts.append(FromCache(at))
             break
         if len(parts) == RUNS_MAX:
             break
-        part = _from_bucket(at, high_watermark, runs, history)
-        if part is None:
+        if history is not None and at < history.compacted_to:
+            group = history.find(at)
+            if group is None:
+                end_offset = min(history.compacted_to, high_watermark)
+                parts.append(Gap(at, end_offset))
+                at = end_offset
+                continue
+            parts.append(FromParquet(at, group))
+            bytes_left -= group.size_bytes
+            at = group.end_offset
+            continue
+        if following is None:
+            following = runs.following(at, count_max=RUNS_MAX)
+        run = next(following, None)
+        if run is None:
             raise Corrupt(f"offset {at} is committed (high watermark {high_watermark}), but no segment holds it", offset=at)
-        parts.append(part)
-        if isinstance(part, Gap):
-            at = part.next_offset
-        else:
-            bytes_left -= part.location.size_bytes
-            at = part.location.end_offset
+        parts.append(FromWal(at, run))
+        bytes_left -= run.end - run.start
+        at = Offset(run.last_offset + 1)
     return parts
-
-
-def _from_bucket(
-    at: Offset, high_watermark: Offset, runs: RunIndex, history: HistoryIndex | None
-) -> FromParquet | FromWal | Gap | None:
-    if history is not None and at < history.compacted_to:
-        group = history.find(at)
-        return Gap(at, min(history.compacted_to, high_watermark)) if group is None else FromParquet(at, group)
-    run = runs.find(at)
-    return None if run is None else FromWal(at, run)

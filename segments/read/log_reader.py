@@ -211,12 +211,11 @@ class LogReader:
                 elif isinstance(part, FromCache):
                     tail = self._tail_cache.read(log.partition, part.offset, bytes_max=bytes_left)
                     assert tail is not None, f"{log.partition}: the tail cache begins at or below {part.offset}, and lacks it"
-                    if batches and tail.batches[0].base_offset != next_offset:
+                    if batches and tail.base_offset != next_offset:
                         break  # a row group ends within this batch: only the first of an answer may begin before its offset
-                    for batch in tail.batches:
-                        batches += (batch.stamp, batch.rest)
-                        size_bytes += batch.size_bytes
-                        hot_bytes += batch.size_bytes
+                    batches += tail.buffers
+                    size_bytes += tail.size_bytes
+                    hot_bytes += tail.size_bytes
                     next_offset = tail.next_offset
                 elif (block := reads.block_at(part.location)) is not None:
                     buffers, behind = _read(block, part.offset, bytes_left, log.high_watermark)

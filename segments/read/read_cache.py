@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from metadata.errors import Corrupt, InvalidArgument, NotFound, Rejected, Throttled, TidelogError, Unavailable
+from metadata.model import SegmentSeq, SessionId
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.history.index import RowGroupLocation
@@ -31,6 +33,7 @@ from segments.read.disk_cache import DiskCache
 from segments.read.row_group_loader import RowGroupLoader
 from segments.read.row_group_pins import RowGroupPins
 from segments.read.run_loader import RunLoader
+from segments.read.run_ranges import ranges_of
 from segments.shared_errors import copy_of
 from segments.wal.run_index import RunLocation
 
@@ -59,6 +62,17 @@ class _Held(NamedTuple):
     expires_s: float
 
 
+_SegmentId = tuple[SessionId, SegmentSeq]
+
+
+class _Wanted(NamedTuple):
+    """A run that is read together with others of its segment."""
+
+    location: RunLocation
+    on_gone: OnGone | None
+    loading: asyncio.Future[Loaded]
+
+
 class _LeftOut(NamedTuple):
     """The read of a place that was left out of an answer has ended."""
 
@@ -77,7 +91,7 @@ class ReadCache:
         bytes_max: int,
         reads: ByteBudget,
         read_timeout_s: float,
-        spawn: Callable[[Coroutine[Any, Any, Loaded]], asyncio.Task[Loaded]],
+        spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         disk: DiskCache | None = None,
         counters: LogCounters | None = None,
     ) -> None:
@@ -89,7 +103,11 @@ class ReadCache:
         counters = counters or LogCounters()
         self._run_reads = RunLoader(store, disk=disk, counters=counters)
         self._history_reads = RowGroupLoader(store, disk=disk, counters=counters)
+        # Runs on the local disk are kept, and read, one by one.
+        self._reads_together = disk is None
         self._in_use = RowGroupPins(bytes_max)
+        # Runs that are to be read, by their segment: those that were asked for in one turn of the event loop.
+        self._gathered: dict[_SegmentId, list[_Wanted]] = {}
         # By the identity of the place, as the following.
         self._held: OrderedDict[Hashable, _Held] = OrderedDict()
         # Errors of missing objects, and until when they are believed.
@@ -139,7 +157,11 @@ class ReadCache:
         if loading is None:
             if len(self._loading) >= READS_WAITING_MAX:
                 raise Throttled(f"{READS_WAITING_MAX} reads from the bucket are under way or wait for their turn")
-            loading = self._loading[key] = self._spawn(self._load(location, on_gone))
+            if isinstance(location, RunLocation) and self._reads_together:
+                loading = self._gather(location, on_gone)
+            else:
+                loading = self._spawn(self._load(location, on_gone))
+            self._loading[key] = loading
             loading.add_done_callback(lambda ended: self._on_ended(key, ended))
         return loading
 
@@ -207,6 +229,58 @@ class ReadCache:
 
     # ── reading from the bucket ─────────────────────────────────────────────────────────────────────────────────────────
 
+    def _gather(self, location: RunLocation, on_gone: OnGone | None) -> asyncio.Future[Loaded]:
+        """Lets the run be read with the others of its segment that are asked for in this turn of the event loop."""
+        segment = location.session, location.seq
+        wanted = self._gathered.get(segment)
+        if wanted is None:
+            reading = self._spawn(self._load_gathered(segment))
+            wanted = self._gathered[segment] = []
+            reading.add_done_callback(partial(self._end_gathered, segment, wanted))
+        loading: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        wanted.append(_Wanted(location, on_gone, loading))
+        return loading
+
+    async def _load_gathered(self, segment: _SegmentId) -> None:
+        by_start = {each.location.start: each for each in self._gathered.pop(segment)}
+        ranges = ranges_of(
+            [each.location for each in by_start.values()], bytes_max=self._reads.bytes_max // READS_IN_FLIGHT_MAX * 2
+        )
+        async with asyncio.TaskGroup() as reads:
+            for locations in ranges[1:]:
+                reads.create_task(self._load_range([by_start[each.start] for each in locations]))
+            await self._load_range([by_start[each.start] for each in ranges[0]])
+
+    def _end_gathered(self, segment: _SegmentId, wanted: list[_Wanted], reading: asyncio.Task[None]) -> None:
+        """Cancels the reads without an outcome: the session ends."""
+        if self._gathered.get(segment) is wanted:
+            del self._gathered[segment]
+        for each in wanted:
+            each.loading.cancel()
+
+    async def _load_range(self, wanted: Sequence[_Wanted]) -> None:
+        """Reads the runs of one range, one by one if they are not all there."""
+        loaded = await self._load_together([each.location for each in wanted]) if len(wanted) > 1 else None
+        for at, each in enumerate(wanted):
+            outcome = await self._load(each.location, each.on_gone) if loaded is None else loaded[at]
+            if not each.loading.done():
+                each.loading.set_result(outcome)
+
+    async def _load_together(self, locations: Sequence[RunLocation]) -> Sequence[Loaded] | None:
+        """Returns the runs, or the error of each; None if something is not there."""
+        timeout_s = self._read_timeout_s
+        bytes_count = GROUP_READ_FACTOR * (locations[-1].end - locations[0].start)  # the range, and the runs as copies of it
+        try:
+            async with self._reads.admit(self._bounded_charge(bytes_count), timeout_s=timeout_s), asyncio.timeout(timeout_s):
+                runs = await self._run_reads.read_together(locations)
+        except (NotFound, InvalidArgument):
+            return None
+        except (TidelogError, TimeoutError) as error:
+            return [self._failed(each, error) for each in locations]
+        for location, run in zip(locations, runs or (), strict=runs is not None):
+            self._keep(location, run)
+        return runs
+
     async def _load(self, location: Location, on_gone: OnGone | None) -> Loaded:
         try:
             try:
@@ -218,14 +292,17 @@ class ReadCache:
                 raise
         except (NotFound, InvalidArgument) as error:
             return self._remember_missing(location, error)
-        except Rejected as error:
-            return Unavailable(f"the bucket does not let the broker read {location.key}: {error}", hint=error.hint)
-        except TimeoutError:
-            return Unavailable(f"{location.key} could not be read within {self._read_timeout_s:g} s")
-        except TidelogError as error:
-            return error
+        except (TidelogError, TimeoutError) as error:
+            return self._failed(location, error)
         self._keep(location, block)
         return block
+
+    def _failed(self, location: Location, error: TidelogError | TimeoutError) -> TidelogError:
+        if isinstance(error, Rejected):
+            return Unavailable(f"the bucket does not let the broker read {location.key}: {error}", hint=error.hint)
+        if isinstance(error, TidelogError):
+            return error
+        return Unavailable(f"{location.key} could not be read within {self._read_timeout_s:g} s")
 
     def _remember_missing(self, location: Location, error: NotFound | InvalidArgument) -> Corrupt:
         why = f"nothing is there: {error}"
@@ -265,8 +342,10 @@ class ReadCache:
 
     def _charge_of(self, location: Location) -> int:
         """Returns the bytes that reading it takes of the budget. A place above the budget is read when it is alone."""
-        size_bytes = location.size_bytes * (1 if isinstance(location, RunLocation) else GROUP_READ_FACTOR)
-        return min(max(size_bytes, self._reads.bytes_max // READS_IN_FLIGHT_MAX), self._reads.bytes_max)
+        return self._bounded_charge(location.size_bytes * (1 if isinstance(location, RunLocation) else GROUP_READ_FACTOR))
+
+    def _bounded_charge(self, bytes_count: int) -> int:
+        return min(max(bytes_count, self._reads.bytes_max // READS_IN_FLIGHT_MAX), self._reads.bytes_max)
 
     def _keep(self, location: Location, block: CachedBlock) -> None:
         self._held[location.identity] = _Held(block, asyncio.get_running_loop().time() + DAMAGE_BELIEVED_S)

@@ -51,6 +51,7 @@ NO_PRODUCER_ID = -1
 NO_LEADER_EPOCH = -1
 
 _HEADER = struct.Struct(">qiiBIhiqqqhii")
+_LENGTH = struct.Struct(">i")
 _STAMP = struct.Struct(">qii")
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
@@ -205,6 +206,16 @@ def split_batches(buffer: Buffer) -> list[memoryview]:
         batches.append(view[start : start + size])
         start += size
     return batches
+
+
+def batches_counted(buffer: Buffer, count_max: int) -> int:
+    """Returns how many batches follow each other in the buffer by their lengths, and `count_max` at most. Nothing is checked."""
+    count = start = 0
+    while count < count_max and start + BATCH_OVERHEAD_BYTES <= len(buffer):
+        (length,) = _LENGTH.unpack_from(buffer, start + 8)
+        start += 12 + max(length, LENGTH_BYTES_MIN)
+        count += 1
+    return count
 
 
 def stamp(batch: Buffer, *, base_offset: int, leader_epoch: int) -> bytes:

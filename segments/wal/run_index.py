@@ -138,6 +138,13 @@ class RunIndex:
         at = bisect_right(self._base_offsets, offset) - 1
         return self._location(at) if at >= 0 and offset <= self._last_offsets[at] else None
 
+    def following(self, offset: int, *, count_max: int) -> Iterator[RunLocation]:
+        """Returns the run that holds `offset` and those behind it, `count_max` at most; none if no run holds it."""
+        first = bisect_left(self._last_offsets, offset)
+        if first == len(self) or offset < self._base_offsets[first]:
+            return iter(())
+        return map(RunLocation._make, zip(*(column[first : first + count_max] for column in self._columns), strict=True))
+
     def between(self, offset: int, end_offset: int) -> Iterator[RunLocation]:
         """Returns the runs with a record in [offset, end_offset), in offset order."""
         first, end = bisect_left(self._last_offsets, offset), bisect_left(self._base_offsets, end_offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from metadata.errors import Corrupt, Denied, Throttled, Unavailable
 from segments.byte_budget import ByteBudget
 from segments.read.cached_run import CachedRun
 from segments.read.read_cache import DAMAGE_BELIEVED_S, ReadCache
+from segments.read.run_loader import INLINE_BATCHES_MAX, INLINE_BYTES_MAX
 from segments.wal.run_index import RunLocation
 from tests.kit.segments.batches import ORDERS, batch_of, records_in, segment_of, stamped_run
 from tests.kit.segments.cold_bucket import (
@@ -200,19 +202,126 @@ def test_damage_is_believed_for_a_while_and_then_looked_at_again() -> None:
     with_pool(store, work)
 
 
-def test_a_large_run_is_checked_in_a_thread_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[int] = []
-    in_thread = asyncio.to_thread
+@pytest.mark.parametrize(
+    ("batches", "in_thread"),
+    [
+        ([batch_of(b"x" * 1000)] * INLINE_BATCHES_MAX, False),
+        ([batch_of(b"x")] * (INLINE_BATCHES_MAX + 1), True),
+        ([batch_of(b"x" * (INLINE_BYTES_MAX // 2))] * 2, True),
+    ],
+)
+def test_a_run_of_many_bytes_or_batches_is_checked_in_a_thread(
+    batches: list[bytes], in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[list[RunLocation]] = []
+    to_thread = asyncio.to_thread
 
     async def counted(*call: Any) -> Any:
-        checked.append(len(call[1]))
-        return await in_thread(*call)
+        checked.append(call[2])
+        return await to_thread(*call)
 
     monkeypatch.setattr(asyncio, "to_thread", counted)
-    large = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, *[batch_of(b"x" * 1000)] * 100))])
-    assert len(read_run(bucket(b"".join(large.body)), place_of(large.footer.runs[0])).base_offsets) == 100
-    read_run(bucket())
-    assert checked == [100 * len(batch_of(b"x" * 1000))]
+    segment = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, *batches))])
+    place = place_of(segment.footer.runs[0])
+    assert len(read_run(bucket(b"".join(segment.body)), place).base_offsets) == len(batches)
+    assert checked == ([[place]] if in_thread else [])
+
+
+# ── several runs of one segment ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def all_read(pool: ReadCache, *places: RunLocation) -> list[CachedRun]:
+    return list(await asyncio.gather(*map(pool.run_at, places)))
+
+
+def test_runs_of_one_segment_that_are_asked_for_together_are_read_with_one_get() -> None:
+    store = bucket()
+
+    async def work(pool: ReadCache) -> None:
+        runs = await all_read(pool, THIRD, PLACE, OTHER)
+        assert [run.location for run in runs] == [THIRD, PLACE, OTHER]
+        assert [bytes(run.body) for run in runs] == [BODY[each.start : each.end] for each in (THIRD, PLACE, OTHER)]
+        assert all(run.body.nbytes == memoryview(run.body.obj).nbytes for run in runs), "a run keeps the bytes of others in memory"
+
+    with_pool(store, work)
+    assert store.count("get") == 1
+
+
+def test_damage_in_one_run_leaves_those_that_were_read_with_it() -> None:
+    store = bucket(damaged(OTHER.end - 1))
+
+    async def work(pool: ReadCache) -> None:
+        runs = await all_read(pool, PLACE, OTHER, THIRD)
+        assert [bool(run.damaged) for run in runs] == [False, True, False]
+
+    with_pool(store, work)
+
+
+def test_runs_are_read_one_by_one_where_their_segment_ends_too_early() -> None:
+    store = bucket(BODY[: OTHER.start + 1])
+
+    async def work(pool: ReadCache) -> None:
+        whole, torn, beyond = await asyncio.gather(*map(pool.run_at, (PLACE, OTHER, THIRD)), return_exceptions=True)
+        assert isinstance(whole, CachedRun)
+        assert not whole.damaged
+        assert isinstance(torn, CachedRun)
+        assert torn.damaged
+        assert isinstance(beyond, Corrupt)
+
+    with_pool(store, work)
+
+
+def test_where_a_segment_is_gone_each_partition_hears_of_it() -> None:
+    gone: list[RunLocation] = []
+
+    async def work(pool: ReadCache) -> None:
+        async def on_gone(place: RunLocation) -> None:
+            gone.append(place)
+
+        reads = [pool.read(place, on_gone=partial(on_gone, place)) for place in (PLACE, OTHER)]
+        assert [type(each) for each in await asyncio.gather(*reads)] == [Corrupt, Corrupt]
+
+    with_pool(ScriptedStore(), work)
+    assert gone == [PLACE, OTHER]
+
+
+def test_a_failed_get_is_the_error_of_all_its_runs_and_is_not_repeated() -> None:
+    store = bucket()
+    store.script("get", KEY, fails(Unavailable("no network")))
+
+    async def work(pool: ReadCache) -> None:
+        found = await asyncio.gather(*map(pool.run_at, (PLACE, OTHER)), return_exceptions=True)
+        assert [type(each) for each in found] == [Unavailable, Unavailable]
+        assert found[0] is not found[1]
+
+    with_pool(store, work)
+    assert store.count("get") == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_runs_that_are_read_together_end_with_their_session(begun: bool) -> None:
+    store = bucket()
+    store.script("get", KEY, slow(5))
+
+    async def main() -> None:
+        tasks: list[asyncio.Task[Any]] = []
+
+        def spawn(read: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+            tasks.append(asyncio.create_task(read))
+            return tasks[-1]
+
+        pool = ReadCache(store, bytes_max=1 << 20, reads=ByteBudget(1 << 20), read_timeout_s=10, spawn=spawn)
+        waiting = [asyncio.create_task(pool.run_at(place)) for place in (PLACE, OTHER)]
+        await asyncio.sleep(0)
+        assert len(tasks) == 1
+        if begun:
+            await asyncio.sleep(1)
+        tasks[0].cancel()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in found] == [Unavailable, Unavailable]
+        assert not pool._gathered
+
+    run(main())
 
 
 @pytest.mark.parametrize("kept", [0, PLACE.start - 1, PLACE.start, PLACE.start + 1, PLACE.end - 1])
@@ -283,7 +392,7 @@ def test_when_the_session_ends_its_readers_are_told_even_if_their_read_had_not_b
                 tasks[0].cancel()  # before its first step
             return tasks[0]
 
-        pool = ReadCache(store, bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        pool = ReadCache(store, bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)
         reader = asyncio.create_task(pool.run_at(PLACE))
         await asyncio.sleep(waited_s)
         tasks[0].cancel()
@@ -300,7 +409,7 @@ def test_a_session_that_has_ended_reads_nothing_more() -> None:
             work.close()
             raise Unavailable("the session has ended")
 
-        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)
         for _ in range(2):
             with pytest.raises(Unavailable, match="the session has ended"):
                 await pool.run_at(PLACE)

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from metadata.model import TopicPartition
 from segments.read.tail_cache import BATCH_MEMORY_BYTES, TailCache
+from segments.records.batch import parse_header, split_batches
 from segments.wal.segment_file import StampedBatch
 from tests.kit.segments.batches import ORDERS, PAYMENTS, batch_of, partition_of, stamped, stamped_run
 
@@ -26,8 +27,10 @@ def base_offsets(pool: TailCache, partition: TopicPartition, offset: int, *, byt
     read = pool.read(partition, offset, bytes_max=bytes_max)
     if read is None:
         return None
-    assert read.next_offset == read.batches[-1].last_offset + 1
-    return [batch.base_offset for batch in read.batches]
+    headers = [parse_header(batch) for batch in split_batches(b"".join(read.buffers))]
+    assert (read.base_offset, read.next_offset) == (headers[0].base_offset, headers[-1].last_offset + 1)
+    assert read.size_bytes == sum(map(len, read.buffers))
+    return [header.base_offset for header in headers]
 
 
 def test_what_was_committed_is_read_from_the_batch_that_holds_the_offset_on() -> None:
@@ -169,11 +172,14 @@ class PoolAgainstModel(RuleBasedStateMachine):
             assert read is None
             return
         assert read is not None
-        assert read.batches == following[: len(read.batches)]
-        size_bytes = sum(batch.size_bytes for batch in read.batches)
-        assert len(read.batches) == 1 or size_bytes <= bytes_max
-        if len(read.batches) < len(following):
-            assert size_bytes + following[len(read.batches)].size_bytes > bytes_max
+        count = len(read.buffers) // 2
+        assert read.buffers == [buffer for batch in following[:count] for buffer in (batch.stamp, batch.rest)]
+        size_bytes = sum(batch.size_bytes for batch in following[:count])
+        assert read.size_bytes == size_bytes
+        assert (read.base_offset, read.next_offset) == (following[0].base_offset, following[count - 1].last_offset + 1)
+        assert count == 1 or size_bytes <= bytes_max
+        if count < len(following):
+            assert size_bytes + following[count].size_bytes > bytes_max
 
     @invariant()
     def accounts_for_every_byte(self) -> None:

@@ -38,6 +38,13 @@ def test_a_run_is_found_by_each_of_its_offsets_with_all_that_was_said_of_it() ->
     assert (index.start_offset, index.end_offset) == (10, 14)
 
 
+def test_the_runs_from_an_offset_on_begin_with_the_one_that_holds_it() -> None:
+    index = index_of(run_of(10, 3), run_of(13, 1), run_of(14, 5))
+    assert list(index.following(11, count_max=9)) == [index.find(10), index.find(13), index.find(14)]
+    assert list(index.following(13, count_max=1)) == [index.find(13)]
+    assert list(index.following(9, count_max=9)) == list(index.following(19, count_max=9)) == []
+
+
 @pytest.mark.parametrize("base_offset", [11, 14])
 def test_a_run_that_leaves_a_gap_or_overlaps_is_corrupt_and_is_not_taken_in(base_offset: int) -> None:
     index = index_of(run_of(10, 3))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.kafka_suites.cache import CannotPrepare
 from tests.kafka_suites.reference_broker import reference_broker
-from tests.kafka_suites.results import Result, Verdict, selected, table, with_missing
+from tests.kafka_suites.results import Result, Verdict, second_attempt, selected, table, with_missing
 from tests.kafka_suites.suites import SUITES, listed
 from tests.kafka_suites.target import Target, summary
 from tests.kafka_suites.tidelog_cluster import start_tidelog
@@ -48,7 +48,7 @@ def main() -> int:
     with _served(chosen, directory) as served:
         for suite, tests in plan.items():
             if suite not in unprepared:
-                results.append((suite, _run(suite, tests, served, directory, gate=chosen.gate)))
+                results.append((suite, _run(suite, tests, served, directory, gate=chosen.gate, again=chosen.again)))
     code = _report(results)
     if code == 0 and not chosen.keep:
         shutil.rmtree(directory)
@@ -73,6 +73,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prepare", action="store_true", help="download and build what the suites need, and run nothing")
     parser.add_argument(
         "--skip-unprepared", action="store_true", help="skip what cannot be downloaded or built here, and say so; else it fails"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="run what failed once more, and name what passed then: for machines that are busy"
     )
     parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
     chosen = parser.parse_args()
@@ -104,9 +107,16 @@ def _served(chosen: argparse.Namespace, directory: Path) -> Iterator[Target]:
             yield Target(cluster.bootstrap, False, brokers, directory, bucket=cluster.bucket, environment=cluster.environment)
 
 
-def _run(suite: str, named: list[str] | None, served: Target, directory: Path, *, gate: bool) -> list[Result]:
+def _run(suite: str, named: list[str] | None, served: Target, directory: Path, *, gate: bool, again: bool) -> list[Result]:
     tests, skipped = (named, []) if named else selected(listed(suite), gate=gate, on_kafka=served.on_kafka)
-    scratch = directory / suite
+    results = _attempt(suite, tests, served, directory / suite)
+    if again and (failed := [result.test for result in results if result.verdict is Verdict.FAILED and result.test in tests]):
+        print(f"{suite}: again, what failed")
+        results = second_attempt(results, _attempt(suite, failed, served, directory / f"{suite}-again"))
+    return results + skipped
+
+
+def _attempt(suite: str, tests: list[str], served: Target, scratch: Path) -> list[Result]:
     scratch.mkdir()
     results: list[Result] = []
     try:
@@ -116,7 +126,7 @@ def _run(suite: str, named: list[str] | None, served: Target, directory: Path, *
             print(f"{suite:<18}{result.verdict:<8}{result.seconds:>7.1f} s  {result.test}{why}", flush=True)
     except Exception as error:  # noqa: BLE001  # the other suites still run, and the report names this one
         results.append(Result("run", Verdict.FAILED, reason=summary(error)))
-    return with_missing(tests, results) + skipped
+    return with_missing(tests, results)
 
 
 def _report(results: Sequence[tuple[str, Sequence[Result]]]) -> int:

@@ -14,7 +14,7 @@ A list only grows: a test moves from omit or kafka to proof to gate, and no test
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 WHEN = ("gate", "proof", "tidelog", "kafka", "omit")
@@ -79,6 +79,23 @@ def with_missing(tests: Sequence[str], results: Sequence[Result]) -> list[Result
     return [*results, *(Result(test, Verdict.FAILED, reason="it gave no result") for test in tests if test not in answered)]
 
 
+def second_attempt(first: Sequence[Result], second: Sequence[Result]) -> list[Result]:
+    """Returns the results of both attempts: a test that failed and then passed has passed, and keeps the reason of its failure.
+
+    Suites of other projects have time limits of their own, which a busy machine does not always meet.
+    """
+    later = {result.test: result for result in second}
+    results: list[Result] = []
+    for result in first:
+        if result.verdict is Verdict.FAILED and result.test in later:
+            reason = f"failed at first: {result.reason or 'no reason given'}"
+            again = later[result.test]
+            results.append(replace(again, reason=reason) if again.verdict is Verdict.PASSED else again)
+        elif result.test != "run" or "run" in later:  # where the suite itself ended, its tests count one by one
+            results.append(result)
+    return results
+
+
 def table(results: Iterable[tuple[str, Sequence[Result]]]) -> list[str]:
     """Returns the lines of the report: a line for each suite, then every failure and every skip with its reason."""
     by_suite = list(results)
@@ -90,4 +107,5 @@ def table(results: Iterable[tuple[str, Sequence[Result]]]) -> list[str]:
     for verdict in (Verdict.SKIPPED, Verdict.FAILED):
         told = [(suite, result) for suite, found in by_suite for result in found if result.verdict is verdict]
         lines += [f"{verdict}: {suite} {result.test}: {result.reason or 'no reason given'}" for suite, result in told]
-    return lines
+    passed = [(suite, result) for suite, found in by_suite for result in found if result.verdict is Verdict.PASSED]
+    return lines + [f"{Verdict.PASSED}: {suite} {result.test}: {result.reason}" for suite, result in passed if result.reason]

@@ -17,7 +17,7 @@ from tests.kafka_suites import differential, kafka_python, kgo, librdkafka, spar
 from tests.kafka_suites.__main__ import main
 from tests.kafka_suites.cache import CannotPrepare, cached, check_hash, unpack
 from tests.kafka_suites.java import ARTEFACTS, HASHES, pom
-from tests.kafka_suites.results import Listed, Result, Verdict, parse_list, selected, table, with_missing
+from tests.kafka_suites.results import Listed, Result, Verdict, parse_list, second_attempt, selected, table, with_missing
 from tests.kafka_suites.suites import LISTS, SUITES, listed
 
 LIST = """# a comment
@@ -88,6 +88,25 @@ def test_the_gate_runs_a_part_of_the_proof_and_each_target_has_tests_of_its_own(
 def test_a_listed_test_without_a_result_is_a_failure() -> None:
     results = with_missing(["a", "b"], [Result("a", Verdict.PASSED)])
     assert [(each.test, each.verdict) for each in results] == [("a", Verdict.PASSED), ("b", Verdict.FAILED)]
+
+
+def test_what_failed_once_counts_by_its_second_attempt_and_keeps_the_reason() -> None:
+    ended = Result("run", Verdict.FAILED, reason="the broker is gone")
+    first = [Result("a", Verdict.PASSED), Result("b", Verdict.FAILED, reason="too slow"), Result("c", Verdict.FAILED), ended]
+    second = [Result("b", Verdict.PASSED), Result("c", Verdict.FAILED, reason="wrong")]
+    results = second_attempt(first, second)
+    assert results == [
+        Result("a", Verdict.PASSED),
+        Result("b", Verdict.PASSED, reason="failed at first: too slow"),
+        Result("c", Verdict.FAILED, reason="wrong"),
+    ]
+    assert "passed: suite b: failed at first: too slow" in table([("suite", results)])
+    assert second_attempt(
+        [Result("a", Verdict.FAILED), ended], [Result("a", Verdict.FAILED, reason="it gave no result"), ended]
+    ) == [
+        Result("a", Verdict.FAILED, reason="it gave no result"),
+        ended,
+    ]
 
 
 def test_the_report_counts_each_suite_and_names_what_failed() -> None:

@@ -1,6 +1,6 @@
 """Follows the log for a stream on the driver: finds its start, and the end and the tasks of each batch.
 
-    each batch        footers of new segments; nothing at all LOOK_PAUSE_S after the last look
+    each batch        footers of new segments; nothing at all POLL_PAUSE_S after the last poll
     every TOPICS_S    which topics and partitions there are, and the manifests that changed: log starts, and what is Parquet by now
 
 A partition that comes later enters at its earliest record with the next batch's end, and is read from the batch after it: so that

@@ -32,7 +32,7 @@ Offsets = dict[str, Any]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause between looks; topics and manifests at each."""
-    monkeypatch.setattr(stream_log, "LOOK_PAUSE_S", 0.0)
+    monkeypatch.setattr(stream_log, "POLL_PAUSE_S", 0.0)
     monkeypatch.setattr(stream_log, "TOPICS_S", 0.0)
 
 

@@ -39,7 +39,7 @@ def with_answers(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
     import asyncio
 
     monkeypatch.setattr(cluster, "with_client", lambda url, command, **_: asyncio.run(command(client)))
-    monkeypatch.setattr(cluster, "DRAIN_LOOK_S", 0.0)
+    monkeypatch.setattr(cluster, "DRAIN_POLL_S", 0.0)
 
 
 def drain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], client: Draining, *flags: str) -> tuple[int, str]:

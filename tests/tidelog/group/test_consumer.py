@@ -363,7 +363,7 @@ def test_nothing_is_handed_out_that_by_the_clock_may_be_anothers_and_nothing_is_
 
 def test_a_caller_that_takes_its_records_slowly_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each record that it takes counts, and not only each chunk."""
-    monkeypatch.setattr(group_reader, "LOOKED_AT_S_MAX", 0.01)
+    monkeypatch.setattr(group_reader, "CALLER_CHECK_S_MAX", 0.01)
     times_polled = 0
     polled = GroupMember.polled
 

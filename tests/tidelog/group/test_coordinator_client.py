@@ -161,7 +161,7 @@ def test_a_coordinator_that_can_not_be_connected_is_reached_through_another_brok
 def test_who_waits_for_others_at_a_coordinator_of_before_is_told_when_another_one_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.group.coordinator_client.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("tidelog.group.coordinator_client.COORDINATOR_CHECK_S", 0.02)
 
     async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         await member(calls)
